@@ -253,14 +253,16 @@ def _updates(
     n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool, kind: str
 ) -> list[Any]:
     made = []
-    for i, (size, k) in enumerate(((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9))):
+    for i, (size, k) in enumerate(
+        ((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9), (n + 4096, n // 50))
+    ):
         u = None if momentum is None else drawn(size, 7 + i)
         made.append(segments.UpdateTopk(
             drawn(size, i, kind, dtype), u, drawn(size, 3 + i), k,
             torch.zeros(k, dtype=torch.int32), torch.zeros(k),
             None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
             decay=0.9 if momentum is None else 1.0,
-            hint=(2.0, 0.0, 0.5, torch.tensor([0.5, 0.3]))[i],
+            hint=(2.0, 0.0, 0.5, torch.tensor([0.5, 0.3]), 1.5)[i],
         ))  # fmt: skip
     return [made, new_status()]
 

@@ -39,6 +39,7 @@ from gradwire.kernels.cuda import (
     powers,
     radix,
     signs,
+    small,
     sparse,
     sums,
     ternary,
@@ -65,7 +66,7 @@ TYPES = {
 FOUR = (
     candidates.compact, signs.pack, signs.add_signs_up, ternary.pack_digits, ternary.add_digits_up
 )  # fmt: skip
-SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit
+SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit, small.choose
 WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
 """Of programs; of others 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
@@ -81,6 +82,10 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield candidates.mark, {
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
                 "SPAN": SPAN,
+            }  # fmt: skip
+            yield small.choose, {
+                "dtype": dtype, "mode": mode, "masks": mode in (1, 2), "aligned": True,
+                "BLOCK": BLOCK,
             }  # fmt: skip
         for undoes in (True, False):
             yield adam_steps.step_all, {

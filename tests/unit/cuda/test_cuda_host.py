@@ -36,7 +36,7 @@ def asked(program: ModuleType, text: str, parameters: int) -> dict[str, tuple[in
 @pytest.mark.parametrize(
     ("text", "encode", "decode"),
     [
-        ("topk(0.01)+ef", 12, 8), ("dgc(0.01)", 12, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
+        ("topk(0.01)+ef", 4, 8), ("dgc(0.01)", 4, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
         ("sign(scaled=True)+ef", 6, 4), ("bf16", 1, 2),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
 from gradwire.errors import KernelError
 from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
+from gradwire.kernels.cuda import selection
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.values import Hint, Words
 
-SIZES, KS = (5000, 0, 1, 4096, 40), (50, 0, 1, 2048, 40)
+SIZES = (5000, 0, 1, 4096, 40, 4095, 4097, 70_000, 3000)
+KS = (50, 0, 1, 2048, 40, 4000, 1, 700, 0)
 RULES = [(None, False), (0.9, False), (0.9, True)]
 every_rule = pytest.mark.parametrize(("momentum", "nesterov"), RULES)
 
@@ -83,19 +87,97 @@ def test_updates_of_many_are_the_twins(
 
 
 @every_float
+@pytest.mark.parametrize("n", [5000, 4096, 77])
 @pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "bad"])
-def test_selections_without_memory_are_the_twins(kind: str, dtype: torch.dtype) -> None:
+def test_selections_without_memory_are_the_twins(kind: str, n: int, dtype: torch.dtype) -> None:
     hint: Hint = 0.0
-    for step, k in enumerate((30, 30, 4999, 0)):
+    for step, k in enumerate((30, 30, n - 1, 0)):
 
         def given(
             status: Tensor, step: int = step, k: int = k, hint: Hint = hint
         ) -> tuple[list[object], list[Tensor]]:
-            x = drawn(5000, step, kind, dtype)
+            x = drawn(n, step, kind, dtype)
             indices, values = torch.zeros(k, dtype=torch.int32), torch.zeros(k)
             return [x, k, indices, values, status, hint], [x, indices, values]
 
         hint, _ = same_by_both([cuda.topk, twins.topk], given)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, made: Sequence[UpdateTopk]) -> list[str]:
+    """What an update launches."""
+    names = list[str]()
+
+    def noted(kernel: Any, *given: Any, **constants: Any) -> None:
+        names.append(kernel.fn.__name__)
+        launch(kernel, *given, **constants)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "launch", noted)
+        cuda.update_topk(made, new_status())
+    return names
+
+
+NINE = ["mark", "scan", "compact", *["digit"] * 4, "count", "emit"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "k", "wanted"),
+    [
+        ((4096, 1, 70), 1, ["choose"]),
+        ((4097, 5000), 1, NINE),
+        ((4096, 4097, 1), 1, ["choose", *NINE]),
+        ((4096, 4097, 1), 0, ["mark"]),
+        ((4096, 1), 0, ["mark"]),
+    ],
+)
+def test_what_is_one_block_is_chosen_from_in_one_launch(
+    sizes: Sequence[int], k: int, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = torch.zeros(k, dtype=torch.int32)
+    made = [
+        UpdateTopk(drawn(n, 1), None, drawn(n, 2), k, places.clone(), torch.zeros(k), None, None)
+        for n in sizes
+    ]
+    assert launched(monkeypatch, made) == wanted
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "bad"])
+def test_the_next_threshold_of_a_block_is_the_twin_s(kind: str) -> None:
+    """The k-th largest, by which journals know what is large; twice, as words have two."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            UpdateTopk(
+                drawn(n, n, kind), None, torch.zeros(n), k, torch.zeros(k, dtype=torch.int32),
+                torch.zeros(k), None, None,
+            )
+            for n, k in ((4096, 40), (40, 40), (10, 1))
+        ]  # fmt: skip
+        return [made, status], tensors(made)
+
+    mine, wanted = same_by_both([cuda.update_topk, twins.update_topk], given)
+    for words, number in zip(mine, wanted):
+        assert words.view().tolist() == [pytest.approx(number, abs=0)] * 2
+
+
+@every_rule
+def test_a_block_is_kept_whole_where_a_gradient_is_large(
+    momentum: float | None, nesterov: bool
+) -> None:
+    for n, large in ((4096, 1e9), (50, -1e12), (50, 1.0)):
+        u, v = None if momentum is None else drawn(n, 1), drawn(n, 2)
+        old, g, journal = [x.clone() for x in (u, v) if x is not None], drawn(n, 3), Journal()
+        g[n - 1] = large
+        places, values = torch.zeros(5, dtype=torch.int32), torch.zeros(5)
+        velocities = None if u is None else torch.zeros(5)
+        one = UpdateTopk(
+            g, u, v, 5, places, values, velocities, momentum, nesterov, hint=2.0, journal=journal
+        )
+        cuda.update_topk([one], new_status())
+        assert journal.elements == (0 if large == 1.0 else n)
+        journal.put_back(u, v)
+        if large != 1.0:
+            assert all(map(torch.equal, (x for x in (u, v) if x is not None), old))
 
 
 @pytest.mark.parametrize("hint", [1e-30, 0.5, 2.0, 1e30])

@@ -34,12 +34,15 @@ from gradwire.kernels.values import Hint
 @on_its_device
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     every = columns_of(segments)
-    if are_alike([g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask):
+    small = selection.are_small(every)
+    alike = [g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask, small
+    if are_alike(*alike):
         return selection.run(every, *_kind(segments[0])[1:], status)
     hints: dict[int, Hint] = {}
-    for (_, mode, mask), members in grouped(enumerate(segments), lambda x: _kind(x[1])):
-        found = selection.run(columns_of([one for _, one in members]), mode, mask, status)
-        hints.update(zip((i for i, _ in members), found))
+    numbered = zip(small, range(len(segments)), segments)
+    for (_, (_, mode, mask)), members in grouped(numbered, lambda x: (x[0], _kind(x[2]))):
+        own = columns_of([one for *_, one in members])
+        hints.update(zip((i for _, i, _ in members), selection.run(own, mode, mask, status)))
     return [hints[i] for i in range(len(segments))]
 
 

@@ -43,7 +43,7 @@ from gradwire.kernels.cuda import (
     sparse,
     sums,
     ternary,
-    update,
+    undo,
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
@@ -91,7 +91,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield adam_steps.step_all, {
                 "dtype": dtype, "undoes": undoes, "aligned": True, "BLOCK": adam_steps.BLOCK,
             }  # fmt: skip
-        yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
+        for mode in range(3) if every else (2,):
+            yield undo.inverted, {"dtype": dtype, "mode": mode, "aligned": True, "BLOCK": BLOCK}
         if every:  # selected from as they are
             yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK, "SPAN": SPAN}
             yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
@@ -109,7 +110,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield radix.digit, {**of_v, "step": step, **sizes}
     yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}
     yield radix.emit, {**took, **sizes}
-    yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
+    yield undo.restore, {"BLOCK": undo.ENTRIES}
+    yield kept.put_back, {"aligned": True, "BLOCK": BLOCK}
     names = ("INT8", "E4M3", "E5M2", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
     for name in names if every else ("INT8", "E4M3", "LEVELS4", "LLOYD2"):
         form = written(getattr(formats, name))

@@ -39,7 +39,7 @@ def choose(
     i, whole = tl.arange(0, BLOCK), n >= BLOCK
     u, x, good = stepped(row, 0, i, n, whole, dtype, mode, aligned, BLOCK)
     raise_if(status, ~good & (i < n))
-    b = tl.where(i < n, magnitude(x), -1)
+    b = magnitude(x)  # zeros from n on, which are no more than others, and come after them
     least = kth_largest(b, k)
     need = k - tl.sum((b > least).to(tl.int32), 0)
     on, to = among(b, least, need, 0, 0)

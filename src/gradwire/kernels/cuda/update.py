@@ -7,6 +7,7 @@ candidate.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,16 +23,17 @@ from gradwire.kernels.values import Hint
 @on_its_device
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     every = columns_of(segments)
-    small = selection.are_small(every)
-    alike = [g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask, small
-    if are_alike(*alike):
-        return selection.run(every, *_kind(segments[0])[1:], status)
-    hints: dict[int, Hint] = {}
-    numbered = zip(small, range(len(segments)), segments)
-    for (_, (_, mode, mask)), members in grouped(numbered, lambda x: (x[0], _kind(x[2]))):
-        own = columns_of([one for *_, one in members])
-        hints.update(zip((i for _, i, _ in members), selection.run(own, mode, mask, status)))
-    return [hints[i] for i in range(len(segments))]
+    keys: Sequence[Any] = selection.are_small(every)
+    kinds = [g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask
+    if not are_alike(*kinds):
+        keys = list(zip(keys, map(_kind, segments)))
+    hints: list[Hint] = [0.0] * len(segments)
+    for _, members in grouped(range(len(segments)), keys.__getitem__):
+        is_one = len(members) == len(segments)
+        own = every if is_one else columns_of([segments[i] for i in members])
+        for i, hint in zip(members, selection.run(own, *_kind(segments[members[0]])[1:], status)):
+            hints[i] = hint
+    return hints
 
 
 def _kind(one: UpdateTopk) -> tuple[torch.dtype, int, bool]:

@@ -3,7 +3,8 @@
 Launches do nothing here, but all that leads to them is done: faces check, tables are written, what
 was compiled is looked for. Tensors lie in the host's memory, so copies of tables and Triton's own
 launch, 8 microseconds each on an H200's host, come on top. A step is what one bucket takes to be
-encoded, and the averages of two ranks' payloads to be written; of a kernel's call alone "call".
+encoded, and the averages of two ranks' payloads to be written; or the step to be taken back
+("undo"), or what was sent to be given back ("return"); of a kernel's call alone "call".
 
     python benchmarks/gpu/host_time.py [--profile "topk(0.01)+ef"] [--parameters 300]
 """
@@ -34,6 +35,7 @@ from gradwire.runtime.codec import Codec
 from gradwire.strategy import StepInfo
 
 STRATEGIES = "topk(0.01)+ef", "dgc(0.01)", "int8+ef", "qsgd(4)+ef", "lloyd(2)+adam", "bf16"
+UNDONE = "topk(0.01)+ef", "dgc(0.01)", "int8+ef"
 PARAMETERS, ELEMENTS, WORLD, STEPS = 300, 2000, 2, 100
 
 
@@ -112,6 +114,19 @@ def steps_of(text: str, parameters: int, elements: int) -> dict[str, Callable[[]
     return {"encode": encode, "decode": decode}
 
 
+def undone_of(text: str, parameters: int, elements: int) -> dict[str, Callable[[], None]]:
+    """What is done where a step comes to nothing, in order; again and again, as nothing is
+    launched."""
+    strategy = Strategy.parse(f"{text} | allgather")
+    bucket = Bucket(tuple(Parameter(f"p{i}", (elements,)) for i in range(parameters)))
+    codec = Codec(strategy, bucket, 0, WORLD, {})
+    gradients = [torch.randn(elements) for _ in range(parameters)]
+    for step in range(2):  # of the first there would be no states to keep
+        codec.begin(gradients, gradients, StepInfo(step, 1.0))
+        codec.compress()
+    return {"undo": codec._undo, "return": codec._give_back}
+
+
 def calls_of(parameters: int, n: int) -> dict[str, Callable[[], Any]]:
     """Calls of the room alone, as main.py times them on a device."""
     status, k = new_status(), max(1, n // 100)
@@ -177,6 +192,13 @@ def main() -> int:
             for text in STRATEGIES
             for name, found in measured(
                 steps_of(text, given.parameters, given.elements), launches
+            ).items()
+        }
+        rows |= {
+            f"{text} {name}": found
+            for text in UNDONE
+            for name, found in measured(
+                undone_of(text, given.parameters, given.elements), launches
             ).items()
         }
         rows |= measured(calls_of(given.parameters, given.elements), launches)

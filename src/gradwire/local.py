@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gradwire.errors import PayloadError
     from gradwire.kernels.formats import Format
+    from gradwire.kernels.segments import UndoTopk
     from gradwire.kernels.sums import SumSegment
     from gradwire.kernels.values import Noise
     from gradwire.moves import AllToAll, Move
@@ -73,6 +74,18 @@ class Encoder(ABC):
         them in one call is asked for in segments."""
         self.encode(own.gradient, own.state, sections, own.info, own.key, status)
         yield from ()
+
+    def undoing(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo
+    ) -> Sequence[UndoTopk]:
+        """`undo`, beside other parameters': what of it is left for `kernels.undo_many_topk`."""
+        self.undo(x, state, sections, info)
+        return ()
+
+    def giving_back(self, state: State, sections: Sections) -> Sequence[UndoTopk]:
+        """`give_back`, as `undoing` is `undo`."""
+        self.give_back(state, sections)
+        return ()
 
     def release(self) -> None:  # noqa: B027 - most have nothing to forget
         """The step is over: forget what only `undo` and `give_back` need."""

@@ -64,7 +64,8 @@ MAY_READ = {
     "compressors/topk.py encode: write_entries": ASCEND,
     "runtime/codec.py _encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py undo: first_violation": LISTS,
+    "runtime/codec.py _undo: undo_topk": ASCEND,
+    "runtime/encoder.py undoing: undo_topk": ASCEND,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
     "runtime/sums.py sum_all: accumulate_coded": LISTS,
@@ -73,7 +74,6 @@ MAY_READ = {
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,
     "feedback/_measured.py noise_factor: __float__": NUMBER,
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
-    "runtime/encoder.py _retreat: first_violation": LISTS,
     "runtime/sums.py sum_all: accumulate_codes": LISTS,
     "feedback/_measured.py _are_the_average_s: __bool__": NUMBER,
     "feedback/_measured.py _are_the_average_s: _local_scalar_dense": NUMBER,
@@ -86,7 +86,7 @@ SHOWN_BY = (
     "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
-    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce",
+    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "none+ef21 | allreduce",
     "int8+ef | hierarchical", 'none | steps("compress@gpu, all_gather, decompress@gpu")',
 )  # fmt: skip
 """Strategies that need all of these."""

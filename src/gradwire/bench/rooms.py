@@ -7,9 +7,8 @@ benchmarks/gpu. They need neither pytest nor the C++ extension.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,15 +33,11 @@ HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 
 
 class Case(NamedTuple):
-    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU.
-
-    named: those that it takes by name.
-    """
+    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU."""
 
     name: str
     operation: str
     make: Callable[[], list[Any]]
-    named: Mapping[str, Any] = MappingProxyType({})
 
 
 def difference(case: Case, room: Any, device: torch.device | str) -> str:
@@ -52,8 +47,8 @@ def difference(case: Case, room: Any, device: torch.device | str) -> str:
     """
     mine = [_moved(x, device) for x in case.make()]
     wanted = case.make()
-    found = getattr(room, case.operation)(*mine, **case.named)
-    given = getattr(twins, case.operation)(*wanted, **case.named)
+    found = getattr(room, case.operation)(*mine)
+    given = getattr(twins, case.operation)(*wanted)
     for number, (x, y) in enumerate(zip(_tensors(mine), _tensors(wanted))):
         if not alike(x.cpu(), y):
             wrong = int((x.cpu() != y).sum())
@@ -96,10 +91,8 @@ def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool)
         yield Case(f"update_topk{name} {rule} {dtype}", "update_topk", make)
     make = partial(_coded_updates, n, dtype, momentum, nesterov)
     yield Case(f"update_codes {rule} {dtype}", "update_codes", make)
-    how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
-    yield Case(f"invert {rule} {dtype}", "invert", lambda: [
-        drawn(n, 1, dtype=dtype), None if momentum is None else drawn(n, 2), drawn(n, 3),
-    ], how)  # fmt: skip
+    make = partial(_undone, n, dtype, momentum, nesterov)
+    yield Case(f"undo_topk {rule} {dtype}", "undo_topk", make)
 
 
 def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -253,16 +246,30 @@ def _updates(
     n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool, kind: str
 ) -> list[Any]:
     made = []
-    for i, (size, k) in enumerate(((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9))):
+    for i, (size, k) in enumerate(
+        ((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9), (n + 4096, n // 50))
+    ):
         u = None if momentum is None else drawn(size, 7 + i)
         made.append(segments.UpdateTopk(
             drawn(size, i, kind, dtype), u, drawn(size, 3 + i), k,
             torch.zeros(k, dtype=torch.int32), torch.zeros(k),
             None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
             decay=0.9 if momentum is None else 1.0,
-            hint=(2.0, 0.0, 0.5, torch.tensor([0.5, 0.3]))[i],
+            hint=(2.0, 0.0, 0.5, torch.tensor([0.5, 0.3]), 1.5)[i],
         ))  # fmt: skip
     return [made, new_status()]
+
+
+def _undone(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> list[Any]:
+    return [[
+        segments.UndoTopk(
+            None if i == 2 else drawn(size, i, dtype=dtype),
+            None if momentum is None else drawn(size, 7 + i), drawn(size, 3 + i),
+            places(size, k, i), drawn(k, 5), None if momentum is None else drawn(k, 6), momentum,
+            nesterov, i != 3, 0.5, 0.9,
+        )
+        for i, (size, k) in enumerate(((n, n // 100), (0, 0), (n // 3, n // 9), (4096 + n, 1)))
+    ]]  # fmt: skip
 
 
 def _rooms(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:

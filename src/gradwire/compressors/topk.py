@@ -190,24 +190,32 @@ class _UpdateAndSelect(Encoder):
         return self.taken
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        kernels.undo_many_topk(self.undoing(x, state, sections, info))
+
+    def undoing(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo
+    ) -> Sequence[kernels.UndoTopk]:
         self.hint = self.earlier_hint
         if self.fresh or self.taken is None:  # there was none
             for name in ("residual", "velocity"):
                 state.pop(name, None)
             self.hint_of = None
-            return
-        rule = self.recurrence
-        kernels.undo_topk(
-            x, state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
-            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale * rule.gain, decay=rule.decay, journal=self.journal,
-        )  # fmt: skip
+            return ()
+        return [self._undone(x, state, info.clip_scale)]
 
     def give_back(self, state: State, sections: Sections) -> None:
+        kernels.undo_many_topk(self.giving_back(state, sections))
+
+    def giving_back(self, state: State, sections: Sections) -> Sequence[kernels.UndoTopk]:
+        return [self._undone(None, state)]
+
+    def _undone(self, x: Tensor | None, state: State, scale: float = 1.0) -> kernels.UndoTopk:
         assert self.taken is not None
-        kernels.restore_topk(
-            state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
-            self.sent_velocity, mask=self.recurrence.mask,
+        rule = self.recurrence
+        return kernels.UndoTopk(
+            x, state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
+            self.sent_velocity, rule.momentum, rule.nesterov, rule.mask, scale * rule.gain,
+            rule.decay, None if x is None else self.journal,
         )  # fmt: skip
 
     def release(self) -> None:

@@ -40,6 +40,7 @@ from gradwire.kernels.segments import (
     SumCoded,
     SumCodes,
     SumDense,
+    UndoTopk,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
@@ -72,5 +73,6 @@ from gradwire.kernels.streams import (
 from gradwire.kernels.sums import SumSegment, add_up
 from gradwire.kernels.tensors import check_index_range, quotient
 from gradwire.kernels.together import Work, together
-from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
+from gradwire.kernels.undo import restore_topk, undo_many_topk, undo_topk
+from gradwire.kernels.update import advance, nothing_taken, update_topk
 from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching

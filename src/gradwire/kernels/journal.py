@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -21,8 +22,9 @@ class Kept(Protocol):
     def fits(self, n: int, with_velocity: bool, /) -> bool:
         """Whether they may be of a tensor of n elements, with a velocity or without."""
 
-    def put_back(self, velocity: Tensor | None, residual: Tensor, /) -> None:
-        """What is kept, to where it was."""
+    @staticmethod
+    def put_all_back(given: Sequence[tuple[Any, Tensor | None, Tensor]], /) -> None:
+        """What each of these keeps, to where it was: velocity, and residual."""
 
 
 class Journal:
@@ -59,7 +61,12 @@ class Journal:
             "pass the one that was given to update_topk"
         )
 
-    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
-        """What is kept, to where it was."""
-        if self._kept is not None:
-            self._kept.put_back(velocity, residual)
+    @staticmethod
+    def put_all_back(given: Iterable[tuple[Journal | None, Tensor | None, Tensor]]) -> None:
+        """What each keeps, to where it was: velocity, and residual; in one call of its room."""
+        rooms = dict[type[Kept], list[tuple[Kept, Tensor | None, Tensor]]]()
+        for journal, u, v in given:
+            if journal is not None and (kept := journal._kept) is not None:
+                rooms.setdefault(type(kept), []).append((kept, u, v))
+        for room, own in rooms.items():
+            room.put_all_back(own)

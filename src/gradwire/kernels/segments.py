@@ -37,6 +37,23 @@ class UpdateTopk(NamedTuple):
     journal: Journal | None = None
 
 
+class UndoTopk(NamedTuple):
+    """The arguments of `undo_topk`; without a gradient, those of `restore_topk`."""
+
+    gradient: Tensor | None
+    velocity: Tensor | None
+    residual: Tensor
+    indices: Tensor
+    values: Tensor
+    velocities: Tensor | None
+    momentum: float | None
+    nesterov: bool = False
+    mask: bool = True
+    scale: float = 1.0
+    decay: float = 1.0
+    journal: Journal | None = None
+
+
 class EncodeCodes(NamedTuple):
     """The arguments of `encode_codes`, of which nothing is cut."""
 

@@ -15,6 +15,7 @@ from gradwire.kernels.segments import (
     SumCoded,
     SumCodes,
     SumDense,
+    UndoTopk,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
@@ -114,17 +115,13 @@ class Room(Protocol):
     ) -> Hint: ...
     def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching: ...
     def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> Sequence[Hint]: ...
-    def invert(
-        self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, /, *,
-        momentum: float | None, nesterov: bool, scale: float, decay: float,
-    ) -> None:  # fmt: skip
-        """Take the recurrence of `update_topk` back, where it did not leave an element alone."""
+    def undo_topk(self, segments: Sequence[UndoTopk], /) -> int:
+        """Give back what was taken; where there is a gradient, take the recurrence of
+        `update_topk` back, where it did not leave an element alone. Journals are not asked.
 
-    def restore_topk(
-        self, velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
-        velocities: Tensor | None, /,
-    ) -> None:  # fmt: skip
-        """Give back what was taken; where there was no mask, there is no velocity."""
+        Until the first whose places do not ascend, with nothing written; how many that is, or all,
+        where the host would have to wait to know.
+        """
 
     # Adam's step
 

@@ -1,4 +1,4 @@
-"""Accumulate, select, clear: one step of a sparsifying feedback in one pass, and its inverse.
+"""Accumulate, select, clear: one step of a sparsifying feedback in one pass. `undo` takes it back.
 
 Source: Deep Gradient Compression (Lin et al., ICLR 2018), equation 7 with momentum factor masking;
 the Nesterov form is that of its authors' release; without momentum it is error feedback (gradient
@@ -18,7 +18,6 @@ import torch
 from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.known import Known
-from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import UpdateCodes, UpdateTopk
 from gradwire.kernels.selection import check_selection, hint_of
 from gradwire.kernels.status import told_to
@@ -32,19 +31,6 @@ from gradwire.kernels.tensors import (
     finite_number,
 )
 from gradwire.kernels.values import Hint, Words
-
-
-def check_update(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    velocities: torch.Tensor | None,
-    k: int,
-    momentum: float | None,
-) -> None:
-    """KernelError unless these can be updated; velocities, (k,), are those that are taken out."""
-    check_gradient(gradient, residual)
-    check_kept(velocity, residual, velocities, k, momentum)
 
 
 def check_gradient(gradient: torch.Tensor, residual: torch.Tensor) -> None:
@@ -96,20 +82,6 @@ def advance(
         gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
         status, momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
         hint=hint, journal=journal,
-    )  # fmt: skip
-
-
-def retreat(
-    gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor, *,
-    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
-    journal: Journal | None = None,
-) -> None:  # fmt: skip
-    """Takes an `advance` back; see `undo_topk`."""
-    places, nothing = nothing_taken(residual)
-    undo_topk(
-        gradient, velocity, residual, places, nothing, None if velocity is None else nothing,
-        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
-        journal=journal,
     )  # fmt: skip
 
 
@@ -215,76 +187,3 @@ def _rounded(one: UpdateTopk) -> UpdateTopk:
     return UpdateTopk(
         *one[:7], m, one.nesterov, one.mask, s, d, hint_of(one.hint), one.journal
     )  # fmt: skip
-
-
-def undo_topk(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    momentum: float | None,
-    nesterov: bool = False,
-    mask: bool = True,
-    scale: float = 1.0,
-    decay: float = 1.0,
-    journal: Journal | None = None,
-) -> None:
-    """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
-    what the journal kept is put in its place.
-
-    Arguments as they were given to and written by `update_topk`. Elements that it left alone are
-    left alone. What the journal kept is exact to the bit. Elsewhere each element is off by the
-    rounding of the largest number involved: with a journal, about 16·hint·6e-8 (for the velocity,
-    that over the momentum; in Nesterov's form, three such). Without one there is no such limit.
-    With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
-    """
-    check_update(gradient, velocity, residual, velocities, values.numel(), momentum)
-    m, d, s = recurrence_of(momentum, scale, decay)
-    if journal is not None:
-        journal.check(velocity, residual)
-    restore_topk(velocity, residual, indices, values, velocities, mask=mask)
-    room_of(gradient).invert(
-        gradient, velocity, residual, momentum=m, nesterov=nesterov, scale=s, decay=d
-    )
-    if journal is not None:
-        journal.put_back(velocity, residual)
-
-
-def restore_topk(
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    mask: bool = True,
-) -> None:
-    """Gives back what was taken: residual[indices] += values; with mask, velocity[indices] =
-    velocities.
-
-    indices: as `update_topk` wrote them, strictly ascending within 0 ... n-1. Raises KernelError.
-    """
-    n, k = residual.numel(), values.numel()
-    check_buffer("residual", residual, torch.float32, n)
-    check_buffer("indices", indices, torch.int32, k)
-    check_buffer("values", values, torch.float32, k)
-    check_same_device(residual, indices=indices, values=values, velocity=velocity)
-    if not mask:
-        velocity = velocities = None
-    if velocity is not None:
-        if velocities is None:
-            raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
-        check_buffer("velocity", velocity, torch.float32, n)
-        check_buffer("velocities", velocities, torch.float32, k)
-    check_apart("indices", indices, residual, velocity)
-    room = room_of(residual)
-    position = room.first_violation(indices, n)
-    if position < k:
-        raise KernelError(
-            f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
-            f"{position} is {int(indices[position])}; pass those that update_topk wrote"
-        )
-    room.restore_topk(velocity, residual, indices, values, velocities)

@@ -361,11 +361,20 @@ class Codec:
             for part in self.parts:
                 part.undo()
             work = zip(self._at_work, self.gradients, self.states, self._own)
-            for encoder, x, state, sections in work:
-                encoder.undo(x, state, sections, self.info)
+            kernels.undo_many_topk([
+                left for encoder, x, state, sections in work
+                for left in encoder.undoing(x, state, sections, self.info)
+            ])  # fmt: skip
         for state, old in zip(self.states, self._snapshots):
             state.clear()
             state.update(old)
+
+    def _give_back(self) -> None:
+        work = zip(self._at_work, self.states, self._own)
+        kernels.undo_many_topk([
+            left for encoder, state, sections in work
+            for left in encoder.giving_back(state, sections)
+        ])  # fmt: skip
 
     def _spoil_results(self) -> None:
         for result in self.results:
@@ -383,8 +392,7 @@ class Codec:
         for part in self.parts:
             part.end(outcome)
         if feedback is not None and outcome == "skipped":
-            for encoder, state, sections in zip(self._at_work, self.states, self._own):
-                encoder.give_back(state, sections)
+            self._give_back()
         if skipped and feedback is not None:
             self._spoil_results()  # given back: a step with it would count it twice
         for encoder in self._at_work:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -158,17 +157,23 @@ class InPlaceEncoder(Encoder):
         ]  # fmt: skip
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        kernels.undo_many_topk(self.undoing(x, state, sections, info))
+
+    def undoing(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo
+    ) -> Sequence[kernels.UndoTopk]:
         rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide
         x, info = self._clipped(x, info)
         if self._fresh:  # there was none
             self._forget_made(state)
-            return
+            return ()
         if rule.sent == "joins":
-            self._retreat(x, state, info, [None])
+            kernels.undo_many_topk(self._undone(x, state, info, [None]))
         if rule.sent != "stays":
             self.compressor.add(sections, state[rule.state], 1.0, self._key)
-        self._retreat(x, state, info, self._journals)
+        undone = self._undone(x, state, info, self._journals)
         self._forget_made(state)
+        return undone
 
     def _forget_made(self, state: State) -> None:
         for name in self._made:
@@ -208,43 +213,33 @@ class InPlaceEncoder(Encoder):
         self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None,
         status: Tensor,
     ) -> None:  # fmt: skip
+        rule = self.recurrence
         kernels.advance(
-            x, self._velocity(state), state[self.recurrence.state], status, **self._how(info),
+            x, self._velocity(state), state[rule.state], status, momentum=rule.momentum,
+            nesterov=rule.nesterov, scale=info.clip_scale * rule.gain, decay=rule.decay,
             hint=self._hint, journal=None if self._fresh else journal,
         )  # fmt: skip
 
-    def _retreat(
+    def _undone(
         self, x: Tensor, state: State, info: StepInfo, journals: Sequence[kernels.Journal | None]
-    ) -> None:
-        u, v = self._velocity(state), state[self.recurrence.state]
-        for at, journal in zip(self._places, journals):
-            kernels.retreat(
-                _part(x, at), u if u is None else _part(u, at), _part(v, at), **self._how(info),
-                journal=journal,
-            )  # fmt: skip
+    ) -> list[kernels.UndoTopk]:
+        u, v, rule = self._velocity(state), state[self.recurrence.state], self.recurrence
+        places, nothing = kernels.nothing_taken(v)
+        return [
+            kernels.UndoTopk(
+                _part(x, at), u if u is None else _part(u, at), _part(v, at), places, nothing,
+                None if u is None else nothing, rule.momentum, rule.nesterov, False,
+                info.clip_scale * rule.gain, rule.decay, journal,
+            )
+            for at, journal in zip(self._places, journals)
+        ]  # fmt: skip
 
     def _velocity(self, state: State) -> Tensor | None:
         return None if self.recurrence.momentum is None else state["velocity"]
 
-    def _how(self, info: StepInfo) -> _How:
-        rule = self.recurrence
-        return {
-            "momentum": rule.momentum, "nesterov": rule.nesterov,
-            "scale": info.clip_scale * rule.gain, "decay": rule.decay,
-        }  # fmt: skip
-
 
 def _part(x: Tensor, place: slice | None) -> Tensor:
     return x if place is None else x[place]
-
-
-class _How(TypedDict):
-    """The recurrence, as kernels want it."""
-
-    momentum: float | None
-    nesterov: bool
-    scale: float
-    decay: float
 
 
 _STEPS_PER_LOOK = 64

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels import Known, run_unless, spoil_if, together
+from gradwire.kernels import Known, run_unless, spoil_if, together, undo_many_topk
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
@@ -183,8 +183,11 @@ class Shards:
     def undo(self) -> None:
         """The owner's memory as it was before this step."""
         work = zip(self._encoders, self.means, self._states, self._my_sections)
-        for encoder, mean, state, sections in work if self._encoded else ():
-            encoder.undo(mean, state, sections, StepInfo())
+        if self._encoded:
+            undo_many_topk([
+                left for encoder, mean, state, sections in work
+                for left in encoder.undoing(mean, state, sections, StepInfo())
+            ])  # fmt: skip
         self._encoded = False
 
     def end(self, outcome: Outcome) -> None:

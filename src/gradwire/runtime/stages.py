@@ -13,6 +13,7 @@ finds NaN in its result. The bucket's word knows of all that; the host asks it w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -42,8 +43,8 @@ class _Encoded(NamedTuple):
     sections: Sections
     info: StepInfo
 
-    def undo(self) -> None:
-        self.encoder.undo(self.x, self.state, self.sections, self.info)
+    def undoing(self) -> Sequence[kernels.UndoTopk]:
+        return self.encoder.undoing(self.x, self.state, self.sections, self.info)
 
 
 class BucketStages(Walk):
@@ -100,8 +101,9 @@ class BucketStages(Walk):
         """After all buckets of the step."""
         if outcome == "skipped" and self._codec.strategy.feedback is not None:
             self._undo_from(1)  # what was sent again is in what is given back
-            for encoder, _, state, sections, _ in self._encoded.get(0, ()):
-                encoder.give_back(state, sections)
+            mine = self._encoded.get(0, ())
+            giving = (one.encoder.giving_back(one.state, one.sections) for one in mine)
+            kernels.undo_many_topk(list(chain.from_iterable(giving)))
         for encoded in (encoded for site in self._encoded.values() for encoded in site):
             encoded.encoder.release()
         self._encoded, self._numbers, self._messages = {}, [], []
@@ -121,8 +123,8 @@ class BucketStages(Walk):
 
     def _undo_from(self, first: int) -> None:
         for site in sorted(self._encoded, reverse=True):
-            for encoded in self._encoded[site] if site >= first else ():
-                encoded.undo()
+            undoing = (one.undoing() for one in self._encoded[site] if site >= first)
+            kernels.undo_many_topk(list(chain.from_iterable(undoing)))
 
     # -- compress --------------------------------------------------------------------------
 

@@ -39,10 +39,11 @@ from gradwire.kernels.cuda import (
     powers,
     radix,
     signs,
+    small,
     sparse,
     sums,
     ternary,
-    update,
+    undo,
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
@@ -65,7 +66,7 @@ TYPES = {
 FOUR = (
     candidates.compact, signs.pack, signs.add_signs_up, ternary.pack_digits, ternary.add_digits_up
 )  # fmt: skip
-SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit
+SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit, small.choose
 WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
 """Of programs; of others 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
@@ -82,11 +83,16 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
                 "SPAN": SPAN,
             }  # fmt: skip
+            yield small.choose, {
+                "dtype": dtype, "mode": mode, "masks": mode in (1, 2), "aligned": True,
+                "BLOCK": BLOCK,
+            }  # fmt: skip
         for undoes in (True, False):
             yield adam_steps.step_all, {
                 "dtype": dtype, "undoes": undoes, "aligned": True, "BLOCK": adam_steps.BLOCK,
             }  # fmt: skip
-        yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
+        for mode in range(3) if every else (2,):
+            yield undo.inverted, {"dtype": dtype, "mode": mode, "aligned": True, "BLOCK": BLOCK}
         if every:  # selected from as they are
             yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK, "SPAN": SPAN}
             yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
@@ -104,7 +110,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield radix.digit, {**of_v, "step": step, **sizes}
     yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}
     yield radix.emit, {**took, **sizes}
-    yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
+    yield undo.restore, {"BLOCK": undo.ENTRIES}
+    yield kept.put_back, {"aligned": True, "BLOCK": BLOCK}
     names = ("INT8", "E4M3", "E5M2", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
     for name in names if every else ("INT8", "E4M3", "LEVELS4", "LLOYD2"):
         form = written(getattr(formats, name))

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 STREAMING = {
     "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
-    "step_all", "encode_powers", "top_of_all",
+    "step_all", "encode_powers", "top_of_all", "choose",
 }  # fmt: skip
 """Kernels whose time is that of reading numbers once, by wide loads where all is aligned."""
 FRAME = 64

@@ -19,11 +19,13 @@ def host_time() -> Iterator[ModuleType]:
         yield program
 
 
-def asked(program: ModuleType, text: str, parameters: int) -> dict[str, tuple[int, int]]:
+def asked(
+    program: ModuleType, text: str, parameters: int, of: str = "steps_of"
+) -> dict[str, tuple[int, int]]:
     """Launches, and torch's operations, of a step that is not the first."""
     found = {}
     with program.nothing_launched() as launches:
-        for name, work in program.steps_of(text, parameters, 200).items():
+        for name, work in getattr(program, of)(text, parameters, 200).items():
             work()
             work()
             before = launches.count
@@ -36,7 +38,7 @@ def asked(program: ModuleType, text: str, parameters: int) -> dict[str, tuple[in
 @pytest.mark.parametrize(
     ("text", "encode", "decode"),
     [
-        ("topk(0.01)+ef", 12, 8), ("dgc(0.01)", 12, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
+        ("topk(0.01)+ef", 4, 8), ("dgc(0.01)", 4, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
         ("sign(scaled=True)+ef", 6, 4), ("bf16", 1, 2),
     ],
 )  # fmt: skip
@@ -47,6 +49,15 @@ def test_three_hundred_parameters_take_as_many_launches_as_three(
     assert many == asked(host_time, text, 3)
     assert many["encode"][0] <= encode
     assert many["decode"][0] <= decode
+
+
+@pytest.mark.parametrize("text", ["topk(0.01)+ef", "dgc(0.01)", 'topk(0.01, values="bf16")+ef'])
+def test_taking_back_three_hundred_takes_as_many_as_three(
+    host_time: ModuleType, text: str
+) -> None:
+    """The host asks for nothing that it would have to wait for, either."""
+    many = asked(host_time, text, 300, "undone_of")
+    assert many == asked(host_time, text, 3, "undone_of") == {"undo": (3, 0), "return": (1, 0)}
 
 
 def test_calls_of_kernels_take_fewer_than_ten(host_time: ModuleType) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,15 @@ from interpreted import every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
-from gradwire.bench.rooms import drawn
+from gradwire.bench.rooms import drawn, places
 from gradwire.errors import KernelError
-from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
+from gradwire.kernels import Journal, UndoTopk, UpdateTopk, cuda, new_status
+from gradwire.kernels.cuda import selection
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.values import Hint, Words
 
-SIZES, KS = (5000, 0, 1, 4096, 40), (50, 0, 1, 2048, 40)
+SIZES = (5000, 0, 1, 4096, 40, 4095, 4097, 70_000, 3000)
+KS = (50, 0, 1, 2048, 40, 4000, 1, 700, 0)
 RULES = [(None, False), (0.9, False), (0.9, True)]
 every_rule = pytest.mark.parametrize(("momentum", "nesterov"), RULES)
 
@@ -83,19 +87,147 @@ def test_updates_of_many_are_the_twins(
 
 
 @every_float
+@pytest.mark.parametrize("n", [5000, 4096, 77])
 @pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "bad"])
-def test_selections_without_memory_are_the_twins(kind: str, dtype: torch.dtype) -> None:
+def test_selections_without_memory_are_the_twins(kind: str, n: int, dtype: torch.dtype) -> None:
     hint: Hint = 0.0
-    for step, k in enumerate((30, 30, 4999, 0)):
+    for step, k in enumerate((30, 30, n - 1, 0)):
 
         def given(
             status: Tensor, step: int = step, k: int = k, hint: Hint = hint
         ) -> tuple[list[object], list[Tensor]]:
-            x = drawn(5000, step, kind, dtype)
+            x = drawn(n, step, kind, dtype)
             indices, values = torch.zeros(k, dtype=torch.int32), torch.zeros(k)
             return [x, k, indices, values, status, hint], [x, indices, values]
 
         hint, _ = same_by_both([cuda.topk, twins.topk], given)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, made: Sequence[UpdateTopk]) -> list[str]:
+    """What an update launches."""
+    names = list[str]()
+
+    def noted(kernel: Any, *given: Any, **constants: Any) -> None:
+        names.append(kernel.fn.__name__)
+        launch(kernel, *given, **constants)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "launch", noted)
+        cuda.update_topk(made, new_status())
+    return names
+
+
+NINE = ["mark", "scan", "compact", *["digit"] * 4, "count", "emit"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "k", "wanted"),
+    [
+        ((4096, 1, 70), 1, ["choose"]),
+        ((4097, 5000), 1, NINE),
+        ((4096, 4097, 1), 1, ["choose", *NINE]),
+        ((4096, 4097, 1), 0, ["mark"]),
+        ((4096, 1), 0, ["mark"]),
+    ],
+)
+def test_what_is_one_block_is_chosen_from_in_one_launch(
+    sizes: Sequence[int], k: int, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = torch.zeros(k, dtype=torch.int32)
+    made = [
+        UpdateTopk(drawn(n, 1), None, drawn(n, 2), k, places.clone(), torch.zeros(k), None, None)
+        for n in sizes
+    ]
+    assert launched(monkeypatch, made) == wanted
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "bad"])
+def test_the_next_threshold_of_a_block_is_the_twin_s(kind: str) -> None:
+    """The k-th largest, by which journals know what is large; twice, as words have two."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            UpdateTopk(
+                drawn(n, n, kind), None, torch.zeros(n), k, torch.zeros(k, dtype=torch.int32),
+                torch.zeros(k), None, None,
+            )
+            for n, k in ((4096, 40), (40, 40), (10, 1))
+        ]  # fmt: skip
+        return [made, status], tensors(made)
+
+    mine, wanted = same_by_both([cuda.update_topk, twins.update_topk], given)
+    for words, number in zip(mine, wanted):
+        assert words.view().tolist() == [pytest.approx(number, abs=0)] * 2
+
+
+@every_rule
+@pytest.mark.parametrize("n", [4096, 300, 5000])
+def test_neighbours_and_what_was_not_finite_before(
+    n: int, momentum: float | None, nesterov: bool
+) -> None:
+    """Magnitudes that differ in their last bit, five alike; and infinite ones, which are chosen
+    last, are sent as zero and stay."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = []
+        for k in (1, n // 3, n // 2, n - 1, n):
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(k))
+            v = (order // 5 + 2**30).int().view(torch.float32)
+            v[[1, 9, n - 1]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+            u = None if momentum is None else torch.zeros(n)
+            made.append(UpdateTopk(
+                torch.zeros(n), u, v, k, torch.zeros(k, dtype=torch.int32), torch.zeros(k),
+                None if u is None else torch.zeros(k), momentum, nesterov,
+            ))  # fmt: skip
+        return [made, status], tensors(made)
+
+    same_by_both([cuda.update_topk, twins.update_topk], given)
+
+
+@every_rule
+def test_a_block_is_kept_whole_where_a_gradient_is_large(
+    momentum: float | None, nesterov: bool
+) -> None:
+    for n, large in ((4096, 1e9), (50, -1e12), (50, 1.0)):
+        u, v = None if momentum is None else drawn(n, 1), drawn(n, 2)
+        old, g, journal = [x.clone() for x in (u, v) if x is not None], drawn(n, 3), Journal()
+        g[n - 1] = large
+        places, values = torch.zeros(5, dtype=torch.int32), torch.zeros(5)
+        velocities = None if u is None else torch.zeros(5)
+        one = UpdateTopk(
+            g, u, v, 5, places, values, velocities, momentum, nesterov, hint=2.0, journal=journal
+        )
+        cuda.update_topk([one], new_status())
+        assert journal.elements == (0 if large == 1.0 else n)
+        Journal.put_all_back([(journal, u, v)])
+        if large != 1.0:
+            assert all(map(torch.equal, (x for x in (u, v) if x is not None), old))
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_what_many_keep_comes_back_at_once(momentum: float | None) -> None:
+    """Of two updates, of which some keep nothing, or more than there is room for."""
+    sizes, large = (50, 9 * 4096, 4096, 4096 + 1, 0), (1e9, 1e9, 1.0, -1e9, 1.0)
+    made, old, journals = [], [], [Journal() for _ in sizes]
+    for n, far, journal in zip(sizes, large, journals):
+        g, v, u = drawn(n, 3), drawn(n, 2), None if momentum is None else drawn(n, 1)
+        g[n - 1 :] = far
+        places, nothing = torch.zeros(0, dtype=torch.int32), torch.zeros(0)
+        made.append(UpdateTopk(
+            g, u, v, 0, places, nothing, None if u is None else nothing, momentum, hint=2.0,
+            journal=journal,
+        ))  # fmt: skip
+        old.append([x.clone() for x in (u, v) if x is not None])
+    for own in (made[:2], made[2:]):
+        cuda.update_topk(own, new_status())
+    assert [journal.elements for journal in journals] == [50, 4096, 0, 1, 0]
+    Journal.put_all_back([
+        *((one.journal, one.velocity, one.residual) for one in made), (None, None, torch.zeros(9)),
+    ])  # fmt: skip
+    for one, before, journal in zip(made, old, journals):
+        part = slice(len(one.residual) - journal.elements, None)
+        now = [x for x in (one.velocity, one.residual) if x is not None]
+        assert all(torch.equal(x[part], y[part]) for x, y in zip(now, before))
 
 
 @pytest.mark.parametrize("hint", [1e-30, 0.5, 2.0, 1e30])
@@ -111,17 +243,44 @@ def test_no_threshold_changes_what_is_selected(hint: float) -> None:
 
 @every_rule
 @every_float
-def test_inverting_is_the_twins(
-    momentum: float | None, nesterov: bool, dtype: torch.dtype
+@pytest.mark.parametrize("takes", [True, False])
+def test_undoing_many_is_the_twins(
+    momentum: float | None, nesterov: bool, dtype: torch.dtype, takes: bool
 ) -> None:
-    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        u = None if momentum is None else drawn(5000, 2)
-        g, v = drawn(5000, 1, dtype=dtype), drawn(5000, 3)
-        v[11] = 3e38
-        return [g, u, v], [v] if u is None else [u, v]
+    """And giving back what was taken, of those without a gradient."""
 
-    how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
-    same_by_both([lambda *x: cuda.invert(*x, **how), lambda *x: twins.invert(*x, **how)], given)
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = []
+        for i, n in enumerate((5000, 0, 1, 4096, 70)):
+            k = n // 9 if takes else 0
+            v, u = drawn(n, 3 + i), None if momentum is None else drawn(n, 7 + i)
+            g = drawn(2 * n, i, dtype=dtype)[::2] if i == 4 else drawn(n, i, dtype=dtype)
+            v[11:12] = 3e38
+            made.append(UndoTopk(
+                None if i == 3 else g, u, v, places(n, k, i), drawn(k, 5),
+                None if u is None else drawn(k, 6), momentum, nesterov, i % 2 == 0, 0.5, 0.9,
+            ))  # fmt: skip
+        return [made], [x for one in made for x in one[1:3] if x is not None]
+
+    found = same_by_both([cuda.undo_topk, twins.undo_topk], given)
+    assert found == [5, 5]
+
+
+def test_places_that_are_none_are_left_out() -> None:
+    """On a device nobody waits to learn of them."""
+    u, v, wide = torch.zeros(4), torch.zeros(4), torch.zeros(12)
+    wrong = torch.tensor([-1, 2, 4, -(2**31), 2**31 - 1], dtype=torch.int32)
+    one = UndoTopk(None, u, v, wrong, torch.ones(5), torch.ones(5), 0.9)
+    for own in (one, one._replace(velocity=wide[4:8], residual=wide[4:8], mask=False)):
+        assert cuda.undo_topk([own]) == 1
+    assert u.tolist() == v.tolist() == [0, 0, 1, 0]
+    assert wide.tolist() == [0] * 6 + [1] + [0] * 5
+
+
+def test_a_velocity_that_is_none_has_no_place() -> None:
+    one = UndoTopk(None, None, torch.zeros(4), places(4, 2, 1), *torch.ones((2, 2)), None)
+    cuda.undo_topk([one])
+    assert one.residual.sum() == 2
 
 
 @every_rule
@@ -142,8 +301,9 @@ def test_large_blocks_are_kept_and_come_back_to_the_bit(
     cuda.update_topk([one], new_status())
     assert journal.elements == 2 * 4096
     journal.check(u, v)
-    cuda.invert(g, u, v, momentum=momentum, nesterov=nesterov, scale=1.0, decay=1.0)
-    journal.put_back(u, v)
+    none = torch.zeros(0)
+    cuda.undo_topk([UndoTopk(g, u, v, places, none, none, momentum, nesterov, False)])
+    Journal.put_all_back([(journal, u, v)])
     for block in (5, 9):
         part = slice(block * 4096, (block + 1) * 4096)
         assert torch.equal(v[part], old_v[part])

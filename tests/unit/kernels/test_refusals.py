@@ -77,6 +77,17 @@ def test_what_is_restored_was_taken_there(wrong: Tensor) -> None:
         kernels.restore_topk(None, torch.zeros(8), wrong, torch.ones(2), None)
 
 
+def test_of_many_none_is_restored_where_one_is_refused() -> None:
+    good = kernels.UndoTopk(None, None, torch.zeros(8), places(1, 2), torch.ones(2), None, None)
+    bad = good._replace(residual=torch.zeros(2))
+    with pytest.raises(KernelError, match=r"within 0 \.\.\. 1, but entry 1 is 2"):
+        kernels.undo_many_topk([good, bad])
+    assert not good.residual.any()
+    kernels.undo_many_topk([good])
+    assert good.residual.tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+    kernels.undo_many_topk([])
+
+
 def _shared() -> list[Callable[[], object]]:
     """Calls whose places share memory with what is written."""
     memory = torch.zeros(8)

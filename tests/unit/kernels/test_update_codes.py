@@ -14,7 +14,8 @@ from gradwire.kernels import (
     add_codes,
     advance,
     encode_codes,
-    retreat,
+    nothing_taken,
+    undo_topk,
     use,
 )
 from gradwire.kernels.native import available_sets
@@ -63,9 +64,12 @@ class Held:
 
     def take_back(self, g: torch.Tensor, hint: float = 0.0, **how: object) -> None:
         add_codes(self.form, self.residual, self.codes, self.scales, 1.0)
-        retreat(
-            g, self.velocity, self.residual, momentum=self.momentum, journal=self.journal, **how
-        )
+        nothing = nothing_taken(self.residual)
+        undo_topk(
+            g, self.velocity, self.residual, *nothing,
+            None if self.velocity is None else nothing[1], momentum=self.momentum, mask=False,
+            journal=self.journal, **how,
+        )  # fmt: skip
 
     def everything(self) -> list[torch.Tensor]:
         held = [self.residual, self.scales, self.codes.int()]

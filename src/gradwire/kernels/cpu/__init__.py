@@ -48,4 +48,5 @@ from gradwire.kernels.cpu.streams import (
     split_stream,
     top_of_two,
 )
-from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
+from gradwire.kernels.cpu.undo import undo_topk
+from gradwire.kernels.cpu.update import update_topk

@@ -41,28 +41,6 @@ def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
     )  # fmt: skip
 
 
-def invert(
-    gradient: Tensor, velocity: Tensor | None, residual: Tensor, *, momentum: float | None,
-    nesterov: bool, scale: float, decay: float,
-) -> None:  # fmt: skip
-    gradient = gradient.contiguous()
-    mode, m = mode_of(momentum, nesterov, decay)
-    chosen.core.undo(
-        chosen.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
-        pointer(residual), gradient.numel(), mode, m, scale,
-    )  # fmt: skip
-
-
-def restore_topk(
-    velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
-    velocities: Tensor | None,
-) -> None:  # fmt: skip
-    chosen.core.restore(
-        pointer(velocity), pointer(residual), pointer(indices), pointer(values),
-        pointer(velocities), values.numel(),
-    )  # fmt: skip
-
-
 class NativeKept:
     """Blocks of old velocity and residual, in the extension's memory."""
 
@@ -75,8 +53,10 @@ class NativeKept:
     def fits(self, n: int, with_velocity: bool) -> bool:
         return self._native.fits(n, with_velocity)
 
-    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
-        self._native.put_back(pointer(velocity), pointer(residual))
+    @staticmethod
+    def put_all_back(given: Sequence[tuple["NativeKept", Tensor | None, Tensor]]) -> None:
+        for own, velocity, residual in given:
+            own._native.put_back(pointer(velocity), pointer(residual))
 
 
 def begun(journal: Journal | None) -> int:

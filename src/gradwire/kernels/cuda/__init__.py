@@ -4,9 +4,10 @@ device      bits, recurrences; `noise`     formats     what a quantizer writes; 
 tables      segments, for one launch                   `signs`, `powers`, `ternary`
 launch      of what is compiled            codes       recurrences and Adam's step with codes;
 selection   the k largest, and `update`:               `adam_steps`: the latter alone
-            `candidates`, then `radix`     payloads    what is known of them; their `sums`: of
-lists       codes of places, read;                     codes, `sparse`, `dense`; `held`: unless a
-            `entries`: written                         status says no
+            `small`; `candidates`, `radix` payloads    what is known of them; their `sums`: of
+undo        an update, with what is `kept`             codes, `sparse`, `dense`; `held`: unless a
+lists       codes of places, read;                     status says no
+            `entries`: written
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
@@ -37,7 +38,8 @@ from gradwire.kernels.cuda.lists import decode_indices
 from gradwire.kernels.cuda.noise import dice
 from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
-from gradwire.kernels.cuda.update import invert, topk, update_topk
+from gradwire.kernels.cuda.undo import undo_topk
+from gradwire.kernels.cuda.update import topk, update_topk
 from gradwire.kernels.torch import (
     contained,
     copy_unless,
@@ -59,7 +61,6 @@ from gradwire.kernels.torch import (
     place_stream,
     reaching,
     record_step,
-    restore_topk,
     scatter_stripes,
     search_options,
     simulate_step,
@@ -104,7 +105,6 @@ __all__ = [
     "flat_places",
     "gather_stripes",
     "hash_partition",
-    "invert",
     "is_finite",
     "judge",
     "largest",
@@ -115,7 +115,6 @@ __all__ = [
     "place_stream",
     "reaching",
     "record_step",
-    "restore_topk",
     "scatter_stripes",
     "search_options",
     "simulate_step",
@@ -128,6 +127,7 @@ __all__ = [
     "top_of_two",
     "topk",
     "undo_adam",
+    "undo_topk",
     "undominated",
     "update_codes",
     "update_topk",

@@ -56,6 +56,36 @@ from gradwire.kernels.cuda.kept import keep_large
 
 
 @triton.jit
+def stepped(
+    row, first, i, n, whole, dtype: tl.constexpr, mode: tl.constexpr, aligned: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block's recurrence, not written yet: u, v and whether both would be finite. What inverting
+    would lose is put aside."""
+    x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
+    good = is_finite(x)
+    u = x
+    if mode != NONE:
+        m, s, d = number(tl.load(row + M)), number(tl.load(row + S)), number(tl.load(row + D))
+        v = read(address(tl.load(row + V), tl.float32, aligned), i, n, whole)
+        u = v
+        if mode != FEEDBACK:
+            u = read(address(tl.load(row + U), tl.float32, aligned), i, n, whole)
+        keep_large(row, first, x * s, u, v, n, mode, BLOCK)
+        u, x, good = advanced(x, u, v, m, s, d, mode)
+    return u, x, good
+
+
+@triton.jit
+def remember(row, i, u, x, n, whole, mode: tl.constexpr, aligned: tl.constexpr):
+    """Write u and v, where there are any."""
+    if mode != NONE:
+        write(address(tl.load(row + V), tl.float32, aligned), i, x, n, whole)
+        if mode != FEEDBACK:
+            write(address(tl.load(row + U), tl.float32, aligned), i, u, n, whole)
+
+
+@triton.jit
 def mark(
     rows,
     spans,
@@ -87,21 +117,8 @@ def mark(
         first = tl.multiple_of(at, 16)
         i = first + tl.arange(0, BLOCK)
         whole = first <= n - BLOCK
-        x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
-        good = is_finite(x)
-        if mode != NONE:
-            m, s, d = number(tl.load(row + M)), number(tl.load(row + S)), number(tl.load(row + D))
-            pv = address(tl.load(row + V), tl.float32, aligned)
-            v = read(pv, i, n, whole)
-            u = v
-            if mode != FEEDBACK:
-                pu = address(tl.load(row + U), tl.float32, aligned)
-                u = read(pu, i, n, whole)
-            keep_large(row, first, x * s, u, v, n, mode, BLOCK)
-            u, x, good = advanced(x, u, v, m, s, d, mode)
-            write(pv, i, x, n, whole)
-            if mode != FEEDBACK:
-                write(pu, i, u, n, whole)
+        u, x, good = stepped(row, first, i, n, whole, dtype, mode, aligned, BLOCK)
+        remember(row, i, u, x, n, whole, mode, aligned)
         raise_if(status, ~good & (i < n))
         if marks:
             upper = (magnitude(x) >= hint_of(row, 0)) & (i < n)

@@ -47,21 +47,30 @@ def hint_of(row, which: tl.constexpr):
 
 
 @triton.jit
-def take(row, i, on, to, dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr):
-    """Write entries i, where `on`, to places `to` of the result, and clear them."""
-    v = address(tl.load(row + V), dtype, False)
+def enter(row, i, on, to, x, u, mode: tl.constexpr):
+    """Write entries i, where `on`, to places `to` of the result. x, in fp32, and u: what waits
+    there; what is not finite is sent as zero."""
     indices = address(tl.load(row + INDICES), tl.int32, False)
     values = address(tl.load(row + VALUES), tl.float32, False)
+    tl.store(indices + to, i, mask=on)
+    tl.store(values + to, tl.where(is_finite(x), x, 0.0), mask=on)
+    if (mode != NONE) & (mode != FEEDBACK):
+        velocities = address(tl.load(row + VELOCITIES), tl.float32, False)
+        tl.store(velocities + to, u, mask=on)
+
+
+@triton.jit
+def take(row, i, on, to, dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr):
+    """`enter` what is in memory, and clear it there."""
+    v = address(tl.load(row + V), dtype, False)
     x = tl.load(v + i, mask=on, other=0.0)
     wide = widened(x)
-    good = is_finite(wide)
-    tl.store(indices + to, i, mask=on)
-    tl.store(values + to, tl.where(good, wide, 0.0), mask=on)
-    if mode != NONE:
-        tl.store(v + i, tl.zeros_like(x), mask=on & good)
+    u = wide
     if (mode != NONE) & (mode != FEEDBACK):
-        u = address(tl.load(row + U), tl.float32, False)
-        velocities = address(tl.load(row + VELOCITIES), tl.float32, False)
-        tl.store(velocities + to, tl.load(u + i, mask=on, other=0.0), mask=on)
+        pu = address(tl.load(row + U), tl.float32, False)
+        u = tl.load(pu + i, mask=on, other=0.0)
         if masks:
-            tl.store(u + i, tl.zeros_like(wide), mask=on)
+            tl.store(pu + i, tl.zeros_like(wide), mask=on)
+    enter(row, i, on, to, wide, u, mode)
+    if mode != NONE:
+        tl.store(v + i, tl.zeros_like(x), mask=on & is_finite(wide))

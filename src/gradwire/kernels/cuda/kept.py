@@ -12,10 +12,29 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.columns import BLOCK, KEEPS, KEPT, MET, WHICH, hint_of
-from gradwire.kernels.cuda.device import FEEDBACK, address
+from gradwire.kernels.cuda.columns import (
+    BLOCK,
+    KEEPS,
+    KEPT,
+    MET,
+    WHICH,
+    WIDTH,
+    N,
+    U,
+    V,
+    hint_of,
+)
+from gradwire.kernels.cuda.device import FEEDBACK, address, block_of
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.tables import Column, on_its_device
+from gradwire.kernels.cuda.tables import (
+    Column,
+    Columns,
+    addresses,
+    all_aligned,
+    blocks_on,
+    on_its_device,
+    rows_on,
+)
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 
 FACTOR = tl.constexpr(JOURNAL_FACTOR)
@@ -68,38 +87,63 @@ class Blocks:
         if self.shelf.table is None:
             return 0
         met, n = int(self.shelf.table[self.number, MET.value]), self.shelf.sizes[self.number]
-        firsts = self.shelf.which[self._room()][:met].tolist()
+        begin, slots = self.shelf.begins[self.number], self.shelf.slots[self.number]
+        firsts = self.shelf.which[begin : begin + min(met, slots)].tolist()
         return sum(min(BLOCK, n - first) for first in firsts)
 
     def fits(self, n: int, with_velocity: bool) -> bool:
         own = self.shelf.sizes[self.number], self.shelf.with_velocity
         return (n, with_velocity) == own
 
-    def _room(self) -> slice:
-        return slice(*self.shelf.begins[self.number : self.number + 2])
-
+    @staticmethod
     @on_its_device
-    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
-        shelf, room = self.shelf, self._room()
-        if shelf.table is not None and room.stop > room.start:
-            launch(put_back, (room.stop - room.start,),
-                shelf.kept[2 * BLOCK * room.start :], shelf.which[room],
-                shelf.table[self.number], residual if velocity is None else velocity, residual,
-                shelf.sizes[self.number], with_velocity=velocity is not None, BLOCK=BLOCK,
-                num_warps=8,
+    def put_all_back(given: Sequence[tuple[Blocks, Tensor | None, Tensor]]) -> None:
+        """Those of one launch at least, which are on one device."""
+        us, vs = addresses([u for _, u, _ in given]), addresses([v for *_, v in given])
+        own = [one for one, _, _ in given]
+        slots = tuple(one.shelf.slots[one.number] for one in own)
+        if any(slots):
+            device = given[0][2].device
+            sizes = array("q", (one.shelf.sizes[one.number] for one in own))
+            places = zip(*(one._places() for one in own))
+            rows = rows_on(device, Columns(
+                len(own), 0, us, vs, sizes, *[0] * (KEPT.value - N.value - 1), *places,
+            ))  # fmt: skip
+            blocks = blocks_on(device, tuple(BLOCK * slot for slot in slots), BLOCK)
+            launch(put_back, (blocks.shape[0],),
+                rows, blocks, aligned=all_aligned(us, vs), BLOCK=BLOCK, num_warps=8,
             )  # fmt: skip
+
+    def _places(self) -> tuple[int, int, int, int]:
+        """KEPT, WHICH, KEEPS; and where MET is counted, if the update got so far."""
+        shelf, begin = self.shelf, self.shelf.begins[self.number]
+        kept, which = shelf.kept.data_ptr(), shelf.which.data_ptr()
+        table = shelf.table
+        met = (
+            0 if table is None else table.data_ptr() + 8 * (self.number * WIDTH.value + MET.value)
+        )
+        slots = shelf.slots[self.number]
+        return kept + 8 * BLOCK * begin, which + 4 * begin, slots, met
 
 
 @triton.jit
-def put_back(kept, which, rows, u, v, n, with_velocity: tl.constexpr, BLOCK: tl.constexpr):
+def put_back(rows, blocks, aligned: tl.constexpr, BLOCK: tl.constexpr):
     """What a slot keeps, to where it was."""
-    slot = tl.program_id(0)
-    if slot < tl.load(rows + MET):
-        i = tl.load(which + slot) + tl.arange(0, BLOCK)
-        here = kept + slot.to(tl.int64) * (2 * BLOCK) + tl.arange(0, BLOCK)
-        tl.store(v + i, tl.load(here), mask=i < n)
-        if with_velocity:
-            tl.store(u + i, tl.load(here + BLOCK), mask=i < n)
+    segment, first = block_of(blocks)
+    row = rows + segment * WIDTH
+    slot, counted = first // BLOCK, tl.load(row + MET)
+    met = tl.load(address(counted, tl.int64, False), mask=counted != 0, other=0)
+    if slot < tl.minimum(met, tl.load(row + KEEPS)):
+        n = tl.load(row + N).to(tl.int32)
+        i = tl.load(address(tl.load(row + WHICH), tl.int32, False) + slot)
+        i = tl.multiple_of(i, 16) + tl.arange(0, BLOCK)
+        here = address(tl.load(row + KEPT), tl.float32, True) + slot.to(tl.int64) * (2 * BLOCK)
+        here += tl.arange(0, BLOCK)
+        tl.store(address(tl.load(row + V), tl.float32, aligned) + i, tl.load(here), mask=i < n)
+        u = tl.load(row + U)
+        if u != 0:
+            kept = tl.load(here + BLOCK)
+            tl.store(address(u, tl.float32, aligned) + i, kept, mask=i < n)
 
 
 @triton.jit

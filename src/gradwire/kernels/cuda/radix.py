@@ -212,13 +212,24 @@ def count(
 
 
 @triton.jit
-def kept(b, own, above, equal, at):
-    """Which of a block are among the k largest, ties by index, and where each of them goes."""
-    least, need = tl.load(own + PREFIX), tl.load(own + NEED)
+def among(b, least, need, above, equal):
+    """Which of a block are among the k largest, ties by index, and where each of them goes.
+
+    least: the k-th largest; need: how many that equal it are taken. above, equal: how many of the
+    blocks before are larger, and equal. Both counts go through one sum.
+    """
     more, same = (b > least).to(tl.int32), (b == least).to(tl.int32)
-    rank = tl.load(equal + at) + tl.cumsum(same, 0) - same
+    before = tl.cumsum(more + (same << 16), 0)
+    rank = equal + (before >> 16) - same
     on = (more == 1) | ((same == 1) & (rank < need))
-    return on, tl.load(above + at) + tl.cumsum(more, 0) - more + tl.minimum(rank, need)
+    return on, above + (before & 0xFFFF) - more + tl.minimum(rank, need)
+
+
+@triton.jit
+def kept(b, own, above, equal, at):
+    """`among`, of a block of many."""
+    least, need = tl.load(own + PREFIX), tl.load(own + NEED)
+    return among(b, least, need, tl.load(above + at), tl.load(equal + at))
 
 
 @triton.jit

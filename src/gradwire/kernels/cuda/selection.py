@@ -1,11 +1,13 @@
 """The k largest of each segment, exactly, without a word to the host.
 
+    choose                          of segments that are one block each: `small`
     mark ──► scan ──► compact ──► digit x4 ──► count ──► emit
               │                     of what reaches one of the last step's two thresholds,
               └─ too few, too many: of all elements of the segment
 
-All nine are launched, always: a flag decides on the device. Ties go to the lower index, and the
-result ascends, as the twins' does. The next thresholds are what 1.75 k and 3.5 k would reach.
+All nine are launched, of what is larger, always: a flag decides on the device. Ties go to the
+lower index, and the result ascends, as the twins' does. The next thresholds are what 1.75 k and
+3.5 k would reach.
 Source: radix selection, digit by digit of the magnitudes' bits.
 """
 
@@ -28,6 +30,7 @@ from gradwire.kernels.cuda.device import FEEDBACK, MOMENTUM, NESTEROV
 from gradwire.kernels.cuda.kept import Blocks, Shelf
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
+from gradwire.kernels.cuda.small import choose
 from gradwire.kernels.cuda.tables import (
     MOST,
     Column,
@@ -45,6 +48,9 @@ from gradwire.kernels.journal import Journal
 from gradwire.kernels.values import Hint, Words
 
 CHUNK = 8192
+SMALL = BLOCK
+"""Elements of what is chosen from in one launch, at most: one program has them in its registers,
+of twice as many it would have to spill some."""
 CAPACITY = 16
 """Candidates for each element that is selected; where there are more, all are looked at."""
 SPAN = 4 * BLOCK
@@ -99,9 +105,7 @@ def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
     """
     number_of, device = len(every.k), status.device
     sizes = tuple(map(Tensor.numel, every.residual))
-    places, dtype = places_of(sizes, every.k), TYPES[every.gradient[0].dtype]
-    wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, places.rooms, ITEMS)
-    room, shelf = _Room(device, number_of, places), shelf_of(every, sizes, device)
+    places, shelf = places_of(sizes, every.k), shelf_of(every, sizes, device)
     gradients = plain(every.gradient)
     g, u, v, *taken = map(addresses, (gradients, *every[1:3], *every[4:7]))
     kept = (0, 0, 0, 0) if shelf is None else shelf.columns()
@@ -111,30 +115,54 @@ def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
     ))  # fmt: skip
     if shelf is not None:
         shelf.table = table
-    spans, marks = blocks_on(device, sizes, SPAN), any(every.k)
+    hints = torch.empty(2 * number_of, dtype=torch.int32, device=device)
+    marks = any(every.k)
+    of = {"dtype": TYPES[gradients[0].dtype], "mode": mode, "aligned": all_aligned(g, u, v)}
+    if marks and max(sizes) <= SMALL:
+        launch(choose, (number_of,),
+            table, hints, status, **of, masks=masks, BLOCK=BLOCK, num_warps=16,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+    else:
+        _by_thresholds(table, hints, status, sizes, places, of, marks, masks)
+    words = hints.view(torch.float32)
+    return [Words(words, at, 2) for at in range(0, 2 * number_of, 2)]
+
+
+def are_small(every: Any) -> list[bool]:
+    """Which segments are chosen from in one launch; none, where nothing is chosen at all."""
+    chosen = any(every.k)
+    return [chosen and x.numel() <= SMALL for x in every.residual]
+
+
+def _by_thresholds(
+    table: Tensor, hints: Tensor, status: Tensor, sizes: tuple[int, ...], places: Places,
+    of: dict[str, Any], marks: bool, masks: bool,
+) -> None:  # fmt: skip
+    device, mode = status.device, of["mode"]
+    wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, places.rooms, ITEMS)
+    room, spans = _Room(device, len(sizes), places), blocks_on(device, sizes, SPAN)
     launch(mark, (spans.shape[0],),
-        table, spans, room.bits, room.counts, status, room.exacts, places.programs, dtype=dtype,
-        mode=mode, marks=marks, aligned=all_aligned(g, u, v), BLOCK=BLOCK, SPAN=SPAN,
-        num_warps=warps_of(mode), maxnreg=registers_of(mode), enable_fp_fusion=False,
+        table, spans, room.bits, room.counts, status, room.exacts, places.programs, **of,
+        marks=marks, BLOCK=BLOCK, SPAN=SPAN, num_warps=warps_of(mode),
+        maxnreg=registers_of(mode), enable_fp_fusion=False,
     )  # fmt: skip
     if marks:
-        _select(room, table, spans, blocks, wholes, dtype=dtype, mode=mode, masks=masks)
+        _select(room, hints, table, spans, blocks, wholes, of["dtype"], mode, masks)
     else:
-        room.hints.zero_()
-    hints = room.hints.view(torch.float32)
-    return [Words(hints, at, 2) for at in range(0, 2 * number_of, 2)]
+        hints.zero_()
 
 
 def _select(
-    room: _Room, table: Tensor, spans: Tensor, blocks: Tensor, wholes: Tensor, *, dtype: Any,
-    mode: int, masks: bool,
+    room: _Room, hints: Tensor, table: Tensor, spans: Tensor, blocks: Tensor, wholes: Tensor,
+    dtype: Any, mode: int, masks: bool,
 ) -> None:  # fmt: skip
     """What follows, once all are marked."""
     programs, items = wholes.shape[0], blocks.shape[0]
     options = {"num_warps": 16, "enable_fp_fusion": False}
     of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
     launch(scan, (table.shape[0],),
-        table, room.counts, room.state, room.bins, room.hints, room.exacts, programs,
+        table, room.counts, room.state, room.bins, hints, room.exacts, programs,
         CHUNK=CHUNK, **options,
     )  # fmt: skip
     launch(compact, (spans.shape[0],),
@@ -145,7 +173,7 @@ def _select(
     given, known = (table, blocks, wholes, room.state), (room.exacts, items, programs)
     for step in range(4):
         launch(digit, grid,
-            *given, room.bins, room.magnitudes, room.hints, *known, **of_v, step=step,
+            *given, room.bins, room.magnitudes, hints, *known, **of_v, step=step,
             ITEMS=ITEMS, **options,
         )  # fmt: skip
     launch(count, grid,
@@ -170,10 +198,9 @@ def registers_of(mode: int) -> int:
 
 class _Room:
     """What the launches tell each other; one allocation, whose parts begin at multiples of 64
-    bytes. hints outlives it."""
+    bytes."""
 
     def __init__(self, device: torch.device, segments: int, of: Places) -> None:
-        self.hints = torch.empty(2 * segments, dtype=torch.int32, device=device)
         counts = of.items + of.programs
         sizes = (
             1, segments * WORDS.value, segments * TABLES.value * BINS.value, 2 * of.programs,

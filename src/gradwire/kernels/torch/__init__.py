@@ -59,4 +59,5 @@ from gradwire.kernels.torch.streams import (
     split_stream,
     top_of_two,
 )
-from gradwire.kernels.torch.update import invert, restore_topk, update_topk
+from gradwire.kernels.torch.undo import undo_topk
+from gradwire.kernels.torch.update import update_topk

@@ -24,7 +24,7 @@ def _update_topk(one: UpdateTopk, status: Tensor) -> Hint:
     d = one.gradient.detach().float() * one.scale
     if one.journal is not None:
         keep_whole(one.journal, d, velocity, residual, one.hint)
-    u, v = _forward(d, velocity, residual, one.momentum, one.nesterov, one.decay)
+    u, v = forward(d, velocity, residual, one.momentum, one.nesterov, one.decay)
     good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
     residual.copy_(torch.where(good, v, residual))
     if u is not None and velocity is not None:
@@ -41,37 +41,7 @@ def _update_topk(one: UpdateTopk, status: Tensor) -> Hint:
     return max(float(values.abs().min()), _SMALLEST) if values.numel() else one.hint
 
 
-def restore_topk(
-    velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
-    velocities: Tensor | None,
-) -> None:  # fmt: skip
-    chosen = indices.long()
-    residual[chosen] += values
-    if velocity is not None and velocities is not None:
-        velocity[chosen] = velocities
-
-
-def invert(
-    gradient: Tensor, velocity: Tensor | None, residual: Tensor, *, momentum: float | None,
-    nesterov: bool, scale: float, decay: float,
-) -> None:  # fmt: skip
-    """An element that would overflow when repeated was kept by the update, so it is kept here."""
-    d = gradient.detach().float() * scale
-    good = _forward(d, velocity, residual, momentum, nesterov, decay)[1].isfinite()
-    if momentum is None or velocity is None:
-        v = (residual - d) / torch.tensor(decay, dtype=torch.float32, device=d.device)
-    else:
-        m = torch.tensor(momentum, dtype=torch.float32, device=d.device)
-        v = (residual - d) - velocity if nesterov else residual - velocity
-        u = velocity
-        if momentum != 0.0:
-            u = velocity / m - d if nesterov else (velocity - d) / m
-        good &= u.isfinite() & v.isfinite()
-        velocity.copy_(torch.where(good, u, velocity))
-    residual.copy_(torch.where(good & v.isfinite(), v, residual))
-
-
-def _forward(
+def forward(
     d: Tensor,
     velocity: Tensor | None,
     residual: Tensor,
@@ -102,10 +72,12 @@ class Whole:
     def fits(self, n: int, with_velocity: bool) -> bool:
         return n == self._residual.numel() and with_velocity == (self._velocity is not None)
 
-    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
-        residual.copy_(self._residual)
-        if velocity is not None and self._velocity is not None:
-            velocity.copy_(self._velocity)
+    @staticmethod
+    def put_all_back(given: Sequence[tuple["Whole", Tensor | None, Tensor]]) -> None:
+        for own, velocity, residual in given:
+            residual.copy_(own._residual)
+            if velocity is not None and own._velocity is not None:
+                velocity.copy_(own._velocity)
 
 
 def keep_whole(

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.kernels import Journal, selection, update
-from gradwire.kernels.segments import UpdateTopk
-from harness.draws import Draw
+from gradwire.kernels import Journal, selection, undo, update
+from gradwire.kernels.segments import UndoTopk, UpdateTopk
+from harness.draws import Draw, Made
 from harness.targets._register import all_unless_raised, status, target
 from harness.targets.codes import many, recurrence
 
@@ -84,17 +84,20 @@ def _undo(draw: Draw) -> dict[str, object]:
     return own
 
 
-@target(update.undo_topk)
+@target(undo.undo_topk)
 def _undo_topk(draw: Draw) -> dict[str, object]:
     return _undo(draw)
 
 
-@target(update.retreat)
-def _retreat(draw: Draw) -> dict[str, object]:
-    return _of_all(_undo(draw))
+@target(undo.undo_many_topk)
+def _undo_many_topk(draw: Draw) -> dict[str, object]:
+    given = [_undo(draw) for _ in range(draw.whole(0, 3))]
+    for own in given:
+        own["gradient"] = draw.one((own["gradient"], None))
+    return {"segments": [Made(UndoTopk, own) for own in given]}
 
 
-@target(update.restore_topk)
+@target(undo.restore_topk)
 def _restore_topk(draw: Draw) -> dict[str, object]:
     own = _undo(draw)
     return {name: own[name] for name in
@@ -108,7 +111,7 @@ def there_and_back(undone: dict[str, Any], **given: Any) -> int:
     update.update_topk(**own)
     elements = journal.elements
     own = {name: value for name, value in own.items() if name not in ("k", "hint", "status")}
-    update.undo_topk(**{**own, **undone})
+    undo.undo_topk(**{**own, **undone})
     return elements
 
 

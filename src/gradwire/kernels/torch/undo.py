@@ -1,0 +1,43 @@
+"""Updates in torch, taken back, term by term."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.segments import UndoTopk
+from gradwire.kernels.torch.sparse import first_violation
+from gradwire.kernels.torch.update import forward
+
+
+def undo_topk(segments: Sequence[UndoTopk]) -> int:
+    for number, one in enumerate(segments):
+        k = one.indices.numel()
+        if k > 0 and first_violation(one.indices, one.residual.numel()) < k:
+            return number
+    for one in segments:
+        chosen = one.indices.long()
+        one.residual[chosen] += one.values
+        if one.mask and one.velocity is not None and one.velocities is not None:
+            one.velocity[chosen] = one.velocities
+        if one.gradient is not None:
+            _invert(one, one.gradient.detach().float() * one.scale)
+    return len(segments)
+
+
+def _invert(one: UndoTopk, d: Tensor) -> None:
+    """An element that would overflow when repeated was kept by the update, so it is kept here. d:
+    the scaled gradient."""
+    velocity, residual, momentum, nesterov = one.velocity, one.residual, one.momentum, one.nesterov
+    good = forward(d, velocity, residual, momentum, nesterov, one.decay)[1].isfinite()
+    if momentum is None or velocity is None:
+        v = (residual - d) / torch.tensor(one.decay, dtype=torch.float32, device=d.device)
+    else:
+        m = torch.tensor(momentum, dtype=torch.float32, device=d.device)
+        v = (residual - d) - velocity if nesterov else residual - velocity
+        u = velocity
+        if momentum != 0.0:
+            u = velocity / m - d if nesterov else (velocity - d) / m
+        good &= u.isfinite() & v.isfinite()
+        velocity.copy_(torch.where(good, u, velocity))
+    residual.copy_(torch.where(good & v.isfinite(), v, residual))

@@ -1,0 +1,109 @@
+"""Steps of sparsifying feedbacks, taken back: what was taken returns, the recurrence is inverted,
+and what inverting would lose comes out of journals."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import KernelError
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.segments import UndoTopk
+from gradwire.kernels.tensors import check_apart, check_buffer, check_same_device
+from gradwire.kernels.update import check_gradient, check_kept, recurrence_of
+
+
+def undo_topk(
+    gradient: Tensor,
+    velocity: Tensor | None,
+    residual: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    velocities: Tensor | None,
+    *,
+    momentum: float | None,
+    nesterov: bool = False,
+    mask: bool = True,
+    scale: float = 1.0,
+    decay: float = 1.0,
+    journal: Journal | None = None,
+) -> None:
+    """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
+    what the journal kept is put in its place.
+
+    Arguments as they were given to and written by `update_topk`. Elements that it left alone are
+    left alone. What the journal kept is exact to the bit. Elsewhere each element is off by the
+    rounding of the largest number involved: with a journal, about 16·hint·6e-8 (for the velocity,
+    that over the momentum; in Nesterov's form, three such). Without one there is no such limit.
+    With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
+    """
+    undo_many_topk([UndoTopk(
+        gradient, velocity, residual, indices, values, velocities, momentum, nesterov, mask, scale,
+        decay, journal,
+    )])  # fmt: skip
+
+
+def restore_topk(
+    velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
+    velocities: Tensor | None, *, mask: bool = True,
+) -> None:  # fmt: skip
+    """Gives back what was taken: residual[indices] += values; with mask, velocity[indices] =
+    velocities.
+
+    indices: as `update_topk` wrote them, strictly ascending within 0 ... n-1. Raises KernelError.
+    """
+    undo_many_topk([
+        UndoTopk(None, velocity, residual, indices, values, velocities, None, mask=mask)
+    ])  # fmt: skip
+
+
+def undo_many_topk(segments: Sequence[UndoTopk]) -> None:
+    """`undo_topk` of many, and `restore_topk` of those without a gradient.
+
+    Raises KernelError; where indices do not ascend strictly within 0 ... n-1 it is told on the CPU
+    and by the twins, with nothing written, and elsewhere nothing is written outside of residual
+    and velocity.
+    """
+    if not segments:
+        return
+    for one in segments:
+        _check(one)
+    given = [_rounded(one) for one in segments]
+    room = room_of(given[0].residual)
+    bad = room.undo_topk(given)
+    if bad < len(given):
+        one = given[bad]
+        n, position = one.residual.numel(), room.first_violation(one.indices, one.residual.numel())
+        raise KernelError(
+            f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
+            f"{position} is {int(one.indices[position])}; pass those that update_topk wrote"
+        )
+    Journal.put_all_back((one.journal, one.velocity, one.residual) for one in given)
+
+
+def _check(one: UndoTopk) -> None:
+    g, u, v, indices, values, velocities, momentum, *_ = one
+    n, k = v.numel(), values.numel()
+    if g is not None:
+        check_gradient(g, v)
+        check_kept(u, v, velocities, k, momentum)
+    else:
+        check_buffer("residual", v, torch.float32, n)
+    check_buffer("indices", indices, torch.int32, k)
+    check_buffer("values", values, torch.float32, k)
+    check_same_device(v, indices=indices, values=values, velocity=u, velocities=velocities)
+    if one.mask and u is not None:
+        if velocities is None:
+            raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
+        check_buffer("velocity", u, torch.float32, n)
+        check_buffer("velocities", velocities, torch.float32, k)
+    check_apart("indices", indices, v, u)
+    if one.journal is not None:
+        one.journal.check(u, v)
+
+
+def _rounded(one: UndoTopk) -> UndoTopk:
+    """With numbers as fp32."""
+    m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
+    return UndoTopk(*one[:6], m, one.nesterov, one.mask, s, d, one.journal)

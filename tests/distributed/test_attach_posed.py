@@ -61,6 +61,7 @@ SPANS = "after it, how long spans took there"
 BY_HOST = "a lane alone, for what comes down: over Gloo, and of what is offloaded"
 LOOKS = "in every 64th step: what is large, for journals"
 LISTS = "whether a payload can be read, where nothing else tells"
+OWN = "of the twins alone: whether what was written here is a list"
 UNDONE = "of a step that comes to nothing, once the verdict is known"
 NOISE = "in every tenth step: the noise factor"
 RAGGED = "how long messages are, payload after payload"
@@ -73,9 +74,7 @@ KNOWN = {
     "runtime/encoder.py _look: largest": LOOKS,
     "runtime/encoder.py _retreat: first_violation": UNDONE,
     "compressors/topk.py undo: first_violation": UNDONE,
-    "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py add: first_violation": LISTS,
-    "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
+    "compressors/topk.py add: add_coded": OWN,
     "runtime/codec.py conclude: __bool__": LISTS,
     "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
     "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,
@@ -83,7 +82,7 @@ KNOWN = {
     "runtime/stages.py _compress: a copy down to memory that is not pinned": BETWEEN,
     "runtime/stages.py _decompress: a copy down to memory that is not pinned": BETWEEN,
     **dict.fromkeys((
-        "compressors/_ragged.py _read: tolist", "compressors/_ragged.py add: first_violation",
+        "compressors/_ragged.py _read: tolist", "compressors/_ragged.py add: add_coded",
         "compressors/_ragged.py encode: a copy up from memory that is not pinned",
         "compressors/_ragged.py encode: reaching", "runtime/codec.py _compress_ragged: __bool__",
         "runtime/codec.py _compress_ragged: a copy up from memory that is not pinned",

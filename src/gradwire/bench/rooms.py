@@ -219,6 +219,9 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
     yield Case(f"decode_indices {code}", "decode_indices", lambda: [
         coded_section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
     ])  # fmt: skip
+    yield Case(f"add_coded {code}", "add_coded", lambda: [
+        drawn(n, 1), coded_section(n, k, code, 1), code, drawn(k, 2, dtype=torch.bfloat16), -1.0,
+    ])  # fmt: skip
     yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[segments.SumCoded(
         torch.zeros(n), [code] * 3, [coded_section(n, k, code, r) for r in range(3)],
         [drawn(k, r) for r in range(3)], 3.0,

@@ -59,8 +59,7 @@ class Ragged(AddedUp):
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         entries, parts = self._read(0, sections[0], v.numel())
-        places, values = entries.read(parts)
-        kernels.add(v, places, values, factor)
+        kernels.add_coded(v, parts[0], entries.code, parts[1], factor)
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
         entries, parts = self._read(0, sections[0], n)

@@ -10,7 +10,7 @@ same bits. Importing needs neither a compiler nor the extension.
 
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, cast_many, is_finite
-from gradwire.kernels.coded import accumulate_coded, decoded_places
+from gradwire.kernels.coded import accumulate_coded, add_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
     add_codes,
@@ -71,6 +71,6 @@ from gradwire.kernels.streams import (
 )
 from gradwire.kernels.sums import SumSegment, add_up
 from gradwire.kernels.tensors import check_index_range, quotient
-from gradwire.kernels.together import Work, together
+from gradwire.kernels.together import Work, beside, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching

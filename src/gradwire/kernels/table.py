@@ -86,6 +86,11 @@ class Room(Protocol):
         """`accumulate_dense` of each. status: as of `accumulate_coded`."""
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None: ...
+    def add_coded(
+        self, v: Tensor, section: Tensor, code: str, values: Tensor, factor: float, /
+    ) -> bool:
+        """`add` of coded places. Whether they are a list: True where a device would have to be
+        waited for to know, and what is none is left out."""
 
     # codes of quantizers
 

@@ -50,10 +50,21 @@ def together(works: Iterable[Work], status: Tensor, known: Known | None = None) 
     """Run all to their end. status: raised where something is not finite. known: of the steps
     before, in which the same works came in the same order. Raises KernelError, and what the works
     raise."""
+    work = beside(works)
+    asked = next(work, None)
+    while asked is not None:
+        try:
+            asked = work.send(list(islice(_call(asked, status, known), len(asked))))
+        except StopIteration:
+            return
+
+
+def beside(works: Iterable[Work]) -> Work:
+    """All of them as one, which asks for what they ask for at one time."""
     waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
     while waiting:
         segments = waiting[0][1] if len(waiting) == 1 else [s for _, own in waiting for s in own]
-        given = _call(segments, status, known)
+        given = iter((yield segments))
         going = []
         for work, asked in waiting:
             try:

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+import torch
 
+from gradwire import Strategy
+from gradwire.buckets import Bucket, Parameter
+from gradwire.runtime.contexts import make_context
+from gradwire.strategy import StepInfo
 from scripts import script
 
 pytest.importorskip("triton")
@@ -47,6 +52,23 @@ def test_three_hundred_parameters_take_as_many_launches_as_three(
     assert many == asked(host_time, text, 3)
     assert many["encode"][0] <= encode
     assert many["decode"][0] <= decode
+
+
+@pytest.mark.parametrize("text", ["topk(0.01)+ef", "dgc(0.01)", "int8+ef"])
+def test_pieces_for_owners_take_no_more(host_time: ModuleType, text: str) -> None:
+    found = set()
+    with host_time.nothing_launched() as launches:
+        for parameters in (3, 30):
+            bucket = Bucket(tuple(Parameter(f"p{i}", (900,)) for i in range(parameters)))
+            context = make_context(Strategy.parse(f"{text} | alltoall"), bucket, 1, 4, {})
+            for step in range(3):
+                given = [torch.ones(900) for _ in range(parameters)]
+                context.begin(given, given, StepInfo(step))
+                before = launches.count
+                next(context.rounds())
+            found.add(launches.count - before)
+    (count,) = found
+    assert count <= 12
 
 
 def test_calls_of_kernels_take_fewer_than_ten(host_time: ModuleType) -> None:

@@ -35,7 +35,13 @@ from gradwire.kernels.cuda.dense import (
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
 from gradwire.kernels.cuda.noise import dice
-from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
+from gradwire.kernels.cuda.sparse import (
+    accumulate,
+    accumulate_coded,
+    add,
+    add_coded,
+    first_violation,
+)
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
@@ -83,6 +89,7 @@ __all__ = [
     "adam_codes",
     "add",
     "add_cast",
+    "add_coded",
     "add_codes",
     "cast",
     "cast_many",

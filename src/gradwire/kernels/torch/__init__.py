@@ -33,6 +33,7 @@ from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_sh
 from gradwire.kernels.torch.hash_memory import hash_partition
 from gradwire.kernels.torch.indices import (
     accumulate_coded,
+    add_coded,
     decode_indices,
     encode_indices,
     write_entries,

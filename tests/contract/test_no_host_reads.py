@@ -280,6 +280,7 @@ def test_nothing_is_read_until_the_step_ends(
         "topk(0.1)+ef | alltoall", "dgc(0.1) | alltoall", "topk(0.1)+ef21 | alltoall",
         "topk(0.1)+shared_momentum | alltoall",
         'topk(0.1, index="int32")+momentum | allgather', "topk(0.1) | alltoall",
+        "terngrad(clip=2.5) | allgather", "terngrad(clip=2.5)+ef | alltoall",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
         'none | steps("compress@gpu, all_gather, decompress@gpu")',
         'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, all_gather")',
@@ -295,6 +296,27 @@ def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPat
     with np.errstate(all="ignore"):  # by which the interpreter computes
         found = reads(Strategy.parse(text), monkeypatch, room)
     assert not {line for line in found if "signs.py largest" not in line}, "in every 64th step"
+
+
+@pytest.mark.parametrize("text", ["threshold(0.5)+ef | allgather", "nonzero | allgather"])
+def test_how_much_there_is_is_asked_for_once_a_bucket(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how long it is in its code."""
+    pytest.importorskip("triton")
+    quicken()
+    monkeypatch.setitem(rooms.ROOMS, "cpu", importlib.import_module("gradwire.kernels.cuda"))
+    for parameters in (1, 4):
+        bucket, asked = Bucket(tuple(Parameter(f"{i}", (90,)) for i in range(parameters))), []
+        context = make_context(Strategy.parse(text), bucket, 0, 2, {})
+        given = [normal(90, i) for i in range(parameters)]
+        context.begin(given, given, StepInfo(0))
+        watch = Watch(own=True)
+        monkeypatch.setattr(watch, "note", asked.append)
+        with Asks(watch):
+            context.message()
+        ours = [what for what in asked if what == "tolist"]
+        assert len(ours) == 2
 
 
 def test_what_may_be_read_still_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,8 @@ LISTS = "whether a payload can be read, where nothing else tells"
 OWN = "of the twins alone: whether what was written here is a list"
 UNDONE = "of a step that comes to nothing, once the verdict is known"
 NOISE = "in every tenth step: the noise factor"
-RAGGED = "how long messages are, payload after payload"
+COUNTS = "once in a bucket: how much reaches a threshold, and how long that is in its code"
+RAGGED = "how long what arrives is, payload after payload"
 ROWS = "a lane alone: which rows of a table hold anything, and they"
 BETWEEN = "what is decided between two moves"
 KNOWN = {
@@ -75,6 +76,9 @@ KNOWN = {
     "runtime/encoder.py _retreat: first_violation": UNDONE,
     "compressors/topk.py undo: first_violation": UNDONE,
     "compressors/topk.py add: add_coded": OWN,
+    "compressors/_ragged.py add: add_coded": OWN,
+    "runtime/codec.py _encode: reach": COUNTS,
+    "runtime/codec.py _compress_ragged: tolist": COUNTS,
     "runtime/codec.py conclude: __bool__": LISTS,
     "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
     "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,
@@ -82,12 +86,7 @@ KNOWN = {
     "runtime/stages.py _compress: a copy down to memory that is not pinned": BETWEEN,
     "runtime/stages.py _decompress: a copy down to memory that is not pinned": BETWEEN,
     **dict.fromkeys((
-        "compressors/_ragged.py _read: tolist", "compressors/_ragged.py add: add_coded",
-        "compressors/_ragged.py encode: a copy up from memory that is not pinned",
-        "compressors/_ragged.py encode: reaching", "runtime/codec.py _compress_ragged: __bool__",
-        "runtime/codec.py _compress_ragged: a copy up from memory that is not pinned",
-        "runtime/codec.py compress: a copy up from memory that is not pinned",
-        "runtime/codec.py encoded: __int__", "runtime/message.py used: __int__",
+        "compressors/_ragged.py _read: tolist", "runtime/message.py used: __int__",
         "collectives/allgather.py rounds: __int__", "runtime/sums.py sum_all: accumulate_coded",
         "runtime/verdict.py fine: __int__",
     ), RAGGED),

@@ -37,6 +37,7 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     SumCoded,
     SumCodes,
     SumDense,
@@ -44,7 +45,7 @@ from gradwire.kernels.segments import (
     UpdateTopk,
     WriteEntries,
 )
-from gradwire.kernels.selection import fallbacks, reaching, topk
+from gradwire.kernels.selection import fallbacks, reach, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add

@@ -12,6 +12,7 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     SumCoded,
     SumCodes,
     SumDense,
@@ -117,7 +118,7 @@ class Room(Protocol):
     def topk(
         self, x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint, /
     ) -> Hint: ...
-    def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching: ...
+    def reach(self, segments: Sequence[Reach], status: Tensor, /) -> list[Reaching]: ...
     def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> Sequence[Hint]: ...
     def invert(
         self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, /, *,

@@ -22,20 +22,23 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
 )
+from gradwire.kernels.selection import reach
 from gradwire.kernels.update import update_many_topk
-from gradwire.kernels.values import Hint
 
-Segment: TypeAlias = "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto"
+Segment: TypeAlias = (
+    "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto | Reach"
+)
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
-next hint of `UpdateTopk`, nothing of others."""
+next hint of `UpdateTopk`, what is found of `Reach`, nothing of others."""
 
 _MANY: dict[
-    type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Hint] | None]
+    type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Any] | None]
 ] = {
     UpdateTopk: update_many_topk,
     UpdateCodes: update_codes,
@@ -43,6 +46,7 @@ _MANY: dict[
     AdamCodes: adam_codes,
     WriteEntries: write_entries,
     CastInto: cast_many,
+    Reach: reach,
 }
 
 

@@ -43,6 +43,7 @@ def asked(program: ModuleType, text: str, parameters: int) -> dict[str, tuple[in
     [
         ("topk(0.01)+ef", 12, 8), ("dgc(0.01)", 12, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
         ("sign(scaled=True)+ef", 6, 4), ("bf16", 1, 2),
+        ("terngrad(clip=2.5)", 5, 4), ("terngrad(clip=2.5)+ef", 9, 4),
     ],
 )  # fmt: skip
 def test_three_hundred_parameters_take_as_many_launches_as_three(

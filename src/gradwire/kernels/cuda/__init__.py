@@ -1,12 +1,13 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
 device      bits, recurrences; `noise`     formats     what a quantizer writes; and, coded alone:
-tables      segments, for one launch                   `signs`, `powers`, `ternary`
+tables      segments, for one launch                   `signs`, `powers`, `ternary`; `clips`
 launch      of what is compiled            codes       recurrences and Adam's step with codes;
 selection   the k largest, and `update`:               `adam_steps`: the latter alone
             `candidates`, then `radix`     payloads    what is known of them; their `sums`: of
 lists       codes of places, read;                     codes, `sparse`, `dense`; `held`: unless a
-            `entries`: written                         status says no
+            `entries`: written                         status says no; `trees`: in which order
+reached     what reaches a threshold
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
@@ -35,6 +36,7 @@ from gradwire.kernels.cuda.dense import (
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
 from gradwire.kernels.cuda.noise import dice
+from gradwire.kernels.cuda.reached import reach
 from gradwire.kernels.cuda.sparse import (
     accumulate,
     accumulate_coded,
@@ -63,7 +65,6 @@ from gradwire.kernels.torch import (
     nonzero_rows,
     ordered_step,
     place_stream,
-    reaching,
     record_step,
     restore_topk,
     scatter_stripes,
@@ -120,7 +121,7 @@ __all__ = [
     "nonzero_rows",
     "ordered_step",
     "place_stream",
-    "reaching",
+    "reach",
     "record_step",
     "restore_topk",
     "scatter_stripes",

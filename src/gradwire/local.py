@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
 T = TypeVar("T")
+Added: TypeAlias = "Callable[[Tensor, float], None]"
 Rounds: TypeAlias = "Generator[Move, Any, T]"
 """Moves, asked for one by one, each answered by what arrives; T is what comes of them."""
 
@@ -94,7 +95,7 @@ class Encoder(ABC):
 class BlockCodes(NamedTuple):
     """A payload whose blocks are coded one by one, and the dice for them.
 
-    place: which elements of the parameter it speaks of; None: of all.
+    place: which elements of the parameter it speaks of; None: of all. clip: as of `encode_codes`.
     """
 
     form: Format
@@ -102,6 +103,7 @@ class BlockCodes(NamedTuple):
     scales: Tensor
     noise: Noise
     place: slice | None = None
+    clip: float | None = None
 
 
 class ForMany:
@@ -114,6 +116,13 @@ class ForMany:
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         """The sections as block codes, if they are such, and all that `encode` does."""
         return ()
+
+    def encoding(
+        self, x: Tensor, sections: Sections, key: Key, status: Tensor
+    ) -> Generator[Sequence[Any], Sequence[Any], Added]:
+        """What `encode` does, beside other parameters' (`Encoder.work`). Returns what adds to a
+        vector, so many times, what was written: `add`, of which it is known how long it is."""
+        raise NotImplementedError
 
     def added(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key

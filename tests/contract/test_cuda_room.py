@@ -57,7 +57,8 @@ def equal(one: Named, other: Named) -> bool:
     "text",
     [
         "topk(0.01) | allgather", "int8 | alltoall", "qsgd(4) | allgather", "bf16 | allreduce",
-        "none | allgather", "powersgd(1)",
+        "none | allgather", "powersgd(1)", "threshold(0.5) | allgather", "nonzero | zen",
+        "terngrad(clip=1.5) | alltoall",
     ],
 )  # fmt: skip
 def test_results_and_states_are_the_twins(text: str) -> None:
@@ -76,7 +77,8 @@ def test_results_and_states_are_the_twins(text: str) -> None:
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
         "lloyd(2)+adam(beta2=0.99) | allgather", "int8+ef | alltoall",
         'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
-        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
+        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}", "threshold(1.5)+ef | allgather",
+        "dgc(0.01) | alltoall",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:

@@ -54,6 +54,7 @@ READING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", 
 """The same as operations, for what is called from within torch."""
 HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
+OWN = "whether what was written here is a list: processors say so at once, a device never"
 ASCEND = "whether places ascend: the CPU's room says at once whose do not"
 NUMBER = "a number of the state, which lives on the host"
 MAY_READ = {
@@ -63,12 +64,12 @@ MAY_READ = {
     "compressors/_entries.py write: write_entries": ASCEND,
     "compressors/topk.py encode: write_entries": ASCEND,
     "runtime/codec.py _encode: write_entries": ASCEND,
-    "compressors/_entries.py places: decode_indices": LISTS,
+    "compressors/topk.py undo: undo_topk": ASCEND,
     "runtime/codec.py _undo: undo_topk": ASCEND,
     "runtime/encoder.py undoing: undo_topk": ASCEND,
-    "compressors/topk.py add: first_violation": LISTS,
-    "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
+    "compressors/topk.py add: add_coded": OWN,
     "runtime/sums.py sum_all: accumulate_coded": LISTS,
+    "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
     "compressors/_added_up.py accumulate: accumulate_codes": LISTS,
     "feedback/_adam_encoder.py step_of: __int__": NUMBER,
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,
@@ -83,7 +84,8 @@ MAY_READ = {
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
 SHOWN_BY = (
-    "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
+    "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+ef21 | alltoall",
+    "topk(0.1)+shared_momentum | allgather",
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
     "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "none+ef21 | allreduce",
@@ -276,6 +278,10 @@ def test_nothing_is_read_until_the_step_ends(
         "topk(0.1)+ef | allgather", "dgc(0.1) | allgather",
         'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
         "lloyd(2)+ef | allgather",
+        "topk(0.1)+ef | alltoall", "dgc(0.1) | alltoall", "topk(0.1)+ef21 | alltoall",
+        "topk(0.1)+shared_momentum | alltoall",
+        'topk(0.1, index="int32")+momentum | allgather', "topk(0.1) | alltoall",
+        "terngrad(clip=2.5) | allgather", "terngrad(clip=2.5)+ef | alltoall",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
         'none | steps("compress@gpu, all_gather, decompress@gpu")',
         'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, all_gather")',
@@ -291,6 +297,27 @@ def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPat
     with np.errstate(all="ignore"):  # by which the interpreter computes
         found = reads(Strategy.parse(text), monkeypatch, room)
     assert not {line for line in found if "signs.py largest" not in line}, "in every 64th step"
+
+
+@pytest.mark.parametrize("text", ["threshold(0.5)+ef | allgather", "nonzero | allgather"])
+def test_how_much_there_is_is_asked_for_once_a_bucket(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how long it is in its code."""
+    pytest.importorskip("triton")
+    quicken()
+    monkeypatch.setitem(rooms.ROOMS, "cpu", importlib.import_module("gradwire.kernels.cuda"))
+    for parameters in (1, 4):
+        bucket, asked = Bucket(tuple(Parameter(f"{i}", (90,)) for i in range(parameters))), []
+        context = make_context(Strategy.parse(text), bucket, 0, 2, {})
+        given = [normal(90, i) for i in range(parameters)]
+        context.begin(given, given, StepInfo(0))
+        watch = Watch(own=True)
+        monkeypatch.setattr(watch, "note", asked.append)
+        with Asks(watch):
+            context.message()
+        ours = [what for what in asked if what == "tolist"]
+        assert len(ours) == 2
 
 
 def test_what_may_be_read_still_is(monkeypatch: pytest.MonkeyPatch) -> None:

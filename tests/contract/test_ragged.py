@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 import laws
 import pytest
 import torch
+from inputs import normal
 from instances import PLACES, message_bytes
 from several import EVERYBODY, Named, Several, all_nan, drawn, equal
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
+from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import NonZero, Threshold
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.strategy import Compressor
+from gradwire.layout.message import HEADER_BYTES
+from gradwire.runtime.contexts import make_context
+from gradwire.strategy import Compressor, StepInfo
 
 SHAPES = {"a": (7, 11), "b": (129,), "c": (1,), "d": (0,), "e": (3, 3)}
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -333,3 +337,22 @@ def test_a_damaged_header_names_the_rank(what: int) -> None:
     run = Several(THRESHOLD, SHAPES, 3)
     with pytest.raises(PayloadError, match=said):
         run.step(drawn(SHAPES, 3), damage=(1, 2, change))
+
+
+@pytest.mark.parametrize("text", ["threshold(0.5)+ef | allgather", "nonzero | allgather"])
+def test_a_spoiled_step_sends_no_payload(text: str) -> None:
+    """And takes back what was encoded, wherever that lies."""
+    bucket = Bucket((Parameter("a", (500,)), Parameter("b", (300,))))
+    context = make_context(Strategy.parse(text), bucket, 0, 2, {})
+    for step, spoiled in enumerate((False, True, False)):
+        given = [normal(n, step + n) for n in bucket.sizes]
+        if spoiled:
+            given[0][7] = torch.inf
+        context.begin(given, [x.clone() for x in given], StepInfo(step))
+        context.message()
+        assert (int(context.length) == HEADER_BYTES) == spoiled
+        if spoiled:
+            context.codec.spoil()
+        context.end(skipped=False)
+    waits = context.codec.states[0].get("residual")
+    assert waits is None or bool(waits.isfinite().all())

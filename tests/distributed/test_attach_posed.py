@@ -61,9 +61,11 @@ SPANS = "after it, how long spans took there"
 BY_HOST = "a lane alone, for what comes down: over Gloo, and of what is offloaded"
 LOOKS = "in every 64th step: what is large, for journals"
 LISTS = "whether a payload can be read, where nothing else tells"
+OWN = "of the twins alone: whether what was written here is a list"
 UNDONE = "of a step that comes to nothing, once the verdict is known"
 NOISE = "in every tenth step: the noise factor"
-RAGGED = "how long messages are, payload after payload"
+COUNTS = "once in a bucket: how much reaches a threshold, and how long that is in its code"
+RAGGED = "how long what arrives is, payload after payload"
 ROWS = "a lane alone: which rows of a table hold anything, and they"
 BETWEEN = "what is decided between two moves"
 KNOWN = {
@@ -71,12 +73,14 @@ KNOWN = {
     "runtime/device_order.py since: an event": SPANS,
     "runtime/host_copies.py down_all: a stream's end": BY_HOST,
     "runtime/encoder.py _look: largest": LOOKS,
+    "compressors/topk.py undo: undo_topk": UNDONE,
     "runtime/codec.py _undo: undo_topk": UNDONE,
     "runtime/shards.py undo: undo_topk": UNDONE,
     "runtime/stages.py _undo_from: undo_topk": UNDONE,
-    "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py add: first_violation": LISTS,
-    "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
+    "compressors/topk.py add: add_coded": OWN,
+    "compressors/_ragged.py add: add_coded": OWN,
+    "runtime/codec.py _encode: reach": COUNTS,
+    "runtime/codec.py _compress_ragged: tolist": COUNTS,
     "runtime/codec.py conclude: __bool__": LISTS,
     "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
     "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,
@@ -84,12 +88,7 @@ KNOWN = {
     "runtime/stages.py _compress: a copy down to memory that is not pinned": BETWEEN,
     "runtime/stages.py _decompress: a copy down to memory that is not pinned": BETWEEN,
     **dict.fromkeys((
-        "compressors/_ragged.py _read: tolist", "compressors/_ragged.py add: first_violation",
-        "compressors/_ragged.py encode: a copy up from memory that is not pinned",
-        "compressors/_ragged.py encode: reaching", "runtime/codec.py _compress_ragged: __bool__",
-        "runtime/codec.py _compress_ragged: a copy up from memory that is not pinned",
-        "runtime/codec.py compress: a copy up from memory that is not pinned",
-        "runtime/codec.py encoded: __int__", "runtime/message.py used: __int__",
+        "compressors/_ragged.py _read: tolist", "runtime/message.py used: __int__",
         "collectives/allgather.py rounds: __int__", "runtime/sums.py sum_all: accumulate_coded",
         "runtime/verdict.py fine: __int__",
     ), RAGGED),

@@ -31,12 +31,12 @@ PLAIN = {
     "as_rows", "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken",
     "recurrence_of", "owners_of", "drawn", "slots_for", "escape_of",
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
-    "together", "add_up", "told_to", "judge", "run_unless", "stamp",
+    "together", "beside", "add_up", "told_to", "judge", "run_unless", "stamp",
     "held_by", "goes_on",
     "hint_of", "number_of", "gradients_of", "are_rounded",
 }  # fmt: skip
-"""Functions of torch or arithmetic alone; together and add_up: of those that are called for
-many."""
+"""Functions of torch or arithmetic alone; together, beside and add_up: of those that are called
+for many."""
 
 needs_extension = pytest.mark.skipif(
     native.available_sets() == [native.TWIN], reason="there is no extension to call"

@@ -7,15 +7,21 @@ import torch
 from torch import Tensor
 
 from gradwire import Strategy
-from gradwire.kernels import is_raised, new_status
+from gradwire.kernels import UpdateTopk, is_raised, new_status
+from gradwire.kernels.update import update_many_topk
 from gradwire.layout.message import Layout
 from gradwire.layout.pieces import Pieces
+from gradwire.local import Own
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.strategy import Key, Sections, StepInfo
 
 WORLD = 3
-QUANTIZERS = ("int8+ef", "fp8+ef", "qsgd(4)+ef", "natural+ef", "int8+dgc(mask=False)")
+IN_ONE_PASS = (
+    "int8+ef", "terngrad(clip=2.5)+ef", "fp8+ef", "qsgd(4)+ef", "natural+ef",
+    "int8+dgc(mask=False)", "topk(0.1)+ef", "dgc(0.1)",
+    'topk(0.1, values="bf16")+dgc(momentum=0.5, nesterov=True)',
+)  # fmt: skip
 SIZES = (1, 64, 200, 5000, 20_011)  # of 1 and 64 two pieces are empty
 
 
@@ -38,7 +44,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("text", QUANTIZERS)
+@pytest.mark.parametrize("text", [*IN_ONE_PASS, "topk(0.1)", "none"])
 def test_same_bits_as_the_composition(text: str, n: int) -> None:
     strategy, pieces = pieces_of(text, n)
     both = (
@@ -57,6 +63,22 @@ def test_same_bits_as_the_composition(text: str, n: int) -> None:
         assert all(same(a, b) for a, b in zip(*written))
         assert states[0].keys() == states[1].keys()
         assert all(same(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("text", ["terngrad(clip=0.5)", "qsgd(4)", "threshold(0.5)"])
+def test_beside_others_a_compressor_writes_what_it_writes_alone(text: str) -> None:
+    compressor, n = Strategy.parse(f"{text} | allgather").compressor, 5000
+    written, x, key = [], gradient(n, 1), Key(7, 0, "w", 1)
+    for alone in (True, False):
+        claimed = compressor.claims(n).sections
+        sections = [torch.zeros(size, dtype=getattr(torch, kind)) for kind, size in claimed]
+        if alone:
+            compressor.encode(x, sections, key, new_status())
+        else:
+            encoder = ComposedEncoder(compressor, None)
+            encoder.encode(x, {}, sections, StepInfo(0), key, new_status())
+        written.append(sections)
+    assert all(same(a, b) for a, b in zip(*written))
 
 
 @pytest.mark.parametrize("n", SIZES[1:])
@@ -83,14 +105,62 @@ def test_each_piece_is_coded_where_it_lies(text: str, dice: int) -> None:
     assert len({block.noise for block in blocks}) == dice
 
 
-@pytest.mark.parametrize("text", ["terngrad(clip=2.5)", "topk(0.1)"])
-def test_what_is_not_in_blocks_by_itself_is_not_in_pieces(text: str) -> None:
-    _, pieces = pieces_of(text, 5000)
+def test_what_is_not_in_blocks_by_itself_is_not_in_pieces() -> None:
+    _, pieces = pieces_of("topk(0.1)", 5000)
     assert not pieces.blocks(sections_of(pieces, 5000), Key(0, 0, "w"))
 
 
+@pytest.mark.parametrize("text", ["int8+ef", "topk(0.1)+ef", "dgc(0.1)"])
+def test_kernels_are_asked_once_for_all_pieces(text: str) -> None:
+    strategy, pieces = pieces_of(text, 5000)
+    encoder, sections = make_encoder(pieces, strategy.feedback), sections_of(pieces, 5000)
+    own, status = Own(gradient(5000, 0), {}, StepInfo(0), Key(7, 0, "w")), new_status()
+    work, asked = encoder.work(own, sections, status), list[int]()
+    segments = next(work, None)
+    while segments is not None:
+        asked.append(len(segments))
+        selects = isinstance(segments[0], UpdateTopk)
+        given = update_many_topk(segments, status) if selects else []
+        try:
+            segments = work.send(given)
+        except StopIteration:
+            break
+    assert asked == [WORLD] * (1 if "int8" in text else 2)
+
+
+@pytest.mark.parametrize("text", IN_ONE_PASS)
+def test_a_first_step_that_is_spoiled_leaves_no_state(text: str) -> None:
+    strategy, pieces = pieces_of(text, 5000)
+    encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()
+    x, sections, status = gradient(5000, 0), sections_of(pieces, 5000), new_status()
+    x[7] = torch.inf
+    encoder.encode(x, state, sections, StepInfo(0), Key(7, 0, "w"), status)
+    assert is_raised(status)
+    encoder.undo(x, state, sections, StepInfo(0))
+    assert not state
+
+
+@pytest.mark.parametrize("text", [one for one in IN_ONE_PASS if "topk" in one or "dgc(0.1" in one])
+def test_what_was_sent_of_every_piece_is_given_back(text: str) -> None:
+    """In a state that was loaded meanwhile."""
+    strategy, pieces = pieces_of(text, 5000)
+    encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()
+    for step in range(2):
+        sections, status = sections_of(pieces, 5000), new_status()
+        encoder.encode(
+            gradient(5000, step), state, sections, StepInfo(step), Key(7, step, "w"), status
+        )
+        kept, arrived = state["residual"].clone(), torch.zeros(5000)
+        pieces.decode(sections, arrived)
+        state = {name: x.clone() for name, x in state.items()}
+        encoder.give_back(state, sections)
+        assert same(state["residual"], kept + arrived)
+        assert bool(arrived.any())
+        encoder.release()
+
+
 @pytest.mark.parametrize("spoiled", [False, True])
-@pytest.mark.parametrize("text", QUANTIZERS)
+@pytest.mark.parametrize("text", IN_ONE_PASS)
 def test_every_piece_is_undone(text: str, spoiled: bool) -> None:
     """Also where gradients are so large beside the state that inverting would lose it."""
     n = 5000

@@ -18,7 +18,7 @@ import gradwire.kernels.torch as twins
 from gradwire.kernels import formats, segments
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
 from gradwire.kernels.status import new_status
-from gradwire.kernels.values import SILENCE, AdamStep, Noise
+from gradwire.kernels.values import SILENCE, AdamStep, Noise, Reaching
 
 _NAMES = (
     "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS",
@@ -49,13 +49,22 @@ def difference(case: Case, room: Any, device: torch.device | str) -> str:
     wanted = case.make()
     found = getattr(room, case.operation)(*mine)
     given = getattr(twins, case.operation)(*wanted)
-    for number, (x, y) in enumerate(zip(_tensors(mine), _tensors(wanted))):
+    both = zip([*_tensors(mine), *_made(found)], [*_tensors(wanted), *_made(given)])
+    for number, (x, y) in enumerate(both):
+        if x.shape != y.shape:
+            return f"{case.name}: tensor {number} has {x.numel()} elements, not {y.numel()}"
         if not alike(x.cpu(), y):
             wrong = int((x.cpu() != y).sum())
             return f"{case.name}: tensor {number} differs in {wrong} of {y.numel()} elements"
     if isinstance(given, bool | int) and found != given:
         return f"{case.name}: it returns {found}, and {given} is right"
     return ""
+
+
+def _made(found: Any) -> list[Tensor]:
+    """The tensors that an operation gives back."""
+    given = found if isinstance(found, list) else []
+    return [x for one in given if isinstance(one, Reaching) for x in one]
 
 
 def room_of_cuda() -> Any:
@@ -175,13 +184,17 @@ def _of_many_codes(n: int, dtype: torch.dtype) -> Case:
     return Case(f"encode_many_codes {dtype}", "encode_many_codes", lambda: [[
         segments.EncodeCodes(
             form, drawn(few, i, "ties", dtype), *_rooms(form, few),
-            SILENCE if few == 70 else Noise.of(name, 1),
+            SILENCE if few == 70 else Noise.of(name, 1), 2.5 if few == 70 else None,
         )
         for i, (name, form) in enumerate(FORMATS.items()) for few in (n // 4, 70)
     ], new_status()])  # fmt: skip
 
 
 def _of_kind(n: int, dtype: torch.dtype, kind: str) -> Iterator[Case]:
+    yield Case(f"reach of {kind} {dtype}", "reach", lambda: [[
+        segments.Reach(drawn(few, i, kind, dtype), least)
+        for i, (few, least) in enumerate(((n, 1.5), (0, 1.0), (70, 2.0**-149), (n // 3, 1e30)))
+    ], new_status()])  # fmt: skip
     yield Case(f"cast of {kind} to {dtype}", "cast", lambda: [
         drawn(n, 4, kind), torch.zeros(n, dtype=dtype), new_status(),
     ])  # fmt: skip
@@ -211,6 +224,9 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
     yield from (_of_entries(n, k, code, dtype) for dtype in FLOATS)
     yield Case(f"decode_indices {code}", "decode_indices", lambda: [
         coded_section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
+    ])  # fmt: skip
+    yield Case(f"add_coded {code}", "add_coded", lambda: [
+        drawn(n, 1), coded_section(n, k, code, 1), code, drawn(k, 2, dtype=torch.bfloat16), -1.0,
     ])  # fmt: skip
     yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[segments.SumCoded(
         torch.zeros(n), [code] * 3, [coded_section(n, k, code, r) for r in range(3)],

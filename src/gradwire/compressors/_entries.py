@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gradwire import kernels
@@ -64,15 +63,6 @@ class Entries:
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
         """`segment`, alone."""
         kernels.write_entries([self.segment(sections, places, values)])
-
-    def read(self, sections: Sections) -> tuple[Tensor, Tensor]:
-        """Places, (k,) int32, and values, (k,) fp32; valid until the thread's next read."""
-        places, values = self.places(0, sections[0]), sections[1]
-        if self.values == "fp32":
-            return places, values
-        wide = kernels.scratch("values", self.k, torch.float32, values.device)
-        kernels.cast(values, wide)
-        return places, wide
 
     def places(self, payload: int, section: Tensor) -> Tensor:
         """The places of one payload: (k,) int32; PayloadError, naming the payload."""

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from gradwire import kernels
 from gradwire.compressors._added_up import AddedUp
 from gradwire.compressors._entries import VALUES, Entries
 from gradwire.errors import PayloadError
+from gradwire.local import Added
 from gradwire.member import padded
 from gradwire.strategy import Key, Sections
 
@@ -47,20 +49,31 @@ class Ragged(AddedUp):
         return _HEAD + padded(kernels.code_bytes(longest, n, n)) + 4 * n
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        def work() -> kernels.Work:
+            yield from self.encoding(x, sections, key, status)
+
+        kernels.together([work()], status)
+
+    def encoding(
+        self, x: Tensor, sections: Sections, key: Key, status: Tensor
+    ) -> Generator[Sequence[Any], Sequence[Any], Added]:
         (section,) = sections
-        found = kernels.reaching(x, self.least(), status)
-        k = found.places.numel()
-        entries = Entries(x.numel(), k, self.values(x.dtype), self.index)
+        (found,) = yield [kernels.Reach(x, self.least())]
+        entries = Entries(x.numel(), found.places.numel(), self.values(x.dtype), self.index)
         parts, used = _parts(section, entries)
-        facts = [used, 4 * entries.k + _FORMATS.index(entries.values)]
-        section[:_HEAD].view(torch.int64).copy_(torch.tensor(facts))
-        entries.write(parts, found.places, found.values)
+        facts = used, 4 * entries.k + _FORMATS.index(entries.values)
+        kernels.stamp(section[:_HEAD].view(torch.int64), facts)
         section[_HEAD + parts[0].nbytes : used - parts[1].nbytes].zero_()
+        yield [entries.segment(parts, found.places, found.values)]
+
+        def add(v: Tensor, factor: float) -> None:
+            kernels.add_coded(v, parts[0], entries.code, parts[1], factor)
+
+        return add
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         entries, parts = self._read(0, sections[0], v.numel())
-        places, values = entries.read(parts)
-        kernels.add(v, places, values, factor)
+        kernels.add_coded(v, parts[0], entries.code, parts[1], factor)
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
         entries, parts = self._read(0, sections[0], n)

@@ -47,8 +47,7 @@ class TernGrad(Codec):
         return Claims(self.sections(n), unbiased=self.clip is None, read_again=(4, 8))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        """Kernels for many cut nothing."""
-        return () if self.clip else super().blocks(sections, key)
+        return [block._replace(clip=self.clip) for block in super().blocks(sections, key)]
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scales, codes = sections

@@ -91,8 +91,8 @@ class TopK(AddedUp):
         entries.write(sections, places, values)
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
-        places, values = self.entries(v.numel()).read(sections)
-        kernels.add(v, places, values, factor)
+        places, values = sections
+        kernels.add_coded(v, places, self.entries(v.numel()).code, values, factor)
 
     def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
         codes = [self.entries(x.numel()).code] * len(payloads)

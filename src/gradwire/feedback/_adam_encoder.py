@@ -75,7 +75,7 @@ def _segment(x: Tensor, moments: Moments, v: Tensor, how: AdamStep, of: BlockCod
     if of.place is not None:
         (m, q), at = moments, of.place
         x, moments, v = x[at], (m[at], q[at]), v[at]
-    return AdamCodes(of.form, x, moments, v, how, of.codes, of.scales, of.noise)
+    return AdamCodes(of.form, x, moments, v, how, of.codes, of.scales, of.noise, of.clip)
 
 
 def direction(

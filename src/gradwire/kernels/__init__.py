@@ -10,7 +10,7 @@ same bits. Importing needs neither a compiler nor the extension.
 
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, cast_many, is_finite
-from gradwire.kernels.coded import accumulate_coded, decoded_places
+from gradwire.kernels.coded import accumulate_coded, add_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
     add_codes,
@@ -37,6 +37,7 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     SumCoded,
     SumCodes,
     SumDense,
@@ -45,7 +46,7 @@ from gradwire.kernels.segments import (
     UpdateTopk,
     WriteEntries,
 )
-from gradwire.kernels.selection import fallbacks, reaching, topk
+from gradwire.kernels.selection import fallbacks, reach, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
@@ -72,7 +73,7 @@ from gradwire.kernels.streams import (
 )
 from gradwire.kernels.sums import SumSegment, add_up
 from gradwire.kernels.tensors import check_index_range, quotient
-from gradwire.kernels.together import Work, together
+from gradwire.kernels.together import Work, beside, together
 from gradwire.kernels.undo import restore_topk, undo_many_topk, undo_topk
 from gradwire.kernels.update import advance, nothing_taken, update_topk
 from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching

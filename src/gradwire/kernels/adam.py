@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradwire.kernels.codes import check_codes
+from gradwire.kernels.codes import check_clip, check_codes
 from gradwire.kernels.known import Known
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
@@ -56,7 +56,7 @@ def adam_codes(
     room = told_to(status)
 
     def check() -> None:
-        for form, g, moments, v, _, codes, scales, _ in segments:
+        for form, g, moments, v, _, codes, scales, *_ in segments:
             _check_kept(g, moments, v)
             check_codes(form, g.numel(), codes, scales)
             check_same_device(status, gradient=g, codes=codes, scales=scales)
@@ -64,6 +64,7 @@ def adam_codes(
     for one in segments:
         check_float("gradient", one.g)
         check_noise(one.noise)
+        check_clip(one.clip)
     facts = [(one.form, one.g.numel(), one.g.device) for one in segments]
     kept = [x for one in segments for x in (*one.moments, one.v, one.codes, one.scales)]
     (known or Known()).check("adam_codes", facts, [status, *kept], check)

@@ -1,4 +1,5 @@
-"""Sums of sparse payloads whose places are coded: decoded, checked once, and added up."""
+"""Sums of sparse payloads whose places are coded: decoded, checked once, and added up; and one
+that this rank wrote."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,10 +18,13 @@ from gradwire.kernels.sparse import check_ascending, check_layout, check_target,
 from gradwire.kernels.status import check_word
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
+    check_apart,
+    check_buffer,
     check_memory_of_all,
     check_same_device,
     divided,
     facts_of_all,
+    finite_number,
 )
 
 
@@ -76,6 +80,22 @@ def _check_coded(
         check_section(what, section, code_bytes(code, n, k))
         check_values(payload, (k,), value)
     check_same_device(like, indices=section, values=value)
+
+
+def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> None:
+    """v += factor · values, at places in a code that a kernel of this rank wrote: where a device
+    would have to be waited for nobody checks them.
+
+    v: (n,) fp32, contiguous. section, code: as of `decode_indices`, or (k,) int32, "int32".
+    values: (k,) fp32, bf16 or fp16. Raises KernelError; PayloadError, with v untouched, where it
+    is known at once that this is no list.
+    """
+    check_buffer("v", v, torch.float32, v.numel())
+    _check_coded(0, v.numel(), v, code, section, values)
+    check_apart("v", v, section, values)
+    room, by = room_of(v), finite_number("factor", factor)
+    if not room.add_coded(v, section, code, values, by):
+        _tell_bad(SumCoded(v, [code], [section], [values], 1.0), room)
 
 
 def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:

@@ -47,8 +47,7 @@ def encode_codes(
     check_float("x", x)
     _check_encoding(form, x, status, codes, scales)
     check_noise(noise)
-    if clip is not None and not finite_number("clip", clip) > 0.0:
-        raise KernelError(f"clip must be above 0 in float32, not {clip}; pass None for no clip")
+    check_clip(clip)
     room_of(x).encode_codes(form, x, codes, scales, status, noise, clip and float(clip))
 
 
@@ -59,12 +58,13 @@ def encode_many_codes(
     room = told_to(status)
 
     def check() -> None:
-        for form, x, codes, scales, _ in segments:
+        for form, x, codes, scales, *_ in segments:
             _check_encoding(form, x, status, codes, scales)
 
     for one in segments:
         check_float("x", one.x)
         check_noise(one.noise)
+        check_clip(one.clip)
     facts = [(one.form, one.x.numel(), one.x.device) for one in segments]
     kept = [part for one in segments for part in (one.codes, one.scales)]
     (known or Known()).check("encode_codes", facts, [status, *kept], check)
@@ -98,6 +98,7 @@ def update_codes(
     for one in segments:
         if one.noise is not SILENCE:
             check_noise(one.noise)
+        check_clip(one.clip)
     columns = list(zip(*segments)) or [()] * 8
     forms, gradients, us, vs, codes, scales, _, momenta, *_ = columns
     facts = forms, momenta, gradients_of(gradients)
@@ -111,7 +112,7 @@ def _rounded(one: UpdateCodes) -> UpdateCodes:
     """With numbers as fp32."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
-    return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
+    return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), *one[12:])
 
 
 def accumulate_codes(
@@ -158,6 +159,12 @@ def check_codes(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor)
     """KernelError unless these are codes and scales of n elements."""
     check_buffer("codes", codes, torch.uint8, form.code_bytes(n))
     check_buffer("scales", scales, torch.float32, form.scales(n))
+
+
+def check_clip(clip: float | None) -> None:
+    """KernelError unless it is a number of root mean squares, or none."""
+    if clip is not None and not finite_number("clip", clip) > 0.0:
+        raise KernelError(f"clip must be above 0 in float32, not {clip}; pass None for no clip")
 
 
 def check_payload_scales(

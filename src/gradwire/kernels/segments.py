@@ -54,19 +54,27 @@ class UndoTopk(NamedTuple):
     journal: Journal | None = None
 
 
+class Reach(NamedTuple):
+    """The arguments of `reaching`."""
+
+    x: Tensor
+    least: float
+
+
 class EncodeCodes(NamedTuple):
-    """The arguments of `encode_codes`, of which nothing is cut."""
+    """The arguments of `encode_codes`."""
 
     form: Format
     x: Tensor
     codes: Tensor
     scales: Tensor
     noise: Noise
+    clip: float | None = None
 
 
 class UpdateCodes(NamedTuple):
-    """A recurrence, and the codes of what waits then. codes, scales: as `encode_codes` writes
-    them; all else as in `UpdateTopk`."""
+    """A recurrence, and the codes of what waits then. codes, scales, clip: as of `encode_codes`;
+    all else as in `UpdateTopk`."""
 
     form: Format
     gradient: Tensor
@@ -81,6 +89,7 @@ class UpdateCodes(NamedTuple):
     decay: float = 1.0
     hint: Hint = 0.0
     journal: Journal | None = None
+    clip: float | None = None
 
 
 def without_codes(segments: Sequence[UpdateCodes]) -> list[UpdateTopk]:
@@ -108,6 +117,7 @@ class AdamCodes(NamedTuple):
     codes: Tensor
     scales: Tensor
     noise: Noise
+    clip: float | None = None
 
 
 class SumCodes(NamedTuple):

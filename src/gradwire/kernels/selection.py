@@ -7,11 +7,15 @@ the candidates are the elements above a threshold carried over from the last ste
 largest of them are the k largest of all.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.status import check_status
+from gradwire.kernels.segments import Reach
+from gradwire.kernels.status import check_status, told_to
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -67,12 +71,27 @@ def topk(
 def reaching(x: torch.Tensor, least: float, status: torch.Tensor) -> Reaching:
     """All elements whose magnitude is at least `least`, which is above 0.
 
-    x: (n,) fp32, bf16 or fp16. Reads x twice where there are more than the thread met so far.
+    x: (n,) fp32, bf16 or fp16. Reads x twice on a device, and where there are more than the thread
+    met so far. A device is waited for.
     status: raised if x is not finite; such elements are not among them.
     Memory: 10 bytes per element found and thread, kept. Raises KernelError.
     """
     check_float("x", x)
     check_status(x, status)
-    if not (by := finite_number("least", least)) > 0.0:
-        raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
-    return room_of(x).reaching(x, by, status)
+    (found,) = reach([Reach(x, least)], status)
+    return found
+
+
+def reach(
+    segments: Sequence[Reach], status: torch.Tensor, known: Known | None = None
+) -> list[Reaching]:
+    """`reaching` of each. On a device two passes, and between them the one read of what is found,
+    for all. known: nothing is said to it. Raises KernelError."""
+    room, checked = told_to(status), list[Reach]()
+    for x, least in segments:
+        check_float("x", x)
+        check_same_device(status, x=x)
+        if not (by := finite_number("least", least)) > 0.0:
+            raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
+        checked.append(Reach(x, by))
+    return room.reach(checked, status)

@@ -12,6 +12,7 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     SumCoded,
     SumCodes,
     SumDense,
@@ -87,6 +88,11 @@ class Room(Protocol):
         """`accumulate_dense` of each. status: as of `accumulate_coded`."""
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None: ...
+    def add_coded(
+        self, v: Tensor, section: Tensor, code: str, values: Tensor, factor: float, /
+    ) -> bool:
+        """`add` of coded places. Whether they are a list: True where a device would have to be
+        waited for to know, and what is none is left out."""
 
     # codes of quantizers
 
@@ -113,7 +119,7 @@ class Room(Protocol):
     def topk(
         self, x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint, /
     ) -> Hint: ...
-    def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching: ...
+    def reach(self, segments: Sequence[Reach], status: Tensor, /) -> list[Reaching]: ...
     def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> Sequence[Hint]: ...
     def undo_topk(self, segments: Sequence[UndoTopk], /) -> int:
         """Give back what was taken; where there is a gradient, take the recurrence of

@@ -22,20 +22,23 @@ from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
     EncodeCodes,
+    Reach,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
 )
+from gradwire.kernels.selection import reach
 from gradwire.kernels.update import update_many_topk
-from gradwire.kernels.values import Hint
 
-Segment: TypeAlias = "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto"
+Segment: TypeAlias = (
+    "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto | Reach"
+)
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
-next hint of `UpdateTopk`, nothing of others."""
+next hint of `UpdateTopk`, what is found of `Reach`, nothing of others."""
 
 _MANY: dict[
-    type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Hint] | None]
+    type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Any] | None]
 ] = {
     UpdateTopk: update_many_topk,
     UpdateCodes: update_codes,
@@ -43,6 +46,7 @@ _MANY: dict[
     AdamCodes: adam_codes,
     WriteEntries: write_entries,
     CastInto: cast_many,
+    Reach: reach,
 }
 
 
@@ -50,10 +54,21 @@ def together(works: Iterable[Work], status: Tensor, known: Known | None = None) 
     """Run all to their end. status: raised where something is not finite. known: of the steps
     before, in which the same works came in the same order. Raises KernelError, and what the works
     raise."""
+    work = beside(works)
+    asked = next(work, None)
+    while asked is not None:
+        try:
+            asked = work.send(list(islice(_call(asked, status, known), len(asked))))
+        except StopIteration:
+            return
+
+
+def beside(works: Iterable[Work]) -> Work:
+    """All of them as one, which asks for what they ask for at one time."""
     waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
     while waiting:
         segments = waiting[0][1] if len(waiting) == 1 else [s for _, own in waiting for s in own]
-        given = _call(segments, status, known)
+        given = iter((yield segments))
         going = []
         for work, asked in waiting:
             try:

@@ -24,7 +24,7 @@ from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.local import Local, Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, used
+from gradwire.runtime.message import Header
 from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import (
@@ -83,7 +83,8 @@ class Codec:
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
-        self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
+        self._used = self.layout.bytes  # of ragged: at most
+        self.length = torch.tensor([self._used], device=self.device)
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict, self._lost = Verdict(self.digest, self.device), lost
@@ -151,26 +152,33 @@ class Codec:
         self._compressed = True
         self.header.write(self.digest, self.info.step)
         if self.ragged:
-            self.length = torch.tensor([HEADER_BYTES], device=self.device)  # of what is lost
+            self._tell_length(HEADER_BYTES)  # of what is lost
             self._unless_lost(self._compress_ragged, self.header.status)
         else:
             self.encode(self._sections, self.header.status)
 
     def _compress_ragged(self) -> None:
-        """Payload after payload, each where the one before it ended: lengths are read on the
-        host, and so is the word."""
-        at, own, status = HEADER_BYTES, [], self.header.status
-        self.snapshot()
-        work = zip(self._encoders, self.brings(), self.layout.sections)
-        for encoder, brings, (capacity,) in work:
-            section = self.buffer[at : at + capacity[2] - capacity[1]]
-            own.append((section,))
-            kernels.together([encoder.work(brings, own[-1], status)], status)
-            # A spoiled step sends no payloads, but undoing it reads them.
-            bad = kernels.is_raised(status)
-            at += padded(capacity[2] - capacity[1] if bad else used(section))
-        self._own, length = own, HEADER_BYTES if kernels.is_raised(status) else at
-        self.length = torch.tensor([length], device=self.device)
+        """Payloads where each has room for its longest; then each where the one before it ended.
+        The host reads their lengths, and the word, once."""
+        status = self.header.status
+        self._encode(self._sections, status)
+        words = [section[:8].view(torch.int64) for (section,) in self._sections]
+        raised, *lengths = torch.cat([status, *words]).tolist()
+        if raised:  # a spoiled step sends no payloads, but undoing it reads them
+            return
+        at, own = HEADER_BYTES, list[Sections]()
+        for (section,), length in zip(self._sections, lengths):
+            here = self.buffer[at : at + section.numel()]
+            if here.data_ptr() != section.data_ptr():
+                here[:length] = section[:length].clone()  # which may overlap
+            own.append((here,))
+            at += padded(length)
+        self._own = own
+        self._tell_length(at)
+
+    def _tell_length(self, length: int) -> None:
+        self._used = length
+        kernels.stamp(self.length, [length])
 
     def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         """Encode every parameter into its sections, which raises the status if all is not well."""
@@ -198,7 +206,7 @@ class Codec:
     @property
     def encoded(self) -> Tensor:
         """The message, as much of it as this step has."""
-        return self.buffer[: int(self.length)] if self.ragged else self.buffer
+        return self.buffer[: self._used] if self.ragged else self.buffer
 
     def sections_in(self, message: Tensor) -> list[Sections]:
         """What was encoded of each parameter, in the message or a copy of it."""

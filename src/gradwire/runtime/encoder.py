@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import OF_COLLECTIVE, BlockCodes, Own
+from gradwire.local import OF_COLLECTIVE, Added, BlockCodes, Own, stands_for
 from gradwire.runtime.sums import decode_own
 from gradwire.strategy import (
     Compressor,
@@ -41,26 +42,29 @@ class ComposedEncoder(Encoder):
     def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
         x, state, info, key = own
         self._unsent = None
-        wide = torch.promote_types(x.dtype, torch.float32)
-        y = x if info.clip_scale == 1.0 else x.to(wide) * info.clip_scale
+        y = x
+        if info.clip_scale != 1.0:
+            y = x.to(torch.promote_types(x.dtype, torch.float32)) * info.clip_scale
         if self.feedback is not None:
-            self._with_memory(self.feedback, y.float(), state, sections, info, key, status)
+            yield from self._with_memory(
+                self.feedback, y.float(), state, sections, info, key, status
+            )
         elif blocks := self.compressor.blocks(sections, key):
             yield [
-                kernels.EncodeCodes(form, _part(y, at), codes, scales, noise)
-                for form, codes, scales, noise, at in blocks
+                kernels.EncodeCodes(form, _part(y, at), codes, scales, noise, clip)
+                for form, codes, scales, noise, at, clip in blocks
             ]
         else:
-            self.compressor.encode(y, sections, key, status)
+            yield from _encoding(self.compressor, y, sections, key, status)
 
     def _with_memory(
         self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,
         key: Key, status: Tensor,
-    ) -> None:  # fmt: skip
+    ) -> kernels.Work:  # fmt: skip
         # Of finite numbers alone, so that what is encoded can be decoded, and undone.
         y, midway = feedback.before(kernels.finite_part(x, status), state, info)
         y = kernels.finite_part(y, status)
-        self.compressor.encode(y, sections, key, status)
+        yield from _encoding(self.compressor, y, sections, key, status)
         sent = torch.empty_like(y)
         decode_own(self.compressor, sections, sent, key, status)
         self._old, self._unsent = dict(state), (y, midway)
@@ -125,17 +129,18 @@ class InPlaceEncoder(Encoder):
         if blocks:
             yield self._segments(x, state, blocks, info)
         else:
-            self._one_by_one(x, state, sections, info, key, status)
+            yield from self._one_by_one(x, state, sections, info, key, status)
         self._look(state[rule.state], x, info)
 
     def _one_by_one(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
-    ) -> None:
+    ) -> kernels.Work:
         rule, v = self.recurrence, state[self.recurrence.state]
         self._advance(x, state, info, self._journals[0], status)
-        self.compressor.encode(v, sections, key, status)  # v is finite, so this can be decoded
+        # v is finite, so this can be decoded
+        add = yield from _encoding(self.compressor, v, sections, key, status)
         if rule.sent != "stays":
-            self.compressor.add(sections, v, -1.0, key)
+            add(v, -1.0)
         if rule.sent == "joins":
             self._advance(x, state, info, None, status)
 
@@ -151,9 +156,9 @@ class InPlaceEncoder(Encoder):
             kernels.UpdateCodes(  # all by place: half the time
                 form, _part(x, at), u if u is None else _part(u, at), _part(v, at), codes, scales,
                 noise, rule.momentum, rule.nesterov, scale, rule.decay, self._hint,
-                None if self._fresh else journal,
+                None if self._fresh else journal, clip,
             )
-            for (form, codes, scales, noise, at), journal in zip(blocks, self._journals)
+            for (form, codes, scales, noise, at, clip), journal in zip(blocks, self._journals)
         ]  # fmt: skip
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
@@ -236,6 +241,16 @@ class InPlaceEncoder(Encoder):
 
     def _velocity(self, state: State) -> Tensor | None:
         return None if self.recurrence.momentum is None else state["velocity"]
+
+
+def _encoding(
+    compressor: Compressor, x: Tensor, sections: Sections, key: Key, status: Tensor
+) -> Generator[Sequence[Any], Sequence[Any], Added]:
+    """`Compressor.encoding`, of whatever compressor."""
+    if stands_for(type(compressor), "encoding", "encode"):
+        return (yield from compressor.encoding(x, sections, key, status))
+    compressor.encode(x, sections, key, status)
+    return lambda v, factor: compressor.add(sections, v, factor, key)
 
 
 def _part(x: Tensor, place: slice | None) -> Tensor:

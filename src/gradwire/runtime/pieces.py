@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradwire.local import BlockCodes
-from gradwire.strategy import Claims, Compressor, Key, Sections
+from gradwire import kernels
+from gradwire.local import BlockCodes, Own, stands_for
+from gradwire.strategy import (
+    Claims,
+    Compressor,
+    Encoder,
+    Key,
+    Recurrence,
+    Sections,
+    State,
+    StepInfo,
+)
 
 
 def of_piece(key: Key, j: int) -> Key:
@@ -35,7 +45,7 @@ class PieceByPiece(Compressor):
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
         found = []
-        for j, ((begin, end), own) in enumerate(zip(self.bounds, self._own(sections))):
+        for j, ((begin, end), own) in enumerate(zip(self.bounds, self.own(sections))):
             places = self.inner.places(own, end - begin, of_piece(key, j))
             if places is None:
                 return None
@@ -45,7 +55,7 @@ class PieceByPiece(Compressor):
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         return [
             block._replace(place=slice(*self.bounds[j]))
-            for j, own in enumerate(self._own(sections))
+            for j, own in enumerate(self.own(sections))
             for block in self.inner.blocks(own, of_piece(key, j))
         ]
 
@@ -64,11 +74,107 @@ class PieceByPiece(Compressor):
         for j, ((begin, end), *owns) in enumerate(zip(self.bounds, *per_piece)):
             self.inner.accumulate(owns, x[begin:end], divisor, key and of_piece(key, j))
 
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        kind = type(self.inner)
+        if not all(stands_for(kind, "added", one) for one in ("accumulate", "decode")):
+            return ()
+        per_piece = [[own for _, own in self._parts(x, payload)] for payload in payloads]
+        found = list[kernels.SumSegment]()
+        for j, ((begin, end), *owns) in enumerate(zip(self.bounds, *per_piece)):
+            asked = self.inner.added(owns, x[begin:end], divisor, of_piece(key, j))
+            if not asked:
+                return ()
+            found.extend(asked)
+        return found
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
+        encoders = []
+        for _ in self.bounds:
+            encoder = self.inner.fuse(recurrence)
+            if encoder is None:
+                return None
+            encoders.append(encoder)
+        return _FusedPieces(self, recurrence, encoders)
+
     def _parts(self, x: Tensor, sections: Sections) -> Iterator[tuple[Tensor, Sections]]:
-        for (begin, end), own in zip(self.bounds, self._own(sections)):
+        for (begin, end), own in zip(self.bounds, self.own(sections)):
             yield x[begin:end], own
 
-    def _own(self, sections: Sections) -> Iterator[Sections]:
+    def own(self, sections: Sections) -> Iterator[Sections]:
+        """Those of each piece."""
         each = len(sections) // len(self.bounds)
         for j in range(len(self.bounds)):
             yield sections[j * each : (j + 1) * each]
+
+
+@dataclass
+class _FusedPieces(Encoder):
+    """Each piece by a fused encoder of its own, whose state is that part of the whole's; what they
+    ask kernels for is asked for at once."""
+
+    compressor: PieceByPiece
+    recurrence: Recurrence | None
+    encoders: Sequence[Encoder]
+    _made: list[str] = field(default_factory=list)  # what state this step made
+    _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
+    _of: dict[str, Tensor] = field(default_factory=dict, repr=False)  # the state they are parts of
+
+    def __post_init__(self) -> None:
+        rule = self.recurrence
+        self._wanted = [] if rule is None else [rule.state]
+        if rule is not None and rule.momentum is not None:
+            self._wanted.append("velocity")
+
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
+        kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
+        x, state, info, key = own
+        self._made = [name for name in self._wanted if name not in state]
+        for name in self._made:
+            state[name] = kernels.zeros(x.numel(), x.device)
+        pieces = zip(self.encoders, self._each(x), self._states_of(state), self._own(sections))
+        yield from kernels.beside(
+            encoder.work(Own(part, kept, info, of_piece(key, j)), section, status)
+            for j, (encoder, part, kept, section) in enumerate(pieces)
+        )
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        if len(self._made) < len(self._wanted):
+            pieces = zip(self.encoders, self._each(x), self._states_of(state), self._own(sections))
+            for encoder, part, kept, section in pieces:
+                encoder.undo(part, kept, section, info)
+        for name in self._made:  # there was none
+            state.pop(name, None)
+        self._made = []
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        pieces = zip(self.encoders, self._states_of(state), self._own(sections))
+        for encoder, kept, section in pieces:
+            encoder.give_back(kept, section)
+
+    def release(self) -> None:
+        for encoder in self.encoders:
+            encoder.release()
+
+    def _own(self, sections: Sections) -> Iterator[Sections]:
+        return self.compressor.own(sections)
+
+    def _each(self, x: Tensor) -> list[Tensor]:
+        return [x[begin:end] for begin, end in self.compressor.bounds]
+
+    def _states_of(self, state: State) -> list[dict[str, Tensor]]:
+        """The parts: the same tensors while the state's are, as what encoders know is of them."""
+        whole = {name: state[name] for name in self._wanted}
+        if any(self._of.get(name) is not x for name, x in whole.items()) or not self._states:
+            parts = {name: self._each(x) for name, x in whole.items()}
+            self._of = whole
+            self._states = [
+                {name: part[j] for name, part in parts.items()}
+                for j in range(len(self.compressor.bounds))
+            ]
+        return self._states

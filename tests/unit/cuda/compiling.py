@@ -29,6 +29,7 @@ from gradwire.kernels import formats
 from gradwire.kernels.cuda import (
     adam_steps,
     candidates,
+    clips,
     codes,
     dense,
     entries,
@@ -38,6 +39,7 @@ from gradwire.kernels.cuda import (
     noise,
     powers,
     radix,
+    reached,
     signs,
     small,
     sparse,
@@ -50,7 +52,9 @@ from gradwire.kernels.cuda.formats import written
 from gradwire.kernels.cuda.selection import CHUNK, SPAN, registers_of, warps_of
 
 TYPES = {
-    **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
+    **dict.fromkeys(
+        ["above", "bad", "begins", "blocks", "counts", "equal", "found", "hints"], "*i32"
+    ),
     **dict.fromkeys(["bins", "exacts", "spans", "wholes", "words"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
@@ -64,7 +68,8 @@ TYPES = {
 }
 """Of arguments, by their names."""
 FOUR = (
-    candidates.compact, signs.pack, signs.add_signs_up, ternary.pack_digits, ternary.add_digits_up
+    candidates.compact, clips.squares, signs.pack, signs.add_signs_up, ternary.pack_digits,
+    ternary.add_digits_up,
 )  # fmt: skip
 SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit, small.choose
 WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
@@ -136,8 +141,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         step = {"AT_ONCE": sums.AT_ONCE, "full": False}
         yield sums.scales_are_good, {"CHUNK": sums.CHUNK, **step}
     yield signs.pack, {**packs, **of_v, "throws": True}
-    span = signs.TOGETHER * signs.BLOCK.value
-    yield signs.stand_for, {"of": 2, "SPAN": span, "CHUNK": signs.CHUNK, "LEVELS": 12}
+    yield signs.stand_for, {"of": 2, "SPAN": clips.span(), "CHUNK": signs.CHUNK, "LEVELS": 12}
     signs_up = {**of_v, "of": 1, "divides": True, "aligned": True, "TILE": signs.TILE}
     yield signs.add_signs_up, signs_up
     for dtype in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.float32,):
@@ -145,11 +149,17 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield powers.encode_powers, four
         yield powers.add_powers_up, {**four, "divides": True}
         yield ternary.top_of_all, {"dtype": dtype, "aligned": True, "TILE": ternary.TILE}
+        yield clips.squares, {**packs, "dtype": dtype}
         yield ternary.pack_digits, {"dtype": dtype, "R": ternary.TOGETHER}
         for divides in (True, False) if every else (True,):
             four = {"dtype": dtype, "aligned": True, "R": ternary.TOGETHER}
             yield ternary.add_digits_up, {**four, "divides": divides}
     yield ternary.begin_at_zero, {}
+    yield clips.cut, {"SPAN": clips.span(), "CHUNK": clips.CHUNK, "LEVELS": 12}
+    for dtype in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.float32,):
+        for kernel in (reached.count, reached.write):
+            yield kernel, {"dtype": dtype, "aligned": True, "BLOCK": reached.BLOCK}
+    yield reached.offsets, {"CHUNK": reached.CHUNK}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
     yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}

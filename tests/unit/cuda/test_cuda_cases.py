@@ -70,6 +70,21 @@ def test_a_status_and_a_number_that_are_wrong_are_told() -> None:
     assert told == "decode_indices gap8: it returns 13, and 12 is right"
 
 
+@pytest.mark.parametrize(
+    ("least", "told"), [(1.0, "elements, not 82"), (0.0, "differs in 82 of 82 elements")]
+)
+def test_what_is_found_wrongly_is_told(least: float, told: str) -> None:
+    case = next(case for case in cases(600) if case.name == "reach of normal torch.float32")
+
+    def reach(segments: list[Any], status: Tensor) -> Any:
+        found = twins.reach([one._replace(least=least or one.least) for one in segments], status)
+        return found if least else [one._replace(values=one.values + 1.0) for one in found]
+
+    said = difference(case, SimpleNamespace(reach=reach), "cpu")
+    assert said.startswith(f"{case.name}: tensor ")
+    assert said.endswith(told)
+
+
 def test_the_benchmark_s_jobs_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the clock, which is the device's."""
     path = Path(__file__).parents[3] / "benchmarks" / "gpu" / "main.py"

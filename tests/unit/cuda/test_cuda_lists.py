@@ -71,6 +71,30 @@ def test_damage_is_found_where_the_twins_find_it(code: str) -> None:
     assert "wrong" in told
 
 
+@every_code
+@every_float
+def test_what_was_written_here_is_added_as_the_twins_do(code: str, dtype: torch.dtype) -> None:
+    for n, k in SIZES:
+
+        def given(status: Tensor, n: int = n, k: int = k) -> tuple[list[object], list[Tensor]]:
+            v, section = drawn(n, 1), coded(n, k, code, n)
+            given = section.view(torch.int32) if code == "int32" and n < 100 else section
+            return [v, given, code, drawn(k, 2, "ties", dtype), -1.0], [v]
+
+        assert same_by_both([cuda.add_coded, twins.add_coded], given) == [True, True]
+
+
+@every_code
+def test_places_that_are_none_are_added_nowhere(code: str) -> None:
+    """Nobody looks, but nothing is written beside v."""
+    room, k = torch.full((400,), 7.0), 30
+    section = coded(9000, k, "int32", 1) if code == "int32" else coded(100, k, code, 1).fill_(0xFF)
+    assert cuda.add_coded(room[100:200], section, code, torch.ones(k), 1.0)
+    assert bool((room[:100] == 7.0).all())
+    assert bool((room[200:] == 7.0).all())
+    assert not twins.add_coded(room[100:200], section, code, torch.ones(k), 1.0)
+
+
 @every_float
 def test_sums_of_many_are_the_twins(dtype: torch.dtype) -> None:
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:

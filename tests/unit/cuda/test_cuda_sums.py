@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from interpreted import FLOATS, every_float, same_by_both
@@ -10,10 +12,17 @@ from torch import Tensor
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import coded_payload, coded_section, drawn, places
 from gradwire.kernels import DAMAGED, cuda, formats, new_status
-from gradwire.kernels.cuda import signs
-from gradwire.kernels.formats import Format
-from gradwire.kernels.segments import EncodeCodes, SumCoded, SumCodes, SumDense
-from gradwire.kernels.values import SILENCE, Noise
+from gradwire.kernels.cuda import clips, signs
+from gradwire.kernels.formats import TERNARY, Format
+from gradwire.kernels.segments import (
+    AdamCodes,
+    EncodeCodes,
+    SumCoded,
+    SumCodes,
+    SumDense,
+    UpdateCodes,
+)
+from gradwire.kernels.values import SILENCE, AdamStep, Noise
 
 SIGNS = formats.SIGNS, formats.SIGNS1, formats.SIGNS2
 
@@ -92,6 +101,80 @@ def test_sums_over_many_blocks_are_a_tree(
         made = [
             EncodeCodes(SIGNS[2], drawn(m, 1) * 1e3, *rooms(SIGNS[2], m), SILENCE) for m in (n, 9)
         ]
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
+
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
+
+
+@every_float
+def test_scales_that_are_cut_are_the_twins(dtype: torch.dtype) -> None:
+    """And codes; beside segments of which nothing is cut. Squares may leave fp32's range, both
+    ways, and then the largest is the scale."""
+    makers: list[Callable[[int], Tensor]] = [
+        lambda n: drawn(n, 1, dtype=dtype),
+        lambda n: drawn(n, 2, "ties", dtype),
+        lambda n: drawn(n, 3, "bad", dtype),
+        lambda n: drawn(n, 4, "zeros", dtype),
+        lambda n: drawn(n, 5).mul_(1e-22).to(dtype),
+        lambda n: drawn(n, 5).mul_(1e-25).to(dtype),
+        lambda n: drawn(n, 6).mul_(6e4 if dtype == torch.float16 else 1e25).to(dtype),
+        lambda n: torch.full((n,), -0.0, dtype=dtype),
+    ]
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            EncodeCodes(TERNARY, maker(n), *rooms(TERNARY, n), Noise.of(f"{n}"), clip)
+            for n, cuts in ((4100, (0.3, 2.5)), (63, (1e-30, 1e30, 1.0)), (1, (0.5,)), (0, (1.0,)))
+            for maker in makers
+            for clip in (*cuts, None)
+        ]
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
+
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
+
+
+def test_steps_whose_scales_are_cut_are_the_twins() -> None:
+    def updates(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v, (codes, scales) = drawn(5000, 2), rooms(TERNARY, 5000)
+        one = UpdateCodes(
+            TERNARY, drawn(5000, 1), None, v, codes, scales, Noise.of("x"), None, clip=0.5
+        )
+        return [[one], status], [v, codes, scales]
+
+    def steps(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v, moments = drawn(5000, 2), (drawn(5000, 3), drawn(5000, 4).abs())
+        codes, scales = rooms(TERNARY, 5000)
+        how = AdamStep.of(3, 0.9, 0.99, 1e-8)
+        one = AdamCodes(
+            TERNARY, drawn(5000, 1), moments, v, how, codes, scales, Noise.of("x"), 0.5
+        )
+        return [[one], status], [v, *moments, codes, scales]
+
+    same_by_both([cuda.update_codes, twins.update_codes], updates)
+    same_by_both([cuda.adam_codes, twins.adam_codes], steps)
+
+
+@every_float
+@pytest.mark.parametrize("n", [10, 40_000])
+def test_scales_that_are_cut_tell_what_is_not_finite(n: int, dtype: torch.dtype) -> None:
+    for kind, wanted in (("normal", 0), ("bad", 1)):
+        status, x = new_status(), drawn(n, 1, kind, dtype)
+        cuda.encode_codes(TERNARY, x, *rooms(TERNARY, n), status, SILENCE, 2.5)
+        assert int(status) == wanted
+
+
+@pytest.mark.parametrize(
+    ("n", "together", "chunk"), [(70_000, 8, 4096), (10 * 4096 + 5, 1, 4), (5 * 4096, 1, 2)]
+)
+def test_squares_over_many_blocks_are_a_tree(
+    n: int, together: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clips, "TOGETHER", together)
+    monkeypatch.setattr(clips, "CHUNK", chunk)
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        x = drawn(n, 1) * torch.linspace(1e-3, 1e3, n)
+        made = [EncodeCodes(TERNARY, y, *rooms(TERNARY, len(y)), SILENCE, 1.5) for y in (x, x[:9])]
         return [made, status], [x for one in made for x in (one.codes, one.scales)]
 
     same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)

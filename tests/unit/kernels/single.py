@@ -17,20 +17,20 @@ def update_codes(
     form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
     scales: Tensor, noise: Noise, status: Tensor, *, momentum: float | None,
     nesterov: bool = False, scale: float = 1.0, decay: float = 1.0, hint: Hint = 0.0,
-    journal: Journal | None = None,
+    journal: Journal | None = None, clip: float | None = None,
 ) -> None:  # fmt: skip
     one = UpdateCodes(
         form, gradient, velocity, residual, codes, scales, noise, momentum, nesterov, scale,
-        decay, hint, journal,
+        decay, hint, journal, clip,
     )  # fmt: skip
     kernels.update_codes([one], status)
 
 
 def adam_codes(
     form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, codes: Tensor,
-    scales: Tensor, noise: Noise, status: Tensor,
+    scales: Tensor, noise: Noise, status: Tensor, clip: float | None = None,
 ) -> None:  # fmt: skip
-    adam.adam_codes([AdamCodes(form, g, moments, v, how, codes, scales, noise)], status)
+    adam.adam_codes([AdamCodes(form, g, moments, v, how, codes, scales, noise, clip)], status)
 
 
 def accumulate_codes(

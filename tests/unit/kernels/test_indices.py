@@ -15,6 +15,7 @@ from in_torch import in_torch
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import (
     INDEX_CODES,
+    add_coded,
     code_bytes,
     decode_indices,
     encode_indices,
@@ -329,6 +330,25 @@ def test_wrong_arguments_are_refused() -> None:
         decode_indices(section, 5, "int32", place.long())
     with pytest.raises(KernelError, match="contiguous"):
         decode_indices(section, 5, "int32", torch.empty(4, dtype=torch.int32)[::2])
+
+
+@FACES
+@CODES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_coded_list_is_added_unless_it_is_none(code: str, dtype: torch.dtype) -> None:
+    n, k = 900, 70
+    places, values = random_list(n, k), torch.arange(1, k + 1).to(dtype)
+    given = [encoded(places, n, code)]
+    given += [places] if code == "int32" else []
+    for section in given:
+        v, wanted = torch.ones(n), torch.ones(n)
+        add_coded(v, section, code, values, -0.5)
+        wanted[places.long()] -= 0.5 * values.float()
+        assert torch.equal(v, wanted)
+        bad = section.clone().fill_(0 if code == "int32" else 0xFF)
+        with pytest.raises(PayloadError, match=r"payload 0: .*ascend strictly"):
+            add_coded(v, bad, code, values, -0.5)
+        assert torch.equal(v, wanted)
 
 
 @FACES

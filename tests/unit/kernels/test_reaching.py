@@ -9,7 +9,7 @@ from samples import DISTRIBUTIONS, DTYPES, bits, draw, same, told
 from gradwire.errors import KernelError
 from gradwire.kernels import Reaching, new_status
 from gradwire.kernels import reaching as reaching_face
-from gradwire.kernels.torch import reaching as reaching_twin
+from gradwire.kernels.torch.selection import reaching as reaching_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 SIZES = [0, 1, 7, 8, 15, 16, 17, 31, 63, 64, 65, 127, 129, 1000, 1023, 1025, 4097, 70_001]

@@ -10,8 +10,8 @@ from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, same, told
 
 from gradwire.errors import KernelError
 from gradwire.kernels import check_index_range, fallbacks, new_status, reaching, topk
-from gradwire.kernels.torch import reaching as reaching_twin
 from gradwire.kernels.torch import topk as topk_twin
+from gradwire.kernels.torch.selection import reaching as reaching_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 HINTS = st.sampled_from([0.0, -1.0, 1e-45, 1e-3, 0.5, 1.0, 3.0, 1e30, float("inf"), float("nan")])

@@ -28,7 +28,7 @@ def coded(form: Format, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def update(n: int, form: Format, seed: int) -> UpdateCodes:
     g, v = draw("normal", n, seed), draw("normal", n, seed + 1)
-    return UpdateCodes(form, g, None, v, *coded(form, n), NOISE, None)
+    return UpdateCodes(form, g, None, v, *coded(form, n), NOISE, None, clip=1.5)
 
 
 def topk(n: int, seed: int) -> UpdateTopk:
@@ -38,7 +38,7 @@ def topk(n: int, seed: int) -> UpdateTopk:
 
 def step(n: int, form: Format, seed: int) -> AdamCodes:
     g, m, q, v = (draw("normal", n, seed + i) for i in range(4))
-    return AdamCodes(form, g, (m, q.square()), v, HOW, *coded(form, n), NOISE)
+    return AdamCodes(form, g, (m, q.square()), v, HOW, *coded(form, n), NOISE, 0.5)
 
 
 def tensors(segment: Any) -> list[torch.Tensor]:

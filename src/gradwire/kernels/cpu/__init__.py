@@ -25,11 +25,16 @@ from gradwire.kernels.cpu.codes import (
 )
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.cpu.hash_memory import hash_partition
-from gradwire.kernels.cpu.indices import decode_indices, encode_indices, write_entries
+from gradwire.kernels.cpu.indices import (
+    add_coded,
+    decode_indices,
+    encode_indices,
+    write_entries,
+)
 from gradwire.kernels.cpu.noise import dice, strata
 from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.cpu.schedule import ordered_step, record_step, simulate_step
-from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
+from gradwire.kernels.cpu.selection import fallbacks, reach, topk
 from gradwire.kernels.cpu.signs import largest
 from gradwire.kernels.cpu.sparse import (
     accumulate,

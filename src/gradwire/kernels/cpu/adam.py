@@ -36,7 +36,7 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
     for one in segments:
         if one.form.knows_late:
             adam(one.g, one.moments, one.v, one.how, status)
-            encode_codes(one.form, one.v, one.codes, one.scales, status, one.noise, None)
+            encode_codes(one.form, one.v, one.codes, one.scales, status, one.noise, one.clip)
             add_codes(one.form, one.v, one.codes, one.scales, -1.0)
 
 

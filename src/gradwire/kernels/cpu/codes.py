@@ -40,8 +40,8 @@ def encode_codes(
 
 
 def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    for form, x, codes, scales, noise in segments:
-        encode_codes(form, x, codes, scales, status, noise, None)
+    for form, x, codes, scales, noise, clip in segments:
+        encode_codes(form, x, codes, scales, status, noise, clip)
 
 
 def _one_scale(x: Tensor, clip: float | None) -> float:
@@ -59,7 +59,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     if late:
         update_topk(without_codes(late), status)
     for one in late:
-        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, None)
+        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, one.clip)
         add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 
 

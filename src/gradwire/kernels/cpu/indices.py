@@ -8,6 +8,7 @@ from torch import Tensor
 from gradwire.kernels.cpu.casts import cast
 from gradwire.kernels.cpu.sparse import add, first_violation
 from gradwire.kernels.index_codes import INDEX_CODES
+from gradwire.kernels.memory import scratch
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import WriteEntries
 from gradwire.kernels.tensors import pointer
@@ -45,3 +46,19 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> i
     return chosen.core.decode_indices(
         chosen.number, number, n, k, pointer(section), size, pointer(indices_out)
     )
+
+
+def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> bool:
+    k = values.numel()
+    if section.dtype == torch.int32:
+        places, well = section, first_violation(section, v.numel()) == k
+    else:
+        places = scratch("places 0", k, torch.int32, v.device)
+        well = decode_indices(section, v.numel(), code, places) == k
+    if well:
+        wide = values.contiguous()
+        if values.dtype != torch.float32:
+            wide = scratch("values", k, torch.float32, v.device)
+            cast(values.contiguous(), wide, None)
+        add(v, places, wide, factor)
+    return well

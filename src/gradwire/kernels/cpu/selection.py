@@ -1,11 +1,14 @@
 """Exact selections by the extension."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import Reach
 from gradwire.kernels.tensors import CODES, pointer
 from gradwire.kernels.values import Hint, Reaching, number_of
 
@@ -26,7 +29,17 @@ def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hin
     return found
 
 
-def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
+def reach(segments: Sequence[Reach], status: Tensor) -> list[Reaching]:
+    found = list[Reaching]()
+    for x, least in segments:
+        places, values = _reaching(x, least, status)
+        if len(segments) > 1:  # the next one writes where this one has
+            places, values = places.clone(), values.clone()
+        found.append(Reaching(places, values))
+    return found
+
+
+def _reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
     """Asks again where there are more than the thread's memory holds."""
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]

@@ -1,13 +1,14 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
 device      bits, recurrences; `noise`     formats     what a quantizer writes; and, coded alone:
-tables      segments, for one launch                   `signs`, `powers`, `ternary`
+tables      segments, for one launch                   `signs`, `powers`, `ternary`; `clips`
 launch      of what is compiled            codes       recurrences and Adam's step with codes;
 selection   the k largest, and `update`:               `adam_steps`: the latter alone
             `small`; `candidates`, `radix` payloads    what is known of them; their `sums`: of
 undo        an update, with what is `kept`             codes, `sparse`, `dense`; `held`: unless a
-lists       codes of places, read;                     status says no
+lists       codes of places, read;                     status says no; `trees`: in which order
             `entries`: written
+reached     what reaches a threshold
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
@@ -36,7 +37,14 @@ from gradwire.kernels.cuda.dense import (
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
 from gradwire.kernels.cuda.noise import dice
-from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
+from gradwire.kernels.cuda.reached import reach
+from gradwire.kernels.cuda.sparse import (
+    accumulate,
+    accumulate_coded,
+    add,
+    add_coded,
+    first_violation,
+)
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.undo import undo_topk
 from gradwire.kernels.cuda.update import topk, update_topk
@@ -59,7 +67,6 @@ from gradwire.kernels.torch import (
     nonzero_rows,
     ordered_step,
     place_stream,
-    reaching,
     record_step,
     scatter_stripes,
     search_options,
@@ -84,6 +91,7 @@ __all__ = [
     "adam_codes",
     "add",
     "add_cast",
+    "add_coded",
     "add_codes",
     "cast",
     "cast_many",
@@ -113,7 +121,7 @@ __all__ = [
     "nonzero_rows",
     "ordered_step",
     "place_stream",
-    "reaching",
+    "reach",
     "record_step",
     "scatter_stripes",
     "search_options",

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-import gradwire.kernels.torch as twins
 from gradwire.kernels.cuda.adam_steps import Step, stepped, steps
 from gradwire.kernels.cuda.columns import NONE
 from gradwire.kernels.cuda.device import (
@@ -308,10 +307,7 @@ def encode_codes(
     form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor, noise: Noise,
     clip: float | None,
 ) -> None:  # fmt: skip
-    if form is TERNARY and clip is not None:
-        twins.encode_codes(form, x, codes, scales, status, noise, clip)
-    else:
-        encode_many_codes([EncodeCodes(form, x, codes, scales, noise)], status)
+    encode_many_codes([EncodeCodes(form, x, codes, scales, noise, clip)], status)
 
 
 @on_its_device
@@ -366,7 +362,7 @@ def _kind(one: UpdateCodes) -> tuple[Format, torch.dtype, int]:
 
 
 def _of_what_waits(one: UpdateCodes) -> EncodeCodes:
-    return EncodeCodes(one.form, one.residual, one.codes, one.scales, one.noise)
+    return EncodeCodes(one.form, one.residual, one.codes, one.scales, one.noise, one.clip)
 
 
 def send(segments: Sequence[EncodeCodes], status: Tensor) -> None:
@@ -392,8 +388,7 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
         known = written(form)
         if known is None:
             steps([Step(one.g, one.moments, one.v, one.how) for one in own], status)
-            late = [EncodeCodes(form, one.v, one.codes, one.scales, one.noise) for one in own]
-            send(late, status)
+            send([EncodeCodes(form, one.v, *one[5:]) for one in own], status)
         else:
             encode_all(_of_adam(columns_of(own)), known, ADAM.value, form.most_scale, status)
 

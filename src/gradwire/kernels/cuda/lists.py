@@ -292,6 +292,13 @@ def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
 @on_its_device
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:
     """The host waits for the device."""
+    k = indices_out.numel()
+    first, more = decode(section, n, code, indices_out)[0].tolist()
+    return k + 1 if first == k and more else int(first)
+
+
+def decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> Tensor:
+    """(1, 2) int32 there: the first entry that is wrong, or k; whether more than zeros follow."""
     section, k = whole_words(section), indices_out.numel()
     if code == "int32":
         indices_out.copy_(section.view(torch.int32))
@@ -300,8 +307,7 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> i
     rows, found, bad = tables_on(section.device, reading.rows, reading.found, [[0]])
     found = found.view(torch.int32)
     read(reading, rows, found, bad.view(torch.int32))
-    first, more = found[0].tolist()
-    return k + 1 if first == k and more else int(first)
+    return found
 
 
 def whole_words(section: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ its row. Of formats whose blocks are coded by themselves, when waited for: `code
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -14,9 +15,9 @@ from torch import Tensor
 from gradwire.kernels.cuda.tables import Columns, addresses, blocks_on, columns_of, rows_on
 from gradwire.kernels.segments import EncodeCodes
 
-X, N, CODES, VALUES, PROGRAM, DICE1, DICE2, DICE3 = (tl.constexpr(i) for i in range(8))
-ENCODED = tl.constexpr(8)
-"""Columns of what is encoded. PROGRAM: the number of its first one."""
+X, N, CODES, VALUES, PROGRAM, DICE1, DICE2, DICE3, CLIP = (tl.constexpr(i) for i in range(9))
+ENCODED = tl.constexpr(9)
+"""Columns of what is encoded. PROGRAM: the number of its first one. CLIP: the bits of fp64."""
 OUT, BY, FIRST, COUNT, MOST, SCALES = (tl.constexpr(i) for i in (0, 2, 3, 4, 5, 6))
 WIDTH = tl.constexpr(7)
 """Columns of a sum: its payloads are COUNT rows of theirs, from FIRST on, with so many SCALES
@@ -28,9 +29,10 @@ def encoded(segments: Sequence[EncodeCodes], span: int) -> tuple[Tensor, Tensor]
     every, device = columns_of(segments), segments[0].codes.device
     sizes = tuple(map(Tensor.numel, every.x))
     programs = accumulate((max(1, -(-n // span)) for n in sizes), initial=0)
+    clips = [clip or 0.0 for clip in every.clip]
     rows = Columns(
         len(sizes), addresses(every.x), sizes, addresses(every.codes), addresses(every.scales),
-        tuple(programs)[:-1], *zip(*every.noise),
+        tuple(programs)[:-1], *zip(*every.noise), array("q", array("d", clips).tobytes()),
     )  # fmt: skip
     return rows_on(device, rows), blocks_on(device, sizes, span)
 

@@ -43,25 +43,21 @@ from gradwire.kernels.cuda.payloads import (
 )
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import aligned, grouped
+from gradwire.kernels.cuda.trees import (
+    BLOCK,
+    CHUNK,
+    LANES,
+    ROWS,
+    TOGETHER,
+    folded,
+    levels_of,
+    paired,
+)
 from gradwire.kernels.segments import EncodeCodes
 from gradwire.kernels.values import SILENCE
 
-BLOCK = tl.constexpr(4096)
-"""Elements whose sum is taken in fp32, by 64 lanes."""
-ROWS, LANES = tl.constexpr(64), tl.constexpr(64)
-TOGETHER = 8
-"""Blocks of a program."""
-CHUNK = 4096
 TILE = 2048
 """Elements of a program that adds up."""
-
-
-@triton.jit
-def paired(x, N: tl.constexpr, LEVELS: tl.constexpr):
-    """The sum of N = 2**LEVELS numbers, neighbours pairwise, level by level: (1,)."""
-    for level in tl.static_range(LEVELS):
-        x = tl.sum(tl.reshape(x, [N >> (level + 1), 2]), 1)
-    return x
 
 
 @triton.jit
@@ -126,26 +122,13 @@ def stand_for(
     rows, sums, number_of, status, of: tl.constexpr, SPAN: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """What a segment's bits stand for, by the sums of its programs, each of SPAN elements:
-    neighbours pairwise, so many levels at once as a chunk of 2**LEVELS has. One program each."""
+    """What a segment's bits stand for, by the sums of its programs. One program each."""
     row = rows + tl.program_id(0) * ENCODED
     n = tl.load(row + N).to(tl.int32)
     sums += tl.load(row + PROGRAM)
-    left = tl.maximum(tl.cdiv(n, SPAN), 1)
-    while left > 1:
-        for begin in range(0, left, CHUNK):  # what a sum is written over, it is of, or an earlier
-            at, on = begin + tl.arange(0, CHUNK), begin + tl.arange(0, CHUNK) < left
-            x = tl.load(sums + at, mask=on, other=0.0)
-            y = tl.load(sums + number_of + at, mask=on, other=0.0)
-            z = tl.load(sums + 2 * number_of + at, mask=on, other=0.0)
-            to = sums + begin // CHUNK + tl.arange(0, 1)
-            tl.store(to, paired(x, CHUNK, LEVELS))
-            tl.store(to + number_of, paired(y, CHUNK, LEVELS))
-            tl.store(to + 2 * number_of, paired(z, CHUNK, LEVELS))
-        tl.debug_barrier()
-        left = (left + CHUNK - 1) // CHUNK
-    below, above = tl.load(sums), tl.load(sums + number_of)
-    many = tl.load(sums + 2 * number_of)
+    below = folded(sums, n, SPAN, CHUNK, LEVELS)
+    above = folded(sums + number_of, n, SPAN, CHUNK, LEVELS)
+    many = folded(sums + 2 * number_of, n, SPAN, CHUNK, LEVELS)
     good = above - below < float("inf")
     if not good:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
@@ -205,15 +188,10 @@ def _pack(segments: Sequence[EncodeCodes], throws: bool, status: Tensor) -> None
     sums = torch.empty((3, programs), dtype=torch.float64, device=x.device)
     launch(pack, (programs,),
         table, blocks, sums, dtype=TYPES[x.dtype], throws=throws, R=TOGETHER,
-        LEVELS=_levels(TOGETHER), aligned=all(aligned(one.x) for one in segments), num_warps=4,
+        LEVELS=levels_of(TOGETHER), aligned=all(aligned(one.x) for one in segments), num_warps=4,
         enable_fp_fusion=False,
     )  # fmt: skip
     launch(stand_for, (len(segments),),
         table, sums, programs, status, of=form.in_all, SPAN=span, CHUNK=CHUNK,
-        LEVELS=_levels(CHUNK), num_warps=8,
+        LEVELS=levels_of(CHUNK), num_warps=8,
     )  # fmt: skip
-
-
-def _levels(numbers: int) -> int:
-    """Of a tree over so many, a power of two."""
-    return numbers.bit_length() - 1

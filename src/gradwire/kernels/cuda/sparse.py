@@ -33,7 +33,7 @@ from gradwire.kernels.cuda.device import (
 )
 from gradwire.kernels.cuda.held import hold_back, tell
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.lists import Listed, reading_of, whole_words
+from gradwire.kernels.cuda.lists import Listed, decode, reading_of, whole_words
 from gradwire.kernels.cuda.lists import read as read_lists
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
@@ -203,11 +203,13 @@ def add_lists(
 
 
 @triton.jit
-def add_list(v, places, values, k, factor, BLOCK: tl.constexpr):
+def add_list(v, n, places, values, k, factor, BLOCK: tl.constexpr):
+    """Nothing where a place is none, as nobody has looked at those that this rank wrote."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i = tl.load(places + j, mask=j < k, other=0)
-    x = tl.load(values + j, mask=j < k, other=0.0)
-    tl.store(v + i, tl.load(v + i, mask=j < k, other=0.0) + x * factor, mask=j < k)
+    i = tl.load(places + j, mask=j < k, other=-1)
+    on = (i >= 0) & (i < n)
+    x = widened(tl.load(values + j, mask=j < k, other=0.0))
+    tl.store(v + i, tl.load(v + i, mask=on, other=0.0) + x * factor, mask=on)
 
 
 @on_its_device
@@ -449,6 +451,17 @@ def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
     k = indices.numel()
     if k:
         launch(
-            add_list, (-(-k // CHUNK),), v, indices.contiguous(), values, k, float(factor),
-            BLOCK=CHUNK, enable_fp_fusion=False,
+            add_list, (-(-k // CHUNK),), v, v.numel(), indices.contiguous(), values.contiguous(),
+            k, float(factor), BLOCK=CHUNK, enable_fp_fusion=False,
         )  # fmt: skip
+
+
+@on_its_device
+def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> bool:
+    """The host does not wait, so nobody is told of a code that is none."""
+    places = section
+    if section.dtype != torch.int32:
+        places = torch.empty(values.numel(), dtype=torch.int32, device=v.device)
+        decode(section, v.numel(), code, places)
+    add(v, places, values, factor)
+    return True

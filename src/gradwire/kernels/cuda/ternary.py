@@ -1,6 +1,7 @@
 """Ternary digits: of the largest magnitude, by dice, five to a byte; and their sums.
 
-    begin_at_zero ──► top_of_all ──► pack_digits
+    begin_at_zero ──► top_of_all ────────► pack_digits
+                   └► `clips` ─────────┘       where what is far from zero is cut
 
 Bytes for each element: 8 and 1/5 to encode; 4 and n/5 for a sum of n payloads. Part p of a block
 is digit p of every byte; in a whole one 32 bytes hold 0, 16, 1, 17, ….
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.kernels.cuda import clips
 from gradwire.kernels.cuda.device import (
     address,
     block_of,
@@ -45,7 +47,7 @@ from gradwire.kernels.cuda.payloads import (
     quotient,
 )
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import aligned, blocks_on
+from gradwire.kernels.cuda.tables import aligned, blocks_on, grouped
 from gradwire.kernels.formats import LEAST_SCALED, TERNARY
 from gradwire.kernels.segments import EncodeCodes
 
@@ -152,13 +154,19 @@ def add_digits_up(
 
 def pack_ternary(segments: Sequence[EncodeCodes], status: Tensor) -> None:
     """What `encode_codes` does of them; of one dtype, contiguous."""
-    dtype = TYPES[segments[0].x.dtype]
-    table, blocks = encoded(segments, TILE)
-    launch(begin_at_zero, (len(segments),), table)
-    launch(top_of_all, (blocks.shape[0],),
-        table, blocks, status, dtype=dtype, TILE=TILE, num_warps=8,
-        aligned=all(aligned(one.x) for one in segments),
-    )  # fmt: skip
+    for cuts, own in grouped(segments, lambda one: one.clip is not None):
+        _pack(own, cuts, status)
+
+
+def _pack(segments: Sequence[EncodeCodes], cuts: bool, status: Tensor) -> None:
+    dtype, number_of = TYPES[segments[0].x.dtype], len(segments)
+    of = {"dtype": dtype, "aligned": all(aligned(one.x) for one in segments)}
+    table, blocks = encoded(segments, clips.span() if cuts else TILE)
+    launch(begin_at_zero, (number_of,), table)
+    if cuts:
+        clips.cut_scales(table, number_of, blocks, status, of)
+    else:
+        launch(top_of_all, blocks.shape[:1], table, blocks, status, **of, TILE=TILE, num_warps=8)
     sizes = tuple(one.x.numel() for one in segments)
     blocks = blocks_on(status.device, sizes, TOGETHER * BLOCK.value)
     launch(pack_digits, (blocks.shape[0],),

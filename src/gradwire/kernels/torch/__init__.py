@@ -33,6 +33,7 @@ from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_sh
 from gradwire.kernels.torch.hash_memory import hash_partition
 from gradwire.kernels.torch.indices import (
     accumulate_coded,
+    add_coded,
     decode_indices,
     encode_indices,
     write_entries,
@@ -41,7 +42,7 @@ from gradwire.kernels.torch.noise import dice, strata
 from gradwire.kernels.torch.queues import ordered_step
 from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.torch.schedule import record_step, simulate_step
-from gradwire.kernels.torch.selection import fallbacks, reaching, topk
+from gradwire.kernels.torch.selection import fallbacks, reach, topk
 from gradwire.kernels.torch.signs import largest
 from gradwire.kernels.torch.sparse import (
     accumulate,

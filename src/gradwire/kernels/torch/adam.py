@@ -47,7 +47,7 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
 
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
     """One after the other."""
-    for form, g, moments, v, how, codes, scales, noise in segments:
+    for form, g, moments, v, how, codes, scales, noise, clip in segments:
         adam(g, moments, v, how, status)
-        encode_codes(form, v, codes, scales, status, noise)
+        encode_codes(form, v, codes, scales, status, noise, clip)
         add_codes(form, v, codes, scales, -1.0)

@@ -51,8 +51,8 @@ def encode_codes(
 
 
 def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    for form, x, codes, scales, noise in segments:
-        encode_codes(form, x, codes, scales, status, noise)
+    for form, x, codes, scales, noise, clip in segments:
+        encode_codes(form, x, codes, scales, status, noise, clip)
 
 
 def _one_scale(x: Tensor, clip: float | None) -> Tensor:
@@ -69,7 +69,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     """One after the other."""
     for one in segments:
         update_topk(without_codes([one]), status)
-        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise)
+        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, one.clip)
         add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradwire.kernels.held import held_by
 from gradwire.kernels.index_codes import GAP_BYTES, escape_of, low_width, whole_bytes
 from gradwire.kernels.segments import SumCoded, WriteEntries
-from gradwire.kernels.torch.sparse import accumulate, first_violation
+from gradwire.kernels.torch.sparse import accumulate, add, first_violation
 
 
 def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
@@ -135,6 +135,15 @@ def _read_gaps(section: Tensor, code: str, k: int) -> tuple[Tensor, bool]:
     places = names.nonzero().flatten()[:k]
     used = int(places[-1]) + 1 if places.numel() else 0
     return after[places] - 1, not bool(words[used:].any())
+
+
+def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> bool:
+    places = torch.empty(values.numel(), dtype=torch.int32, device=v.device)
+    given = section.contiguous().view(torch.uint8)
+    if decode_indices(given, v.numel(), code, places) != values.numel():
+        return False
+    add(v, places, values.float(), factor)
+    return True
 
 
 def _accumulate_coded(segments: Sequence[SumCoded]) -> int:

@@ -1,8 +1,11 @@
 """Exact selections in torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from gradwire.kernels.segments import Reach
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.values import Hint, Reaching
 
@@ -18,6 +21,10 @@ def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
     places = ((x.abs() >= least) & finite).nonzero().flatten()
     raise_unless(finite.all(), status)
     return Reaching(places.int(), x[places])
+
+
+def reach(segments: Sequence[Reach], status: Tensor) -> list[Reaching]:
+    return [reaching(x, least, status) for x, least in segments]
 
 
 def topk(

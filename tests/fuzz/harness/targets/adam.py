@@ -43,7 +43,7 @@ def _codes_of_adam(draw: Draw) -> dict[str, object]:
     form, step = draw.one(FORMATS), _step(draw)
     g = step["g"]
     assert isinstance(g, torch.Tensor)
-    own = {"noise": _noise(draw), "status": status()}
+    own = {"noise": _noise(draw), "status": status(), "clip": draw.one((None, 0.3))}
     return {"form": form, **step, **_rooms(draw, form, g.numel()), **own}
 
 

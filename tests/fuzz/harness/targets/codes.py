@@ -48,7 +48,7 @@ def many(draw: Draw, kind: type, one: Callable[[Draw], dict[str, object]]) -> di
 def _encode_one(draw: Draw) -> dict[str, object]:
     form, n = draw.one(FORMATS), draw.size()
     return {"form": form, "x": draw.floats(n), **_rooms(draw, form, n), "noise": _noise(draw),
-            "status": status()}  # fmt: skip
+            "clip": draw.one((None, 0.3, 2.5)), "status": status()}  # fmt: skip
 
 
 @target(codes.encode_many_codes, same=all_unless_raised)
@@ -72,7 +72,7 @@ def _update_code(draw: Draw) -> dict[str, object]:
     return {
         "form": form, "gradient": draw.floats(n), "velocity": velocity,
         "residual": draw.floats(n, torch.float32), **_rooms(draw, form, n),
-        "noise": _noise(draw), "status": status(), **how,
+        "noise": _noise(draw), "status": status(), "clip": draw.one((None, 2.5)), **how,
     }  # fmt: skip
 
 

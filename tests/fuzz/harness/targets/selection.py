@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels import Journal, selection, undo, update
-from gradwire.kernels.segments import UndoTopk, UpdateTopk
+from gradwire.kernels.segments import Reach, UndoTopk, UpdateTopk
 from harness.draws import Draw, Made
 from harness.targets._register import all_unless_raised, status, target
 from harness.targets.codes import many, recurrence
@@ -34,6 +34,15 @@ def _topk(draw: Draw) -> dict[str, object]:
 def _reaching(draw: Draw) -> dict[str, object]:
     least = draw.one((1.0, 0.1, 2.5, 1e-40, 1e30))
     return {"x": draw.floats(draw.size()), "least": least, "status": status()}
+
+
+@target(selection.reach)
+def _reach(draw: Draw) -> dict[str, object]:
+    made = [
+        Made(Reach, {"x": draw.floats(draw.size()), "least": draw.one((1.0, 0.1, 1e-40))})
+        for _ in range(draw.whole(0, 3))
+    ]
+    return {"segments": made, "status": status()}
 
 
 @target(selection.fallbacks, weight=1, same=None)

@@ -229,6 +229,18 @@ def _accumulate_coded(draw: Draw) -> dict[str, object]:
     return {"segments": segments}
 
 
+@target(coded.add_coded, weight=4)
+def _add_coded(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    places, code = draw.places(draw.part(n), n), _code(draw, n)
+    section = places if code == "int32" and draw.chance(0.5) else _section(draw, n, places, code)
+    values = draw.floats(places.numel())
+    return {
+        "v": draw.floats(n, torch.float32), "section": section, "code": code, "values": values,
+        "factor": draw.one((1.0, -1.0, 0.5)),
+    }  # fmt: skip
+
+
 @target(coded.decoded_places)
 def _decoded_places(draw: Draw) -> dict[str, object]:
     n, places = _list(draw)

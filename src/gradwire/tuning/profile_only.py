@@ -19,6 +19,7 @@ from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
+from gradwire.tuning.agree import from_first
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
@@ -60,18 +61,22 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         ) from error
     session = handle._session
 
+    def wanted_here() -> str:
+        return json.dumps(list(strategies or usual_strategies(session)))
+
     def life(steps: OnSteps) -> Life:
         yield from for_steps(WARM_UP)
         recorder = Recorder(module, session, SAMPLED)
         yield from for_steps(WATCHED)
         recorder.close()
-        say = _say if session.rank == 0 else lambda line: None
-        profile = measure(session, recorder, strategies or usual_strategies(session), say)
+        say = _say if session.circle.rank == 0 else lambda line: None
+        texts = json.loads(from_first(session.circle, wanted_here))
+        profile = measure(session, recorder, texts, say)
         profile = _thorough(profile, session, samples_of(session, recorder), say)
-        if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
+        is_first = session.circle.rank == 0
+        if is_first or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
-        if session.rank == 0:
-            _say(f"saved {path}")
+        say(f"saved {path}")
         steps.close()
         handle.detach()
         sys.exit(0)
@@ -87,8 +92,9 @@ def _thorough(
     with the errors that strategies make of this job's gradients."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
-    moves = measure_moves(session.performers[0], session.machines, 4 * largest)
-    probe = Probe(session.performers[0], session.machines)
+    lane, machines = session.performers[0], session.machines
+    moves = measure_moves(lane, machines, 4 * largest, session.circle)
+    probe = Probe(lane, machines)
     compressors, strategies = {}, {}
     for text, cost in profile.strategies.items():
         left = text.partition(" |")[0]

@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -83,15 +84,24 @@ def settled(strategy: str) -> tuple[Any, ...]:
     """What was found, what this rank has of it, and what its parts have become."""
     model, asked = sharded(), set[int]()
     handle, optimizer, perform = tuned(model), sgd(model), Performer.perform
+    adoptions, adopt = list[Plan](), handle._session.adopt
 
     def seen(performer: Performer, move: Any, label: str) -> Any:
         if label in ("what ranks measured", "what rank 0 found"):
             asked.add(performer.world)
         return perform(performer, move, label)
 
-    with won_by(strategy, races=True), patch.object(Performer, "perform", seen):
+    def adopted(plan: Plan) -> None:
+        adoptions.append(plan)
+        adopt(plan)
+
+    with (
+        won_by(strategy, races=True), patch.object(Performer, "perform", seen),
+        patch.object(handle._session, "adopt", adopted),
+    ):  # fmt: skip
         steps = train_until(model, optimizer, lambda: handle.tuner.is_settled)
     assert asked == {4}, "all ranks are asked, whatever is measured and decided"
+    assert all(a != b for a, b in pairwise(adoptions)), "a plan in force is not adopted again"
     for step in range(3):
         optimizer.zero_grad()
         loss_of(model, step).backward()

@@ -31,6 +31,7 @@ from gradwire.errors import PeerError, PlanError, UsageError
 from gradwire.planner.profile import Profile
 from gradwire.runtime.torch_dist import Performer
 from gradwire.training import guard
+from gradwire.training.integrations import torchtitan
 from gradwire.training.trainable import shard_of
 from gradwire.tuning import auto
 from gradwire.tuning.probe import Probe
@@ -406,6 +407,32 @@ def test_plans_that_keep_moments_are_found_for_shards(four: Ranks) -> None:
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert {x[:3] for x in found} == {(True, "none+adam | allreduce", "lloyd(2)+adam | allgather")}
+
+
+@brief()
+def as_in_torchtitan() -> tuple[Any, ...]:
+    """Micro-batches, of which the last one's backward is the step that the tuner sees."""
+    model = sharded()
+    options: Any = {"strategies": STRATEGIES, "timeout_seconds": 30.0}
+    handle: Any = torchtitan.attach(model, "auto", mesh()["replicate"], **options)
+    optimizer, steps = sgd(model), 0
+    with won_by(TOPK):
+        while not handle.tuner.is_settled and steps < PATIENCE:
+            optimizer.zero_grad()
+            for i in range(2):
+                with torchtitan.micro_batch(handle, i, 2):
+                    loss_of(model, 2 * steps + i).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            steps += 1
+    exchanged = handle._session.step
+    handle.detach()
+    return steps < PATIENCE, exchanged - steps, str(handle.plan.main_strategy)
+
+
+@pytest.mark.full
+def test_micro_batches_of_a_mesh(four: Ranks) -> None:
+    assert four.run(as_in_torchtitan) == [(True, 0, TOPK)] * 4
 
 
 JOB = """

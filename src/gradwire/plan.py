@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -153,6 +153,25 @@ class Plan:
                 f"{'; '.join(facts)}. Make a new plan for this model."
             )
 
+    def of_parts(self, parameters: Sequence[Parameter], everywhere: Collection[str]) -> Plan:
+        """The same buckets and strategies, of the parts that a rank keeps of a sharded model.
+
+        parameters: its parts. everywhere: names of all that are sharded; what it keeps nothing of
+        is left out. A part differs in one dimension at most; what is no part of the parameter that
+        was planned for stays as it is, and `check` names it.
+        """
+        own = by_name(parameters)
+        elsewhere = set(everywhere).difference(own)
+        pairs = [
+            (Bucket(found), strategy)
+            for bucket, strategy in zip(self.buckets, self.strategies)
+            if (found := tuple(
+                _part(p, own.get(p.name)) for p in bucket.parameters if p.name not in elsewhere
+            ))
+        ]  # fmt: skip
+        buckets, strategies = zip(*pairs) if pairs else ((), ())
+        return Plan(tuple(buckets), tuple(strategies), self.lanes, self.prediction)
+
     def digest(self) -> int:
         """63 bits that differ between different plans."""
         return digest(FORMAT, self.buckets, [str(s.expand()) for s in self.strategies], self.lanes)
@@ -235,6 +254,15 @@ def takes(strategy: Strategy, dtype: str) -> bool:
     selects, remembers and codes does so in fp32."""
     whole = strategy.feedback is None and strategy.compressor.claims(1, dtype).lossless
     return dtype != "float64" or (whole and strategy.collective.takes_float64)
+
+
+def _part(planned: Parameter, own: Parameter | None) -> Parameter:
+    """The rank's own, if both are parts of one parameter."""
+    if own is None or len(own.shape) != len(planned.shape):
+        return planned
+    same_kind = (own.dtype, own.sparse) == (planned.dtype, planned.sparse)
+    differing = sum(a != b for a, b in zip(own.shape, planned.shape))
+    return own if same_kind and differing <= 1 else planned
 
 
 def _bucket(strategy: Strategy, parameters: list[Parameter]) -> tuple[Bucket, Strategy]:

@@ -13,8 +13,6 @@ import torch
 from ranks import Ranks
 from small import attached, loss_of, raised, small
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -218,21 +216,6 @@ def test_what_muon_sends_of_a_matrix_is_watched_from_its_first_step(two: Ranks) 
     for ((elements, matrices),) in two.run(of_matrices, "none+muon | allgather", "ours", 10):
         assert elements < guard.LIMIT
         assert 0 < matrices < guard.LIMIT_OF_MATRICES
-
-
-def sharded() -> str:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = nn.Linear(8, 8)
-    fully_shard(model, mesh=mesh["shard"])
-    group = mesh["replicate"].get_group()
-    return raised(
-        lambda: gradwire.attach(model, "bf16 | allreduce", process_group=group, guard=True)
-    )
-
-
-def test_shards_are_not_watched(four: Ranks) -> None:
-    for said in four.run(sharded):
-        assert "the guard watches models that are whole" in said
 
 
 def by_local_steps() -> str:

@@ -749,7 +749,15 @@ def refused() -> None:
         (model, {"process_group": mesh()["shard"].get_group()}, "the same shards"),
         (model, {"process_group": replicas(), "clip_norm": 1.0}, "clip_grad_norm_"),
         (ignoring, {"process_group": replicas()}, "'head.weight' is not"),
-        (model, {"process_group": replicas(), "plan": "auto"}, "Attach a strategy"),
+        (whole, {"process_group": replicas(), "plan": "auto"}, "densely"),
+        (model, {"plan": "auto"}, "process_group=mesh['replicate']"),
+        (model, {"process_group": replicas(), "plan": "auto", "clip_norm": 1.0}, "clip_grad"),
+    ]
+    table = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 4))
+    fully_shard(table, mesh=mesh()["shard"])
+    wrong += [
+        (table, {"process_group": replicas()}, "those of '0' are rows"),
+        (table, {"process_group": replicas(), "plan": "auto"}, "sparse=False"),
     ]
     for module, options, part in wrong:
         text = raised(lambda m=module, o=options: gradwire.attach(m, **{"plan": TOPK, **o}))

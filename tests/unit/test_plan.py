@@ -327,3 +327,24 @@ def test_sparse_gradients_have_no_dense_company() -> None:
     dense = [Parameter(p.name, p.shape, p.dtype) for p in TABLES]
     with pytest.raises(PlanError, match=r"left sparse float32\[9, 4\] \(the model has float32\["):
         Plan.make(TABLES, SPARSE).check(dense)
+
+
+def test_a_plan_is_taken_with_a_rank_s_own_parts() -> None:
+    whole = [Parameter("a", (11, 6)), Parameter("b", (1,)), Parameter("c", (4, 6))]
+    plan = Plan.make(whole, "bf16 | allreduce", buckets=[["b"], ["a", "c"]], lanes=2)
+    assert plan.of_parts(whole, {"a", "b", "c"}) == plan
+    mine = [Parameter("a", (5, 6)), Parameter("c", (4, 3))]
+    found = plan.of_parts(mine, {"a", "b", "c"})
+    assert [bucket.parameters for bucket in found.buckets] == [tuple(mine)]
+    assert (found.strategies, found.lanes) == (plan.strategies[:1], 2)
+    found.check(mine)
+    assert plan.of_parts([], {"a", "b", "c"}).buckets == ()
+    for wrong in (
+        Parameter("a", (5, 5)),
+        Parameter("a", (30,)),
+        Parameter("a", (5, 6), "float16"),
+    ):
+        with pytest.raises(PlanError, match="different: a float32"):
+            plan.of_parts([wrong, mine[1]], {"a", "b", "c"}).check([wrong, mine[1]])
+    with pytest.raises(PlanError, match="only in the plan: b"):
+        plan.of_parts(mine, {"a", "c"}).check(mine)  # this model has no b anywhere

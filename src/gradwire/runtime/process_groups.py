@@ -34,14 +34,15 @@ def attaching() -> Iterator[None]:
 
 def make_group(
     parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU,
-    ranks: Sequence[int] | None = None, by_host: bool = False,
+    ranks: Sequence[int] | None = None, by_host: bool = False, alone: bool = False,
 ) -> dist.ProcessGroup:  # fmt: skip
     """A group of the same ranks, or of these of them, and backend, for one lane. Collective: all
     ranks of the parent must call.
 
-    by_host: what lies in the host's memory is carried, too, by Gloo if the parent does not.
-    torch names a group of some of the world's ranks by how many groups each of them is in: for
-    these it must be equally many, or the call times out.
+    alone: those that are not in it do not call. by_host: what lies in the host's memory is
+    carried, too, by Gloo if the parent does not. torch names a group of some of the world's ranks
+    by how many groups each of them is in: for these it must be equally many, or the call times
+    out.
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
@@ -49,12 +50,13 @@ def make_group(
     if by_host and not backend_of(parent, CPU):
         backend = f"cpu:gloo,{device.type}:{backend_of(parent, device)}"
     own = range(len(everybody)) if ranks is None else ranks
+    calling = len(own) if alone else len(everybody)
     with attaching():
         group: dist.ProcessGroup = dist.new_group(
             [everybody[r] for r in own],
             timeout=timedelta(seconds=timeout_seconds),
             backend=backend,
-            use_local_synchronization=len(everybody) < dist.get_world_size(),
+            use_local_synchronization=calling < dist.get_world_size(),
         )
         if dist.get_rank(parent) in own:
             wait_for_all(group, device)

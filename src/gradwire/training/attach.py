@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -230,7 +230,8 @@ class Handle:
         """Go on by another plan, between two steps. Collective.
 
         What waits in residuals goes into those of the new plan, or is added to the next gradients.
-        A plan has at most as many lanes as there were when attached; more are not used.
+        A plan has at most as many lanes as there were when attached; more are not used. Of a
+        sharded model it may be another rank's: this one goes by it with its own parts.
 
         Raises:
             PlanError: it does not fit the model, differs between ranks, asks for machines where
@@ -239,11 +240,37 @@ class Handle:
         """
         self._check_between_steps()
         session = self._session
-        described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
-        same_plan(group, session.device, "adopt", lambda: _fitting(plan, described, session))
-        session.adopt(plan)
+        fitting = same_plan(group, session.device, "adopt", lambda: self._fitting(plan))
+        session.adopt(fitting)
         self._view.hook()
+
+    def as_here(self, plan: Plan) -> Plan:
+        """A plan as this rank goes by it: of its own parts, where fully_shard has sharded the
+        model and the plan is another rank's. Not collective."""
+        frontend = self._frontend
+        return frontend.part_of(plan) if isinstance(frontend, FsdpFrontend) else plan
+
+    def _fitting(self, plan: Plan) -> Plan:
+        """The same, if this session can go on by it."""
+        session = self._session
+        if not isinstance(plan, Plan):
+            raise UsageError(
+                f"a model adopts a Plan; got {plan!r}. Make one with Plan.make or load."
+            )
+        plan = self.as_here(plan)
+        plan.check([p for bucket in session.plan.buckets for p in bucket.parameters])
+        asked = {s.collective.per_node for s in plan.strategies} - {None}
+        if asked - {session.per_node}:
+            raise PlanError(
+                "a plan that sums inside machines is attached as one, so that their groups exist; "
+                f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach "
+                "it."
+            )
+        group = session.performers[0].group
+        check_carried(zip(plan.buckets, plan.strategies), group, session.device)
+        session.ledger.check_next(plan)
+        return plan
 
     def detach(self) -> None:
         """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
@@ -281,18 +308,18 @@ def attach_plan(
     exclude: Sequence[str | type[nn.Module]] = (), lanes: int | None = None,
     clip_norm: float | None = None, clip_overlap: bool = False,
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
-    timeout_seconds: float = 300.0, wants_machines: bool = False,
-    planes: Pins | str | Path | None = None, optimizer: object = None, strict: bool = False,
-    guard: bool = False, kind: type[Handle] = Handle,
+    timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
+    optimizer: object = None, strict: bool = False, guard: bool = False,
+    kind: type[Handle] = Handle, wants_machines: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
     Arguments, result and errors are those of `gradwire.attach`, which adds plan="auto"; but for
 
     Args:
+        kind: of the handle.
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
-        kind: of the handle.
     """
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
     settings = Settings(
@@ -303,7 +330,8 @@ def attach_plan(
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
         process_group = ddp.process_group
-    if ddp is None and is_sharded(module):
+    sharded = ddp is None and is_sharded(module)
+    if sharded:
         parameters = sharded_parameters(module, process_group, clip_norm)
     else:
         parameters = trainable(module)
@@ -320,6 +348,7 @@ def attach_plan(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
                 others=others(module, optimizer),
+                everywhere=trainable(module) if sharded else (),
             ),
         )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)
@@ -393,29 +422,14 @@ def _in_short(plan: Plan) -> str:
     )
 
 
-def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> Plan:
-    """The plan, if this session can go on by it."""
-    if not isinstance(plan, Plan):
-        raise UsageError(f"a model adopts a Plan; got {plan!r}. Make one with Plan.make or load.")
-    plan.check(parameters)
-    asked = {s.collective.per_node for s in plan.strategies} - {None}
-    if asked - {session.per_node}:
-        raise PlanError(
-            "a plan that sums inside machines is attached as one, so that their groups exist; "
-            f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
-        )
-    check_carried(zip(plan.buckets, plan.strategies), session.performers[0].group, session.device)
-    session.ledger.check_next(plan)
-    return plan
-
-
 def _resolve(
     asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], settings: Settings,
-    group: dist.ProcessGroup, *, dense: Sequence[str], **grouping: Any,
+    group: dist.ProcessGroup, *, dense: Sequence[str], everywhere: Collection[str],
+    **grouping: Any,
 ) -> Plan:  # fmt: skip
-    """The plan that is asked for; grouping: as of `Plan.make`. PlanError where it does not fit,
-    UsageError where a strict one is unsound."""
-    plan = _asked(asked, parameters, dense, grouping)
+    """The plan that is asked for; grouping: as of `Plan.make`; everywhere: as of `Plan.of_parts`.
+    PlanError where it does not fit, UsageError where a strict one is unsound."""
+    plan = _asked(asked, parameters, dense, everywhere, grouping)
     if settings.warmup is not None:
         for density in settings.warmup.densities:
             at_density(plan, density, group.size())
@@ -429,7 +443,7 @@ def _resolve(
 
 def _asked(
     asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], dense: Sequence[str],
-    grouping: Mapping[str, Any],
+    everywhere: Collection[str], grouping: Mapping[str, Any],
 ) -> Plan:  # fmt: skip
     if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
         asked = Path(asked)
@@ -441,6 +455,8 @@ def _asked(
                 "a plan says itself how each parameter travels; exclude was given, too, for "
                 f"{', '.join(dense[:5])}. Leave it out, or attach a strategy."
             )
+        if everywhere:
+            asked = asked.of_parts(parameters, everywhere)
         asked.check(parameters)
         return asked
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked

@@ -40,21 +40,16 @@ def check_ready(
         raise UsageError(
             "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
         )
-    if settings.guard and is_sharded(module):
-        raise UsageError(
-            "the guard watches models that are whole; this one is sharded by fully_shard. Leave "
-            "guard out."
-        )
     limit, norm = settings.timeout_seconds, settings.clip_norm
     for name, value in {"timeout_seconds": limit, "lanes": lanes, "clip_norm": norm}.items():
         fits = isinstance(value, int | float) and value > 0
         if value is not None and not fits:
             raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
-    _check_group(process_group)
+    check_group(process_group)
 
 
-def _check_group(group: Any) -> None:
-    """What new_group returns to the ranks that are not in it is no group."""
+def check_group(group: Any) -> None:
+    """UsageError unless this rank is in it: what new_group returns to others is no group."""
     if group is None or isinstance(group, dist.ProcessGroup):
         if dist.get_rank(group) >= 0:
             return

@@ -6,15 +6,16 @@
     replica 1    rank 2  ═════ rank 3      ┊   mesh["replicate"]: slow, by the plan
 
 What is exchanged are shards: of each parameter the part that this rank keeps. The ranks of a
-replicate group keep the same parts; each such group agrees on a plan of its own.
+replicate group keep the same parts; each such group agrees on a plan of its own, or all do by
+which strategies and groups of names, where one is found.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,13 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
+from gradwire.plan import Plan
+from gradwire.runtime.process_groups import attaching, make_group
+from gradwire.runtime.torch_dist import Performer
+from gradwire.training.attachable import device_of
 from gradwire.training.module import ModuleFrontend, after_last_words
 from gradwire.training.session import Session
-from gradwire.training.trainable import is_shard, shard_of, sharded_parts, trainable
+from gradwire.training.trainable import is_shard, resharded, shard_of, trainable
 
 
 class FsdpFrontend(ModuleFrontend):
@@ -49,7 +54,7 @@ class FsdpFrontend(ModuleFrontend):
         self, session: Session, module: nn.Module, group: dist.ProcessGroup | None
     ) -> None:
         parameters = trainable(module)
-        _check_parts_do(session)
+        check_parts_do(session.plan)
         for p in parameters.values():
             if p in _DETACHED:
                 _DETACHED.pop(p).let_go(p)
@@ -77,7 +82,15 @@ class FsdpFrontend(ModuleFrontend):
         gradient = self._parameters[name].grad
         return None if gradient is None else shard_of(gradient)
 
+    def part_of(self, plan: Plan) -> Plan:
+        """A plan of another rank's parts as this one's; UsageError where it takes whole ones."""
+        check_parts_do(plan)
+        own = [p for bucket in self._session.plan.buckets for p in bucket.parameters]
+        return plan.of_parts(own, self._parameters)
+
     def _deliver(self, name: str, gradient: Tensor) -> None:
+        if self._session.on_part is not None:
+            self._session.on_part(name, gradient)
         if not self._offloaded and name in self._session.parameters:
             super()._deliver(name, gradient)
 
@@ -142,18 +155,40 @@ def sharded_parameters(
             f"clip_norm needs whole gradients, fully_shard leaves shards; got {clip_norm}. "
             "Leave it out, and call torch.nn.utils.clip_grad_norm_ after backward()."
         )
-    for part in sharded_parts(module):
-        part.reshard()  # after a forward pass parameters may be whole
-    parameters = trainable(module)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise UsageError(
+                f"fully_shard reduces dense gradients; those of '{name}' are rows. Use "
+                "sparse=False, or DistributedDataParallel."
+            )
+    parameters = resharded(module)
     ranks = set(dist.get_process_group_ranks(group or dist.group.WORLD)) - {dist.get_rank()}
     for name, p in parameters.items():
         _check_spread(name, p, ranks)
     return {name: p for name, p in parameters.items() if shard_of(p).numel()}
 
 
-def _check_parts_do(session: Session) -> None:
+def join_circle(
+    parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None,
+    timeout_seconds: float,
+) -> Performer:  # fmt: skip
+    """A way to all ranks that keep parts of these parameters, in every replica: whoever changes a
+    plan does so on all of them, as all wait for each other in every step. Collective, of all of
+    them. group: the replicate group. The circle's own stays until the process ends: torch names
+    groups of some of the world's ranks by how many there are, and would give a name again."""
+    device = device_of(parameters)
+    keeps = torch.zeros(dist.get_world_size(), device=device)
+    for p in parameters.values():
+        keeps[cast(Any, p).device_mesh.mesh.flatten().to(device)] = 1.0
+    with attaching():
+        dist.all_reduce(keeps, group=group)
+    ranks = keeps.nonzero().flatten().tolist()
+    return Performer(make_group(None, timeout_seconds, device, ranks, alone=True), None, device)
+
+
+def check_parts_do(plan: Plan) -> None:
     """UsageError where a strategy takes whole matrices."""
-    for strategy in session.plan.strategies:
+    for strategy in plan.strategies:
         if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
             raise UsageError(
                 f"'{strategy}' takes whole matrices; fully_shard leaves shards. Replicate the "

@@ -21,6 +21,7 @@ from gradwire.training.attached import keeper_of
 from gradwire.training.recommend import instead
 from gradwire.training.session import Session
 from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
+from gradwire.training.trainable import shard_of, shards_of
 
 WINDOW = 40
 """Steps that are compared: 2 % of a short run."""
@@ -58,7 +59,8 @@ class Guard:
     def __init__(self, session: Session) -> None:
         self._session, self.apart, self.harmed = session, list[Apart](), False
         rows = {p.name for b in session.plan.buckets for p in b.parameters if p.sparse}
-        watched = {n: p for n, p in session.parameters.items() if n not in rows and p.numel()}
+        parts = shards_of(session.parameters)
+        watched = {n: p for n, p in parts.items() if n not in rows and p.numel()}
         each = max(1, SAMPLE // max(len(watched), 1))
         self._places = {n: _spread(p, each) for n, p in watched.items()}
         feedbacks = {n: session.plan.strategy_of(n).feedback for n in watched}
@@ -139,7 +141,7 @@ class Guard:
             if gradient is None or name not in self._arrived:
                 continue
             arrived = self._arrived[name].double()
-            taken = gradient.detach().reshape(-1)[self._places[name]].double()
+            taken = shard_of(gradient).detach().reshape(-1)[self._places[name]].double()
             now += float(torch.dot(taken, arrived))
             then += float(torch.dot(arrived, arrived))
         factor = now / then if then > 0 else 1.0

@@ -98,6 +98,9 @@ class Session:
         self.device = next(iter(parameters.values())).device
         self.expects_memory = False  # of a plan that may come later
         self.performers, self.machines = list(performers), machines
+        self.circle = performers[0]
+        """All ranks whose steps wait for each other: these, or, of a sharded model for which a
+        plan is found, those of all its replicate groups."""
         self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
         self.launches_at_end = False  # as the recorder wants it
         self.step, self.loss_scale, self.rates = 0, 1.0, Rates()
@@ -108,6 +111,7 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
+        self.on_part: Callable[[str, Tensor], None] | None = None  # of a sharded gradient
         self.view: _View | None = None
         self.guard: _Watch | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []

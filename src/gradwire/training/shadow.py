@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from gradwire.optim.muon import Muon, is_muon_s
 from gradwire.optim.sgd import SGD
+from gradwire.training.trainable import is_shard, shard_of
 
 _BY_ELEMENT = (
     SGD, torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam,
@@ -36,7 +37,7 @@ def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Ten
 def is_by_matrix(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
     """Whether it steps as a whole, so that all of it must be watched."""
     ours = isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group))
-    return ours or isinstance(optimizer, torch.optim.Muon)
+    return (ours or isinstance(optimizer, torch.optim.Muon)) and not is_shard(parameter)
 
 
 class Shadow:
@@ -99,7 +100,7 @@ class Shadow:
 
     def _weights(self) -> dict[str, Tensor]:
         found = self._places.items()
-        return {name: self._named[name].detach().reshape(-1)[at] for name, at in found}
+        return {name: _flat(self._named[name])[at] for name, at in found}
 
     def _names(self, group: Mapping[str, Any]) -> list[str]:
         ids = {id(p) for p in group["params"]}
@@ -114,5 +115,10 @@ class Shadow:
         if not isinstance(value, Tensor):
             return value
         if value.shape != self._named[name].shape or value.numel() == 1:
-            return value.detach().clone()
-        return value.detach().reshape(-1)[self._places[name]].view_as(self._own[name])
+            return shard_of(value).detach().clone()
+        return _flat(value)[self._places[name]].view_as(self._own[name])
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """What this rank keeps of it."""
+    return shard_of(tensor).detach().reshape(-1)

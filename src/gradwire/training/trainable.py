@@ -57,6 +57,13 @@ def is_sharded(module: nn.Module) -> bool:
     return bool(sharded_parts(module))
 
 
+def resharded(module: nn.Module) -> dict[str, nn.Parameter]:
+    """What trains of a sharded module, as parts: after a forward pass parameters may be whole."""
+    for part in sharded_parts(module):
+        part.reshard()
+    return trainable(module)
+
+
 def is_shard(tensor: object) -> bool:
     """Whether other ranks may have other parts of it."""
     return hasattr(tensor, "to_local")

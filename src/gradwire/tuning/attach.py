@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,15 @@ from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
+from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
-from gradwire.training.attachable import check_carried
+from gradwire.training.attachable import check_carried, check_group
 from gradwire.training.ddp import inner
+from gradwire.training.fsdp import join_circle, sharded_parameters
 from gradwire.training.session import Session
 from gradwire.training.state import load, poured_state_of, state_of
-from gradwire.training.trainable import is_sharded, trainable
+from gradwire.training.trainable import is_sharded, resharded, shard_of
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import beside_moments, usual_strategies
@@ -94,7 +97,8 @@ def attach(
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
             of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
-            adopts the winner; it plans again when steps become much slower or faster.
+            adopts the winner; it plans again when steps become much slower or faster. Of a
+            sharded model all ranks that keep parts of it take part, and go by one plan.
         process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
             the replicate group.
         strategies: of "auto": what may be used besides fp32 and bf16 all-reduce.
@@ -134,6 +138,7 @@ def attach(
             number of ranks where the plan asks for it (on all ranks).
     """
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
+    finds = is_auto or only_profiled
     if is_auto:
         groups_given = buckets is not None or bucket_bytes != BUCKET_BYTES or bool(exclude)
         _check_auto(module, groups_given)
@@ -143,25 +148,23 @@ def attach(
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
         )
-    finds = is_auto or only_profiled
-    if finds and is_sharded(module):
-        raise UsageError(
-            "a plan is found for replicas that are whole; this module is sharded by fully_shard, "
-            "and the ranks of each shard would choose by themselves. Attach a strategy, as "
-            "'topk(0.01)+ef | allgather', or a plan."
-        )
     if finds:  # buckets for every lane, so that these can be tried
         first = first if is_auto else FP32
-        total = sum(4 * p.numel() for p in module.parameters() if p.requires_grad)
-        bucket_bytes = min(bucket_bytes, total // 4 + 1)
-    handle = attach_plan(
-        module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
+        bucket_bytes = min(bucket_bytes, _bytes(module) // 4 + 1)
+    attach_here = partial(
+        attach_plan, module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
         wants_machines=finds, planes=planes, optimizer=optimizer, strict=strict,
         guard=is_auto if guard is None else guard,
         kind=TunedHandle if is_auto and not only_profiled else Handle,
     )  # fmt: skip
+    if finds and is_sharded(module):
+        check_group(process_group)
+        own = sharded_parameters(module, process_group, clip_norm)
+        handle = _on_all(join_circle(own, process_group, timeout_seconds), attach_here)
+    else:
+        handle = attach_here()
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
         return handle
@@ -178,6 +181,32 @@ def attach(
     return handle
 
 
+def _bytes(module: nn.Module) -> int:
+    """Of this rank's gradients, in fp32."""
+    return sum(4 * shard_of(p).numel() for p in resharded(module).values())
+
+
+def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
+    """Attach on all ranks of the circle, or on none: PlanError where another could not."""
+    made = list[Handle]()
+
+    def own() -> Handle:
+        made.append(attach_here())
+        made[0]._session.circle = circle
+        return made[0]
+
+    try:
+        return same_everywhere(
+            circle.group, circle.device, own, lambda _: "attached it",
+            "a sharded model is attached on all ranks that keep parts of it",
+            "See what these say.",
+        )  # fmt: skip
+    except Exception:
+        for handle in made:
+            handle.detach()
+        raise
+
+
 def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]]:
     """By what "auto" begins: all is sent whole, with the dynamics of what may be used; and which
     parameters travel as vectors do. What is wrong with strategies all ranks are told later."""
@@ -185,8 +214,8 @@ def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]
         whole = _whole(strategies)
     except GradwireError:
         return FP32, []
-    own = trainable(module) if has_vectors_apart(Strategy.parse(whole)) else {}
-    return whole, [name for name, p in own.items() if p.dim() <= 1]
+    own = resharded(module) if has_vectors_apart(Strategy.parse(whole)) else {}
+    return whole, [name for name, p in own.items() if p.dim() <= 1 and shard_of(p).numel()]
 
 
 def _whole(strategies: Sequence[str]) -> str:
@@ -251,7 +280,7 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
         return tuple(strategies)
 
     return same_everywhere(
-        session.performers[0].group, session.device, checked, "; ".join,
+        session.circle.group, session.device, checked, "; ".join,
         "all ranks choose among the same strategies, in one order",
         "Pass the same list everywhere.",
     )  # fmt: skip

@@ -4,7 +4,8 @@
                               └───────────┴──────────┴──────────────┴────────────◄─────────────┘
 
 All of it happens when a step's first gradient is there, and on all ranks at the same step:
-decisions are made of numbers that all ranks share.
+decisions are made of numbers that all ranks share. Where these keep parts of parameters, they are
+all that do, in every replica; a plan is of rank 0's parts, and each rank goes by it with its own.
 """
 
 from __future__ import annotations
@@ -83,15 +84,11 @@ class Tuner:
                 profile = yield from self._watch(watched_steps(slowest))
             yield from for_steps(self._warmup - self._session.step)
             yield from self._decide(profile)
-            yield from self._until_drift()
-            if self._is_harmed:
+            is_harmed = yield from self._until_drift()
+            if is_harmed:
                 self._go_back()
                 return
             profile = None
-
-    @property
-    def _is_harmed(self) -> bool:
-        return self.handle.guard is not None and self.handle.guard.harmed
 
     def _go_back(self) -> None:
         """Go back to what every step of this model began with, and tune no more."""
@@ -102,8 +99,9 @@ class Tuner:
         self._recorder = Recorder(self._module, self._session)
         yield from for_steps(steps)
         self._recorder.close()
-        self._strategies = tuple(json.loads(from_first(self._session, self._sound)))
-        texts = (*self._strategies, str(self._first.main_strategy))  # whatever is left of others
+        circle, first = self._session.circle, self._first.main_strategy  # of this rank's parts
+        self._strategies = tuple(json.loads(from_first(circle, self._sound)))
+        texts = (*self._strategies, from_first(circle, lambda: str(first)))  # whatever is left
         profile = measure(self._session, self._recorder, texts, self._say)
         self._recorder, self.profile = None, profile
         return profile
@@ -141,7 +139,8 @@ class Tuner:
             self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
             best = yield from self._choose(profile, best)
         measured = self._measured()
-        text = from_first(self._session, lambda: with_around(profile, measured).to_json())
+        circle = self._session.circle
+        text = from_first(circle, lambda: with_around(profile, measured).to_json())
         self.profile = Profile.from_json(text)
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
@@ -152,7 +151,7 @@ class Tuner:
     def _choose(self, profile: Profile, rival: Plan | None = None) -> Generator[None, None, Plan]:
         """The winner among what is best by the profile, and a plan that may have won before."""
         lanes = range(1, len(self._session.performers) + 1)
-        found = json.loads(from_first(self._session, lambda: self._found(profile, lanes)))
+        found = json.loads(from_first(self._session.circle, lambda: self._found(profile, lanes)))
         plans = [Plan.from_json(text) for text in found["plans"]]
         if rival is not None and rival.digest() not in [plan.digest() for plan in plans]:
             plans.append(rival)
@@ -165,7 +164,8 @@ class Tuner:
     def _correction(self, profile: Profile) -> float:
         """What the last race says of the profile's moves. Collective."""
         measured = self._measured()
-        return float(from_first(self._session, lambda: repr(moves_factor(profile, measured))))
+        circle = self._session.circle
+        return float(from_first(circle, lambda: repr(moves_factor(profile, measured))))
 
     def _measured(self) -> list[tuple[Plan, float]]:
         return [(plan, median(own)) for plan, own in self.raced]
@@ -202,32 +202,38 @@ class Tuner:
         self.raced = [(plan, race.paced(i)) for i, plan in enumerate(plans)]
         return plans[race.winner()]
 
-    def _until_drift(self) -> Iterator[None]:
+    def _until_drift(self) -> Generator[None, None, bool]:
+        """Whether the plan in force does harm. Of a sharded model all hear of that with the next
+        look: ranks of other parts judge by these, and may have skipped other steps."""
+        guard, at_once = self.handle.guard, self._session.circle is self._session.performers[0]
         yield from for_steps(_WARM_UP)
         usual = None
         while True:
             mine = list[float]()
             for _ in range(_LOOK_EVERY):
                 yield
-                if self._is_harmed:
-                    return
+                if at_once and guard is not None and guard.harmed:
+                    return True
                 mine.append(self._steps.seconds)
-            slowest = max(own[0] for own in self._exchanged([median(mine)]))
+            harmed = float(guard is not None and guard.harmed)
+            slowest, harmed = map(max, zip(*self._exchanged([median(mine), harmed])))
+            if harmed:
+                return True
             usual = usual or slowest
             if not 1 / _DRIFT < slowest / usual < _DRIFT:
                 self._say(f"steps take {slowest:.3g} s, and took {usual:.3g} s: planning again")
-                return
+                return False
 
     def _adopt(self, plan: Plan) -> None:
-        if plan.digest() != self._session.plan.digest():
+        if self.handle.as_here(plan).digest() != self._session.plan.digest():
             Handle.adopt(self.handle, plan)  # the user's own ends all tuning
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
-        rows: list[list[float]] = of_ranks(self._session.performers[0], numbers).tolist()
+        rows: list[list[float]] = of_ranks(self._session.circle, numbers).tolist()
         return rows
 
     def _say(self, line: str) -> None:
-        if self._session.rank == 0:
+        if self._session.circle.rank == 0:
             print(f"gradwire: {line}", file=sys.stderr, flush=True)
 
 

@@ -37,35 +37,39 @@ _FEWEST = 10  # small moves
 
 
 def measure(
-    performers: Sequence[Performer], device: torch.device, backward_is_busy: bool = True
-) -> Contention:
+    performers: Sequence[Performer], device: torch.device, backward_is_busy: bool = True,
+    circle: Performer | None = None,
+) -> Contention:  # fmt: skip
     """Collective. On CUDA nothing is measured: processors do not run backward there.
 
     performers: of the lanes; how start-ups share processors is seen where there are two.
     backward_is_busy: whether the job's own keeps a processor busy, on any rank; else nothing slows
     it, nor does it slow anything.
+    circle: who measures together, by default the ranks of the first lane.
     """
     if device.type != "cpu":
         return Contention()
     performer = performers[0]
-    count = _count(performer, _SMALL, 2 * _FEWEST, 2 * _SECONDS / _TURNS, (_FEWEST, _MOST))
-    one, pair = _one_and_pair(performers, count)
+    ranks = circle or performer
+    seconds = 2 * _SECONDS / _TURNS
+    count = _count(performer, ranks, _SMALL, 2 * _FEWEST, seconds, (_FEWEST, _MOST))
+    one, pair = _one_and_pair(performers, ranks, count)
     sharing = sharing_of(pair / one)
     if not backward_is_busy:
         return Contention(start_sharing=sharing)
     backward = _Backward()
-    alone, slowdown = _local_slowdown(performer, backward)
+    alone, slowdown = _local_slowdown(ranks, backward)
     cores = cores_of(slowdown)
-    large = _count(performer, _MOVED, 1, _SECONDS, (2, sys.maxsize))
+    large = _count(performer, ranks, _MOVED, 1, _SECONDS, (2, sys.maxsize))
     moving, _ = _beside(partial(_moves, performer, _MOVED, large), backward)
     starting, took = _beside(partial(_moves, performer, _SMALL, count), backward)
     return Contention(
         cores,
-        wire_demand=demand_of(_agreed(performer, alone / moving), cores),
-        start_slowdown=max(1.0, _agreed(performer, took) / one),
+        wire_demand=demand_of(_agreed(ranks, alone / moving), cores),
+        start_slowdown=max(1.0, _agreed(ranks, took) / one),
         start_sharing=sharing,
-        start_demand=demand_of(_agreed(performer, alone / starting), cores),
-        wake_seconds=_agreed(performer, _wake_seconds(backward)),
+        start_demand=demand_of(_agreed(ranks, alone / starting), cores),
+        wake_seconds=_agreed(ranks, _wake_seconds(backward)),
     )
 
 
@@ -118,21 +122,21 @@ class _Backward:
                     return count / spent
 
 
-def _agreed(performer: Performer, value: float) -> float:
+def _agreed(ranks: Performer, value: float) -> float:
     """The mean of all ranks'."""
-    return float(of_ranks(performer, [value]).mean())
+    return float(of_ranks(ranks, [value]).mean())
 
 
-def _local_slowdown(performer: Performer, backward: _Backward) -> tuple[float, float]:
+def _local_slowdown(ranks: Performer, backward: _Backward) -> tuple[float, float]:
     """The rate of backward alone, and how many times as long it takes beside local work. All ranks
     do the same at the same time: they may share processors."""
     alone, beside = list[float](), list[float]()
     for _ in range(_PAIRS):
-        _agreed(performer, 0.0)
+        _agreed(ranks, 0.0)
         alone.append(backward.rate(_SECONDS))
-        _agreed(performer, 0.0)
+        _agreed(ranks, 0.0)
         beside.append(_beside(_local_work, backward)[0])
-    return mean(alone), _agreed(performer, mean(alone) / mean(beside))
+    return mean(alone), _agreed(ranks, mean(alone) / mean(beside))
 
 
 def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float]:
@@ -168,12 +172,13 @@ def _moves(performer: Performer, elements: int, count: int) -> None:
 
 
 def _count(
-    performer: Performer, elements: int, tried: int, seconds: float, within: tuple[int, int]
-) -> int:
+    performer: Performer, ranks: Performer, elements: int, tried: int, seconds: float,
+    within: tuple[int, int],
+) -> int:  # fmt: skip
     """How many all-reduces take so long, by some that are tried; the same on every rank."""
     began = perf_counter()
     _moves(performer, elements, tried)
-    once = _agreed(performer, perf_counter() - began) / tried
+    once = _agreed(ranks, perf_counter() - began) / tried
     least, most = within
     return max(least, min(most, int(seconds / once)))
 
@@ -195,20 +200,22 @@ def _wake_seconds(backward: _Backward) -> float:
     return mean(took) if took else 0.0
 
 
-def _one_and_pair(performers: Sequence[Performer], count: int) -> tuple[float, float]:
+def _one_and_pair(
+    performers: Sequence[Performer], ranks: Performer, count: int
+) -> tuple[float, float]:
     """Seconds of so many small moves by one lane, and by each of two at once if there are two."""
     one, pair = list[float](), list[float]()
     for _ in range(_TURNS):
-        one.append(_small_seconds(performers[:1], count))
-        pair.append(_small_seconds(performers[:2], count))
+        one.append(_small_seconds(performers[:1], ranks, count))
+        pair.append(_small_seconds(performers[:2], ranks, count))
     return mean(one), mean(pair)
 
 
-def _small_seconds(performers: Sequence[Performer], count: int) -> float:
+def _small_seconds(performers: Sequence[Performer], ranks: Performer, count: int) -> float:
     """So many small moves of each lane, all lanes at once; the mean of ranks."""
     with _threads(len(performers)) as threads:
         began = perf_counter()
         for moving in [threads.submit(_moves, p, _SMALL, count) for p in performers]:
             moving.result()
         took = perf_counter() - began
-    return _agreed(performers[0], took)
+    return _agreed(ranks, took)

@@ -57,12 +57,14 @@ class Run(NamedTuple):
 @dataclass
 class Probe:
     """Runs buckets by strategies. All methods are collective. dtype: of gradients. width: columns
-    of what is large enough to be a matrix."""
+    of what is large enough to be a matrix. circle: who measures together, at the same time, by
+    default the ranks that exchange; where there are several such groups, they share links."""
 
     performer: Performer
     machines: Machines | None = None
     dtype: str = "float32"
     width: int = WIDTH
+    circle: Performer | None = None
 
     def costs(
         self, strategies: Sequence[str], largest: int,
@@ -120,7 +122,7 @@ class Probe:
         return self._repeated(self._prepared(strategy, sizes), seconds)
 
     def _repeated(self, once: Callable[[], Run], seconds: float) -> list[Run]:
-        of_ranks(self.performer, [0.0])  # all begin together
+        of_ranks(self._circle, [0.0])  # all begin together
         first = self._exchanged([once() for _ in range(WARM_UP)])
         each = max(_total(rank[-1]) for rank in first)
         runs = int(min(MOST, max(FEWEST, seconds / each)))
@@ -179,9 +181,13 @@ class Probe:
         encode, wire, decode = spent
         return Run(encode, wire, decode, sent)
 
+    @property
+    def _circle(self) -> Performer:
+        return self.circle or self.performer
+
     def _exchanged(self, runs: Sequence[Run]) -> list[list[Run]]:
         """Every rank's."""
-        arrived = of_ranks(self.performer, runs).tolist()
+        arrived = of_ranks(self._circle, runs).tolist()
         return [[Run(*own) for own in rank] for rank in arrived]
 
 

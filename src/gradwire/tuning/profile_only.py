@@ -20,6 +20,7 @@ from gradwire.planner.variants import worked_out
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
+from gradwire.tuning.agree import from_first
 from gradwire.tuning.exactness import Exactness
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
@@ -68,22 +69,26 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         ) from error
     session = handle._session
 
+    def wanted_here() -> str:
+        return json.dumps(list(strategies or usual_strategies(session)))
+
     def life(steps: OnSteps) -> Life:
         yield from for_steps(WARM_UP)
         recorder = Recorder(module, session, SAMPLED)
         yield from for_steps(WATCHED)
         recorder.close()
-        say = _say if session.rank == 0 else lambda line: None
-        profile = measure(session, recorder, strategies or usual_strategies(session), say)
+        say = _say if session.circle.rank == 0 else lambda line: None
+        texts = json.loads(from_first(session.circle, wanted_here))
+        profile = measure(session, recorder, texts, say)
         profile = _thorough(profile, session, say)
         if vary:
             costs = worked_out(profile)
             profile = replace(profile, strategies={**profile.strategies, **costs})
         profile = _with_errors(profile, session, samples_of(session, recorder), say)
-        if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
+        is_first = session.circle.rank == 0
+        if is_first or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
-        if session.rank == 0:
-            _say(f"saved {path}")
+        say(f"saved {path}")
         steps.close()
         handle.detach()
         sys.exit(0)
@@ -95,7 +100,8 @@ def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) ->
     """Add what single moves and compressors cost, which other clusters are planned from."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
-    moves = measure_moves(session.performers[0], session.machines, 4 * largest)
+    lane, machines = session.performers[0], session.machines
+    moves = measure_moves(lane, machines, 4 * largest, session.circle)
     compressors = {}
     for text in profile.strategies:
         left = text.partition(" |")[0]

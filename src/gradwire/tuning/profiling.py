@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from gradwire.buckets import Parameter, parameter_of
 from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype, main_width
@@ -86,19 +88,22 @@ def measure(
 ) -> Profile:  # fmt: skip
     """All there is to know, the same on every rank. Collective; blocks for half a minute or so.
 
-    Between two steps, on the session's own first lane. progress: is told what is measured next.
+    Between two steps, on the session's own first lane; on those of all replicate groups at once,
+    where ranks keep parts of parameters. It is then of rank 0's: of what does not divide evenly
+    torch gives most to the first rank. progress: is told what is measured next.
     """
-    performer, device = session.performers[0], session.device
+    performer, circle, device = session.performers[0], session.circle, session.device
     ready, backward, around = _timings(session, recorder)
     if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
     width = main_width(ready)
-    probe = Probe(performer, session.machines, main_dtype(ready), width)
+    probe = Probe(performer, session.machines, main_dtype(ready), width, circle)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = asked(strategies)
     progress("how lanes and backward slow each other")
     with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
-        contention = measure_contention(session.performers, device, _is_busy(session, recorder))
+        is_busy = _is_busy(session, recorder)
+        contention = measure_contention(session.performers, device, is_busy, circle)
         costs = probe.costs(texts, largest, progress)
         tables = tuple(_tables(probe, session, recorder, progress))
     own = Profile(
@@ -111,7 +116,7 @@ def measure(
             "python": platform.python_version(),
         },
     )  # fmt: skip
-    return Profile.from_json(from_first(session, own.to_json))
+    return Profile.from_json(from_first(circle, own.to_json))
 
 
 def _tables(
@@ -124,7 +129,7 @@ def _tables(
             continue
         given = [recorder.tables.get(name) for name in bucket.names]
         here = [float(x is not None) for x in given]
-        if not bool(of_ranks(session.performers[0], here).all()):
+        if not bool(of_ranks(session.circle, here).all()):
             continue
         for text in (*OF_TABLES, *(OF_TABLES_IN_MACHINES if has_levels(session) else ())):
             progress(f"'{text}' of {', '.join(bucket.names[:3])}")
@@ -156,13 +161,13 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     those in the middle: a rank that is late with its forward is not late with its backward once
     more, and parts that now and then take long add up, as their medians do not.
     """
-    names = list(session.parameters)
-    times = of_ranks(session.performers[0], [_row(step, names) for step in recorder.steps])
+    described = _parameters(session)
+    names = list(described)
+    times = of_ranks(session.circle, [_row(step, names) for step in recorder.steps])
     around = float(_middle(times[..., 0].mean(0)))
     ready = _middle((times[..., 0:1] + times[..., 1:]).amax(0)).sub(around).clamp(0)
     thin = [recorder.density.get(name, 1.0) for name in names]
-    density = of_ranks(session.performers[0], thin).amax(0).tolist()
-    described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
+    density = of_ranks(session.circle, thin).amax(0).tolist()
     *seconds, backward = ready.tolist()
     found = [
         Ready(described[name], at, thinness, name in recorder.others)
@@ -172,10 +177,22 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     return tuple(sorted(found, key=lambda own: own.seconds)), backward, around
 
 
+def _parameters(session: Session) -> dict[str, Parameter]:
+    """By name, in order, as rank 0 has them: all of them, though others may keep no part of some.
+    Collective."""
+
+    def own() -> str:
+        planned = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
+        return json.dumps([planned[name].to_json() for name in session.parameters])
+
+    described = json.loads(from_first(session.circle, own))
+    return {one["name"]: parameter_of(**one) for one in described}
+
+
 def _is_busy(session: Session, recorder: Recorder) -> bool:
     """Whether backward keeps a processor busy, on the rank where it does most."""
     mine = median(step.busy for step in recorder.steps)
-    return float(of_ranks(session.performers[0], [mine]).max()) > _BUSY
+    return float(of_ranks(session.circle, [mine]).max()) > _BUSY
 
 
 def _middle(steps: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradwire.training.copies import Hook
 from gradwire.training.session import Session
-from gradwire.training.trainable import others
+from gradwire.training.trainable import is_sharded, others
 from gradwire.tuning.agree import now
 
 _LEAST = 1e-9  # seconds of a backward
@@ -34,7 +34,9 @@ class Watched(NamedTuple):
 class Recorder:
     """Watches some steps of an attached model, in which nothing is exchanged before backward ends.
 
-    CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps.
+    CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps. Of a
+    sharded model gradients are this rank's parts; it hears of them from the session, because
+    fully_shard is amid a parameter's hooks when the recorder comes and goes.
     keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
     every matrix the first rows. `steps`: as many on every rank. `density`: of the first gradients,
     the fraction that is not zero. `tables`: of those whose gradients are rows, the first.
@@ -55,8 +57,11 @@ class Recorder:
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
         self._hooks: list[Any] = [module.register_forward_hook(Hook(self._on_forward))]
+        if is_sharded(module):
+            session.on_part = self._on_gradient
+            return
         self._hooks += [
-            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(self._on_whole)  # type: ignore[no-untyped-call]
             for p in session.parameters.values()
         ]
 
@@ -64,14 +69,17 @@ class Recorder:
         """Take the hooks away; the session launches buckets as before."""
         for hook in self._hooks:
             hook.remove()
+        self._session.on_part = None
         self._session.launches_at_end, self._session.on_end = self._deferred, self._before
 
     def _on_forward(self, *_: object) -> None:
         if torch.is_grad_enabled():
             self._began, self._used_before = now(self._device), process_time()
 
-    def _on_gradient(self, parameter: Tensor) -> None:
-        name, gradient = self._names[id(parameter)], parameter.grad
+    def _on_whole(self, parameter: Tensor) -> None:
+        self._on_gradient(self._names[id(parameter)], parameter.grad)
+
+    def _on_gradient(self, name: str, gradient: Tensor | None) -> None:
         at = now(self._device)
         if not self._began:  # if only parts of the module are called
             self._began, self._used_before = at, process_time()

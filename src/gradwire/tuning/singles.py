@@ -48,21 +48,24 @@ _KEY = Key(0, 0, "probe")
 
 
 def measure_moves(
-    performer: Performer, machines: Machines | None, largest_bytes: int
-) -> Mapping[str, Fit]:
+    performer: Performer, machines: Machines | None, largest_bytes: int,
+    circle: Performer | None = None,
+) -> Mapping[str, Fit]:  # fmt: skip
     """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
     rank's data.
 
-    Collective. Groups "node" and "cross" where the plan that is attached knows machines.
+    Collective. Groups "node" and "cross" where the plan that is attached knows machines. circle:
+    who measures together, by default the ranks that exchange.
     """
+    ranks = circle or performer
     made = dict[str, Fit]()
     for where, group in _groups(performer, machines).items():
         for kind, name in _MEASURED:
             measured = list[tuple[int, list[float]]]()
             for size in _up_to(largest_bytes, BYTES):
                 move = partial(_move, kind, getattr(torch, name), size, performer, group)
-                works = (_at_once(performer, move) for _ in range(_RUNS))
-                seconds = of_ranks(performer, _timed(works, performer.device)).amax(0).tolist()
+                works = (_at_once(performer, ranks, move) for _ in range(_RUNS))
+                seconds = of_ranks(ranks, _timed(works, performer.device)).amax(0).tolist()
                 measured.append((size, seconds))
                 if min(seconds) > _PATIENCE_SECONDS:
                     break
@@ -97,10 +100,12 @@ def _move(
     return move
 
 
-def _at_once(performer: Performer, make: Callable[[], Move]) -> Callable[[], object]:
+def _at_once(
+    performer: Performer, ranks: Performer, make: Callable[[], Move]
+) -> Callable[[], object]:
     """What performs a move, once all ranks are there."""
     move = make()
-    of_ranks(performer, [0.0])
+    of_ranks(ranks, [0.0])
     return partial(performer.perform, move, "the probe")
 
 

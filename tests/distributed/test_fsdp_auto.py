@@ -197,7 +197,7 @@ def test_what_one_rank_gets_wrong_is_told_on_all(
 def broken(place: str, ranks: tuple[int, ...]) -> str:
     """Something raises on these ranks while a plan is found."""
     model = sharded()
-    where: Any = Probe if place == "_run" else auto
+    where: Any = Probe if place == "run" else auto
     handle, optimizer = tuned(model, timeout_seconds=5.0), sgd(model)
 
     def raise_it(*_: object, **__: object) -> None:
@@ -221,7 +221,7 @@ def test_what_rank_0_cannot_plan_is_told_on_all(four: Ranks) -> None:
 
 
 def test_nobody_hangs_where_one_rank_raises(four: Ranks) -> None:
-    said = four.run(broken, "_run", (3,))
+    said = four.run(broken, "run", (3,))
     assert said[3].startswith("ValueError")
     assert all(text.startswith("PeerError") for text in said[:3])
 

@@ -77,6 +77,11 @@ class Priced:
         return sum(move.sent for move in self.moves)
 
     @property
+    def calls(self) -> int:
+        """Payloads that are written or read."""
+        return sum(work.contributions for work in self.work)
+
+    @property
     def encode(self) -> tuple[Work, ...]:
         """What is done before the first move."""
         return tuple(self._until_a_move())

@@ -15,10 +15,12 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from gradwire.errors import UsageError
+from gradwire.planner.paths import is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
+from gradwire.tuning.paths import with_measured_paths
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
@@ -66,8 +68,12 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         yield from for_steps(WATCHED)
         recorder.close()
         say = _say if session.rank == 0 else lambda line: None
-        profile = measure(session, recorder, strategies or usual_strategies(session), say)
-        profile = _thorough(profile, session, samples_of(session, recorder), say)
+        texts = strategies or usual_strategies(session)
+        profile = measure(session, recorder, list(map(whole, texts)), say)
+        profile = _with_parts(profile, session, say)
+        if patterns := [text for text in texts if is_pattern(text)]:
+            profile = with_measured_paths(profile, session, patterns, lambda text: True, say)
+        profile = _with_errors(profile, session, samples_of(session, recorder))
         if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
         if session.rank == 0:
@@ -79,25 +85,31 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     OnSteps(session, life)
 
 
-def _thorough(
-    profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
-    say: Callable[[str], None],
-) -> Profile:  # fmt: skip
-    """Add what single moves and compressors cost, which other clusters are planned from, and
-    with the errors that strategies make of this job's gradients."""
+def _with_parts(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
+    """Add what single moves and compressors cost, which other clusters are planned from."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
     moves = measure_moves(session.performers[0], session.machines, 4 * largest)
-    probe = Probe(session.performers[0], session.machines)
-    compressors, strategies = {}, {}
-    for text, cost in profile.strategies.items():
+    compressors = {}
+    for text in profile.strategies:
         left = text.partition(" |")[0]
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             say(f"compressing with '{left}'")
             compressors[name] = measure_local(text, session.device, largest)
-        strategies[text] = replace(cost, error=probe.error(text, samples))
-    return replace(profile, moves=moves, compressors=compressors, strategies=strategies)
+    return replace(profile, moves=moves, compressors=compressors)
+
+
+def _with_errors(
+    profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]]
+) -> Profile:
+    """Add the errors that strategies make of this job's gradients."""
+    probe = Probe(session.performers[0], session.machines)
+    strategies = {
+        text: replace(cost, error=probe.error(text, samples))
+        for text, cost in profile.strategies.items()
+    }
+    return replace(profile, strategies=strategies)
 
 
 def _say(line: str) -> None:

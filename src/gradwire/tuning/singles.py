@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,24 +47,36 @@ _LEAST = 1e-9
 _KEY = Key(0, 0, "probe")
 
 
+Kinds: TypeAlias = Sequence[tuple[type[Move], str]]
+
+
+def of_paths(dtype: str) -> Kinds:
+    """What paths of the tree make of gradients of that dtype, as far as it is measured."""
+    sums = dtype if (AllReduce, dtype) in _MEASURED else "float32"
+    return [(kind, name) for kind, name in _MEASURED
+            if name in (sums, "uint8") and kind is not Exchange]  # fmt: skip
+
+
 def measure_moves(
-    performer: Performer, machines: Machines | None, largest_bytes: int
-) -> Mapping[str, Fit]:
+    performer: Performer, machines: Machines | None, largest_bytes: int, kinds: Kinds = _MEASURED,
+    runs: int = _RUNS, patience_seconds: float = _PATIENCE_SECONDS,
+) -> Mapping[str, Fit]:  # fmt: skip
     """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
     rank's data.
 
-    Collective. Groups "node" and "cross" where the plan that is attached knows machines.
+    Collective. Groups "node" and "cross" where the plan that is attached knows machines. runs: of
+    a size, three or more; patience_seconds: of a move, where nothing larger is tried.
     """
     made = dict[str, Fit]()
     for where, group in _groups(performer, machines).items():
-        for kind, name in _MEASURED:
+        for kind, name in kinds:
             measured = list[tuple[int, list[float]]]()
             for size in _up_to(largest_bytes, BYTES):
                 move = partial(_move, kind, getattr(torch, name), size, performer, group)
-                works = (_at_once(performer, move) for _ in range(_RUNS))
+                works = (_at_once(performer, move) for _ in range(runs))
                 seconds = of_ranks(performer, _timed(works, performer.device)).amax(0).tolist()
                 measured.append((size, seconds))
-                if min(seconds) > _PATIENCE_SECONDS:
+                if min(seconds) > patience_seconds:
                     break
             made[f"{kind.name} {name} {where}"] = fit(measured)
     return made

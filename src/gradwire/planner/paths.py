@@ -5,7 +5,8 @@
        │  seconds of these, one by one, as the profile measured moves and compressors
        ▼
     a cost of each ──► what asks no less of processors and links than another is dropped
-                   ──► of the rest the cheapest, for some price of processors: MOST at most
+                   ──► of the rest those near the cheapest, at some size for some price of
+                       processors: MOST at most
 
 What compresses goes by the compressor and feedback that are named, what does not by `none`. The
 path of a whole strategy that was measured is left to that one. Where gradients lie on a device,
@@ -15,6 +16,7 @@ Source: Wang et al. 2023, "Hi-Speed DNN Training with Espresso", section 4.2, ha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +37,8 @@ from gradwire.strategy import Strategy
 WORD = "paths"
 MOST = 8
 """Of the paths of one compressor, so many are offered."""
+NEAR = 1.25
+"""Times the cheapest: what parts say of a path is not better known than that."""
 _PRICES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of a second of local work, in seconds of moves: processors may be shared, and moves may hide."""
 
@@ -59,6 +63,11 @@ def compressed_by(text: str) -> str:
 def whole(text: str) -> str:
     """Of a pattern the strategy that is its example, but has a collective of its own."""
     return f"{compressed_by(text)} | allgather" if is_pattern(text) else text
+
+
+def in_pieces(left: str) -> str:
+    """The name, in a profile, of a compressor that encodes every rank's piece by itself."""
+    return f"{left} in pieces"
 
 
 def fitting(profile: Profile) -> list[tasks.Path]:
@@ -93,7 +102,7 @@ class Offer:
     def __str__(self) -> str:
         return (
             f"'{self.pattern}': {self.fitting} of {len(tasks.paths(('gpu',)))} paths fit, "
-            f"{self.undominated} are not dominated, {len(self.strategies)} are offered"
+            f"{self.undominated} are not dominated, offered: {len(self.strategies)}"
         )
 
 
@@ -124,7 +133,7 @@ def offer(
     own = {text: parts.cost(prices) for text, prices in every.items()}
     kept = undominated(own, sizes_of(profile))
     best = [
-        text for text in _cheapest(own, kept, sizes_of(profile))
+        text for text in _worth_a_look(own, kept, sizes_of(profile))
         if every[text][-1].moves not in known
     ]  # fmt: skip
     return Offer(pattern, {text: own[text] for text in best[:most]}, len(every), len(kept))
@@ -169,6 +178,8 @@ class Parts:
     def __init__(self, profile: Profile, left: str) -> None:
         self._profile, self._left = profile, left
         self._own, self._plain = self._local(left), self._local("none")
+        pieces = f"{in_pieces(left)} @ {profile.device}"
+        self._in_pieces = profile.compressors.get(pieces, self._own)
 
     def _local(self, left: str) -> LocalCost:
         name = f"{left} @ {self._profile.device}"
@@ -196,7 +207,8 @@ class Parts:
     def work(self, work: Work) -> float:
         """Seconds of local work."""
         if work.kind == "encode":
-            return self._own.encode(work.elements)
+            own = self._own if work.pieces == 1 else self._in_pieces
+            return own.encode(work.elements)
         more = (work.contributions - 1) * self._own.add(work.elements)
         return self._own.decode(work.elements) + more
 
@@ -296,14 +308,15 @@ def _starts(cost: StrategyCost, n: int) -> float:
     return cost.wire(n) - cost.link_seconds(n)
 
 
-def _cheapest(
+def _worth_a_look(
     costs: Mapping[str, StrategyCost], texts: Sequence[str], sizes: Sequence[int]
 ) -> list[str]:
-    """Those that are the cheapest at some size for some price of local work, by how often."""
-    won = Counter[str]()
+    """Those that are near the cheapest at some size for some price of local work, the nearest
+    first."""
+    near = dict.fromkeys(texts, math.inf)
     for n in sizes:
         for price in _PRICES:
             bill = {text: price * _local(costs[text], n) + costs[text].wire(n) for text in texts}
-            if bill:
-                won[min(bill, key=bill.__getitem__)] += 1
-    return [text for text, _ in won.most_common()]
+            least = min(bill.values(), default=0.0)
+            near = {text: min(near[text], own / least) for text, own in bill.items() if least}
+    return sorted((text for text in near if near[text] <= NEAR), key=near.__getitem__)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from gradwire.planner.candidates import FP32
-from gradwire.planner.paths import compressed_by, whole, with_paths
+from gradwire.planner.paths import compressed_by, in_pieces, whole, with_paths
 from gradwire.planner.profile import LocalCost, Profile, main_width
 from gradwire.strategy import Strategy
 from gradwire.training.session import Session
@@ -66,4 +66,8 @@ def _parts(
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             progress(f"compressing with '{left}'")
             compressors[name] = measure_local(text, session.device, largest)
+        name = f"{in_pieces(left)} @ {session.device.type}"
+        if name not in compressors and left != "none":
+            world = session.world
+            compressors[name] = measure_local(text, session.device, largest, world)
     return replace(profile, moves=moves, compressors=compressors)

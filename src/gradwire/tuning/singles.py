@@ -12,6 +12,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.groups import Group, Machines
 from gradwire.layout.message import Layout
+from gradwire.layout.pieces import Pieces
 from gradwire.moves import (
     AllGather,
     AllReduce,
@@ -26,8 +27,17 @@ from gradwire.moves import (
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import LocalCost
 from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.torch_dist import Performer
-from gradwire.strategy import Key, Sections, State, StepInfo, Strategy
+from gradwire.strategy import (
+    Compressor,
+    Feedback,
+    Key,
+    Sections,
+    State,
+    StepInfo,
+    Strategy,
+)
 from gradwire.tuning.agree import now, of_ranks
 
 BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -116,8 +126,10 @@ def _at_once(performer: Performer, make: Callable[[], Move]) -> Callable[[], obj
     return partial(performer.perform, move, "the probe")
 
 
-def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCost:
+def measure_local(strategy: str, device: torch.device, largest: int, pieces: int = 1) -> LocalCost:
     """Seconds against elements of one parameter, of the strategy's compressor and feedback.
+
+    pieces: that are compressed by themselves, as for so many owners.
 
     Not collective, though ranks that share processors should measure at the same time.
     """
@@ -126,13 +138,16 @@ def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCos
     for n in _up_to(largest, ELEMENTS):
         dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
         x, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
-        layout = Layout.of([parsed.compressor.claims(n)])
+        compressor = parsed.compressor
+        if pieces > 1:
+            compressor = PieceByPiece(compressor, Pieces.of("probe", n, pieces).bounds)
+        layout = Layout.of([compressor.claims(n)])
         message = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
         (sections,) = layout.views(message)
-        encode = _encoding(parsed, x, state, sections)
+        encode = _encoding(compressor, parsed.feedback, x, state, sections)
         encodes.append((n, sorted(_timed([encode] * _RUNS, device))))
         one, many = (
-            sorted(_timed([_adding(parsed, [sections] * count, x)] * _RUNS, device))
+            sorted(_timed([_adding(compressor, [sections] * count, x)] * _RUNS, device))
             for count in (1, _MANY)
         )
         decodes.append((n, one))
@@ -141,9 +156,9 @@ def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCos
 
 
 def _encoding(
-    strategy: Strategy, x: Tensor, state: State, sections: Sections
+    compressor: Compressor, feedback: Feedback | None, x: Tensor, state: State, sections: Sections
 ) -> Callable[[], object]:
-    encoder = make_encoder(strategy.compressor, strategy.feedback)
+    encoder = make_encoder(compressor, feedback)
     status = kernels.new_status(x.device)
 
     def work() -> None:
@@ -153,9 +168,11 @@ def _encoding(
     return work
 
 
-def _adding(strategy: Strategy, payloads: Sequence[Sections], x: Tensor) -> Callable[[], object]:
+def _adding(
+    compressor: Compressor, payloads: Sequence[Sections], x: Tensor
+) -> Callable[[], object]:
     out = torch.empty_like(x)
-    return lambda: strategy.compressor.accumulate(payloads, out, len(payloads), _KEY)
+    return lambda: compressor.accumulate(payloads, out, len(payloads), _KEY)
 
 
 def _up_to(largest: int, sizes: Sequence[int]) -> list[int]:

@@ -93,6 +93,42 @@ def seconds_by_hand(own: Profile, path: tasks.Path, n: int) -> tuple[float, floa
     return work, wire
 
 
+def test_every_flat_path_by_hand() -> None:
+    """Sums without compression too, whose numbers are copied before moves and after them."""
+    parts, sizes = Parts(FLAT, LEFT), sizes_of(FLAT)
+    for path in fitting(FLAT):
+        text = f'{LEFT if path.compressions else "none"} | steps("{path}")'
+        cost = parts.cost([price(text, [(n // 256, 256)], 4) for n in sizes])
+        for n in sizes:
+            work, wire = seconds_by_hand(FLAT, path, n)
+            assert cost.encode(n) + cost.decode(n) == pytest.approx(work)
+            assert cost.wire(n) == pytest.approx(wire)
+    scattered = parts.cost(
+        [price('none | steps("reduce_scatter, all_gather")', [4096], 4)] * len(sizes)
+    )
+    plain = FLAT.compressors["none @ cpu"]
+    assert scattered.encode(0) == plain.encode(4096)
+    assert scattered.decode(0) == plain.decode(1024) + plain.encode(1024) + plain.decode(4096)
+
+
+def test_what_is_compressed_in_pieces_is_priced_so() -> None:
+    """For each who will have to have his own; at the end of a path nobody has to."""
+    known = FLAT.compressors[f"{LEFT} @ cpu"]
+    apart = replace(known, encode=line(1.0, 0.0))
+    own = replace(FLAT, compressors={**FLAT.compressors, f"{LEFT} in pieces @ cpu": apart})
+    parts = Parts(own, LEFT)
+    for path, seconds in {
+        "compress@gpu, all_to_all, all_gather, decompress@gpu": 1.0,
+        "compress@gpu, all_gather, decompress@gpu": known.encode(4096),
+        "reduce_scatter, compress@gpu, all_gather, decompress@gpu": None,
+    }.items():
+        cost = parts.cost([price(f'{LEFT} | steps("{path}")', [4096], 4)])
+        if seconds is None:
+            assert cost.decode(0) < 1.0
+        else:
+            assert cost.encode(0) == pytest.approx(seconds)
+
+
 @on_both
 def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
     """Nobody is dominated, in the obvious way; nobody else is cheaper at the usual price."""
@@ -113,9 +149,16 @@ def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
             if all(a[0] < b[0] and a[1] < b[1] for a, b in zip(theirs, rows))
         ]  # fmt: skip
         assert not beaten, f"{text} asks more than {beaten}"
-    for i in range(len(sizes)):
-        cheapest = min(every, key=lambda path: sum(every[path][i]))
-        best = [str(Strategy.parse(text).collective.tasks) for text in offered.strategies]
+    best = [str(Strategy.parse(text).collective.tasks) for text in offered.strategies]
+    bills = [
+        {path: price * rows[i][0] + rows[i][1] for path, rows in every.items()}
+        for i in range(len(sizes)) for price in (0.25, 0.5, 1.0, 2.0, 4.0)
+    ]  # fmt: skip
+    near = {path: min(own[path] / min(own.values()) for own in bills) for path in every}
+    assert all(near[path] <= 1.25 for path in best)
+    assert [near[path] for path in best] == sorted(near[path] for path in best)
+    for own_bills in bills:
+        cheapest = min(own_bills, key=own_bills.__getitem__)
         assert cheapest in ("all_reduce", *best), "fp32 was measured, which is all_reduce"
 
 

@@ -37,6 +37,7 @@ from gradwire.planner.paths import Offer, offer
 from gradwire.planner.profile import Profile
 from gradwire.report.table import Table
 from gradwire.soundness import sound
+from gradwire.tuning import auto
 from gradwire.tuning.paths import with_measured_paths
 
 PATTERN, TOPK = "topk(0.01)+ef | paths", "topk(0.01)+ef | allgather"
@@ -52,6 +53,9 @@ def main() -> int:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, nargs=2, default=(4, 8), help="at least, at most")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds, for calm turns")
+    parser.add_argument(
+        "--corrections", type=int, default=2, help="races after the first, at most"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", type=Path, help="written, for a closer look")
     arguments = parser.parse_args()
@@ -68,6 +72,7 @@ def work(arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     levels = (LEVELS,) if arguments.hosts > 1 and arguments.procs_per_host > 1 else ()
+    auto._CORRECTIONS = arguments.corrections
     began = perf_counter()
     trainer, tuner = tuned(MODELS[arguments.model](), (*WHOLE, *levels, PATTERN))
     took, profile, adopted = perf_counter() - began, tuner.profile, tuner.handle.plan

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import MODELS
-from predicted import differ, only_once, rounds_of, tuned
+from predicted import differ, rounds_of, tuned
 from turns import measure, seconds_of
 
 from gradwire.lab import Cluster
@@ -80,7 +80,7 @@ def work(arguments: argparse.Namespace) -> None:
     tuner.close()
     session = tuner.handle._session
     every = with_measured_paths(profile, session, [PATTERN], lambda text: True)
-    plans = only_once({"adopted": adopted, **dict(contestants(profile, every))})
+    plans = named([("adopted", adopted), *contestants(profile, every)])
     predicted = {name: timeline_of(every, plan).iteration_seconds for name, plan in plans.items()}
     rounds = rounds_of(arguments.rounds, list(predicted.values()))
     steps = measure(trainer, list(plans.values()), rounds, arguments.patience)
@@ -113,6 +113,15 @@ def contestants(profile: Profile, every: Profile) -> Iterator[tuple[str, Plan]]:
         yield "HiTopKComm", choose(profile, [LEVELS, FP32]).best.plan
     for name, text in (("fp32", FP32), ("bf16", BF16)):
         yield f"tuned {name}", choose(profile, [text]).best.plan
+
+
+def named(plans: Sequence[tuple[str, Plan]]) -> dict[str, Plan]:
+    """No plan twice: whose are the same share it."""
+    names, first = dict[int, list[str]](), dict[int, Plan]()
+    for name, plan in plans:
+        names.setdefault(plan.digest(), []).append(name)
+        first.setdefault(plan.digest(), plan)
+    return {" = ".join(own): first[digest] for digest, own in names.items()}
 
 
 def paths_of(profile: Profile) -> list[str]:

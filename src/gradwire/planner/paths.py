@@ -5,7 +5,7 @@
        │  seconds of these, one by one, as the profile measured moves and compressors
        ▼
     a cost of each ──► what asks no less of processors and links than another is dropped
-                   ──► of the rest those near the cheapest, at some size for some price of
+                   ──► of the rest those near the cheapest, in large buckets for some price of
                        processors: MOST at most
 
 What compresses goes by the compressor and feedback that are named, what does not by `none`. The
@@ -39,6 +39,8 @@ MOST = 8
 """Of the paths of one compressor, so many are offered."""
 NEAR = 1.25
 """Times the cheapest: what parts say of a path is not better known than that."""
+_LARGE = 4
+"""Of the sizes of a profile: buckets of a 64th of the model, or more."""
 _PRICES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of a second of local work, in seconds of moves: processors may be shared, and moves may hide."""
 
@@ -133,7 +135,7 @@ def offer(
     own = {text: parts.cost(prices) for text, prices in every.items()}
     kept = undominated(own, sizes_of(profile))
     best = [
-        text for text in _worth_a_look(own, kept, sizes_of(profile))
+        text for text in _worth_a_look(own, kept, sizes_of(profile)[-_LARGE:])
         if every[text][-1].moves not in known
     ]  # fmt: skip
     return Offer(pattern, {text: own[text] for text in best[:most]}, len(every), len(kept))

@@ -152,7 +152,7 @@ def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
     best = [str(Strategy.parse(text).collective.tasks) for text in offered.strategies]
     bills = [
         {path: price * rows[i][0] + rows[i][1] for path, rows in every.items()}
-        for i in range(len(sizes)) for price in (0.25, 0.5, 1.0, 2.0, 4.0)
+        for i in range(len(sizes))[-4:] for price in (0.25, 0.5, 1.0, 2.0, 4.0)
     ]  # fmt: skip
     near = {path: min(own[path] / min(own.values()) for own in bills) for path in every}
     assert all(near[path] <= 1.25 for path in best)

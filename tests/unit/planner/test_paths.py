@@ -17,8 +17,10 @@ from gradwire import Strategy, lockstep, tasks
 from gradwire.cli.main import main
 from gradwire.errors import PlanError, StrategyError
 from gradwire.moves import Move
+from gradwire.planner import candidates
 from gradwire.planner.candidates import FP32
 from gradwire.planner.choose import choose
+from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.links import sizes_of
 from gradwire.planner.paths import (
     MOST,
@@ -260,6 +262,21 @@ def test_a_plan_with_paths_is_no_longer_than_one_without(
     found = choose(own, texts)
     assert found.best.seconds <= plain.best.seconds * (1 + 1e-9)
     assert found.lower_bound <= found.best.seconds
+
+
+def test_a_search_that_paths_lead_astray_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def astray(problem: Problem) -> tuple[Grouping, float]:
+        if len(problem.options) > 1 and not any("steps(" in text for text in problem.options):
+            return solve(problem)
+        worst = Grouping((len(problem.tensors),), (0,))
+        return worst, problem.seconds(worst)
+
+    monkeypatch.setattr(candidates, "SOLVERS", {"joint": astray})
+    given = with_parts(profile(bits_per_second=2e8), bits_per_second=2e8)
+    given = replace(given, moves={**given.moves, "all_reduce float32 world": line(1.0, 1.0)})
+    own, texts, _ = with_paths(given, [*given.strategies, "none | paths"])
+    assert len(texts) > len(given.strategies)
+    assert choose(own, texts).best.seconds == choose(given).best.seconds
 
 
 def test_a_path_wins_where_it_has_the_least_to_move() -> None:

@@ -106,15 +106,18 @@ def niced_seconds() -> float:
 
 
 def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -> bool:
-    """Until others leave the machine alone; False if they do not. Collective."""
-    began = perf_counter()
-    while perf_counter() - began < patience_seconds:
+    """Until others leave the machine alone; False if they do not. Collective: when patience is
+    over on one rank it is on all, whose clocks differ."""
+    began, is_over = perf_counter(), False
+    while not is_over:
         before = niced_seconds()
         sleep(quiet_seconds)
-        busy = torch.tensor([niced_seconds() - before])
-        dist.all_reduce(busy, op=dist.ReduceOp.MAX)
-        if float(busy) <= DISTURBED * quiet_seconds:
+        mine = [niced_seconds() - before, float(perf_counter() - began > patience_seconds)]
+        facts = torch.tensor(mine)
+        dist.all_reduce(facts, op=dist.ReduceOp.MAX)
+        if float(facts[0]) <= DISTURBED * quiet_seconds:
             return True
+        is_over = bool(facts[1])
     return False
 
 

@@ -68,6 +68,36 @@ def profile(path: Path, capfd: pytest.CaptureFixture[str]) -> Profiling:
 
 
 @pytest.mark.full
+def test_all_paths_of_a_compressor(
+    profile: Profiling, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Moves and the compressor one by one, what is offered as a whole, with its error; and the
+    profile is enough to look for paths again."""
+    pattern = "sign(scaled=True)+ef | paths"
+    done = profile("--json", "--strategies", pattern, script=BEGINNING + TRAINING, launcher=TWO)
+    assert done.code == 0, done.stderr
+    assert f"'{pattern}': 12 of 174 paths fit" in done.stderr
+    found = Profile.load(path)
+    assert "sign(scaled=True)+ef | allgather" in found.strategies
+    offered = [text for text in found.strategies if "steps(" in text]
+    assert all(found.strategies[text].error is not None for text in offered)
+    assert "sign(scaled=True)+ef in pieces @ cpu" in found.compressors
+    asked = [
+        "--profile",
+        str(path),
+        "--optimizer",
+        "sgd",
+        "--json",
+        "--allow",
+        pattern,
+        "bf16 | allreduce",
+    ]
+    assert main(["plan", *asked]) == 0
+    (told,) = json.loads(capfd.readouterr().out)["paths"]
+    assert told["fitting"] == 10, "those that compress twice are not known to be sound"
+
+
+@pytest.mark.full
 def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     text = "topk(0.01)+ef | allgather"
     done = profile(

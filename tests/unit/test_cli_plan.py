@@ -86,11 +86,21 @@ def test_what_may_be_used(capsys: Text) -> None:
     assert "'fp16 | allreduce' was not" in refused(capsys, *PLAN, "--allow", "fp16 | allreduce")
 
 
-@pytest.mark.parametrize("algorithm", ["mergecomp", "bytecomp"])
+@pytest.mark.parametrize("algorithm", ["mergecomp", "bytecomp", "hipress", "byteps"])
 def test_published_algorithms(capsys: Text, algorithm: str) -> None:
     found = document(capsys, *PLAN, "--algorithm", algorithm)
     assert found["algorithm"] == algorithm
     assert found["seconds"] >= document(capsys, *PLAN)["seconds"] * 0.99
+
+
+def test_groups_are_mergecomp_s(capsys: Text) -> None:
+    asked = (*PLAN, "--optimizer", "sgd", "--allow", "topk(0.01)+ef | allgather")
+    asked = (*asked, "--algorithm", "mergecomp")
+    two, three = (document(capsys, *asked, "--groups", n)["seconds"] for n in ("2", "3"))
+    assert document(capsys, *asked)["seconds"] == two
+    assert three <= two
+    assert "got --groups 3 for joint" in refused(capsys, *PLAN, "--groups", "3")
+    assert "counted from 1" in refused(capsys, *asked, "--groups", "0")
 
 
 def test_a_table(capsys: Text) -> None:

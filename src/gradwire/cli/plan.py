@@ -22,12 +22,13 @@ from gradwire.cli.arguments import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
+    from gradwire.planner.paths import Offer
     from gradwire.planner.profile import Profile
     from gradwire.planner.tables import Cell, Table
     from gradwire.planner.whatif import Again
     from gradwire.topology import Cluster
 
-_ALGORITHMS = ("joint", "mergecomp", "bytecomp")
+_ALGORITHMS = ("joint", "mergecomp", "bytecomp", "hipress", "byteps")
 _POWERS = tuple(4**i for i in range(8))
 _RATES = ("100mbit", "1gbit", "5gbit", "10gbit", "25gbit", "100gbit")
 _SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
@@ -47,9 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--topology", type=Path, metavar="FILE", help="a cluster.toml")
     add = parser.add_argument_group("what is looked for").add_argument
     add("--algorithm", choices=_ALGORITHMS, default="joint", help="ours, or a published one")
+    add("--groups", type=int, metavar="N", help="of mergecomp, at most (2)")
     add("--lanes", type=int, nargs="+", metavar="N", help="to try (1 2, of a table 1)")
     add("--optimizer", metavar="NAME", help="that steps, as adamw or sgd (whichever it is)")
-    add("--allow", nargs="+", metavar="STRATEGY", help="(all of the profile)")
+    add(
+        "--allow",
+        nargs="+",
+        metavar="STRATEGY",
+        help="(all of the profile); X | paths: all of X's",
+    )
     add("--error-budget", type=float, metavar="X", help="the largest of a step's average")
     add("--table", action="store_true", help="over workers and bandwidths")
 
@@ -60,11 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     profile = Profile.load(arguments.profile)
-    allowed, unsound = _sound(_allowed(profile, arguments.allow), arguments.optimizer)
+    profile, texts, offers = _with_paths(arguments, profile)
+    allowed, unsound = _sound(texts, arguments.optimizer)
     if arguments.table:
         _show_table(_table(arguments, profile, allowed), arguments.json)
     else:
-        _plan(arguments, profile, allowed, unsound)
+        _plan(arguments, profile, allowed, unsound, offers)
     return 0
 
 
@@ -85,7 +93,13 @@ def _check(arguments: argparse.Namespace) -> None:
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
+    if arguments.groups is not None and (arguments.algorithm != "mergecomp" or arguments.table):
+        raise UsageError(
+            f"groups are counted by mergecomp, in a plan; got --groups {arguments.groups} for "
+            f"{'a table' if arguments.table else arguments.algorithm}. Leave --groups out."
+        )
     counted = {
+        "groups": () if arguments.groups is None else (arguments.groups,),
         "workers": arguments.workers or (), "lanes": arguments.lanes or (),
         "ranks per host": () if arguments.per_host is None else (arguments.per_host,),
     }  # fmt: skip
@@ -96,6 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
     """The texts as the profile writes them; PlanError for what it has not."""
+    from gradwire.planner.paths import is_pattern
     from gradwire.strategy import Strategy
 
     def known(text: str) -> str:
@@ -104,16 +119,49 @@ def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
         found = profile.measured(text)
         return found if found and Strategy.parse(found) == asked else str(asked)
 
-    return list(profile.strategies) if texts is None else [known(text) for text in texts]
+    if texts is None:
+        return list(profile.strategies)
+    return [text if is_pattern(text) else known(text) for text in texts]
+
+
+def _with_paths(
+    arguments: argparse.Namespace, profile: Profile
+) -> tuple[Profile, list[str], list[Offer]]:
+    """What may be used, with paths that are worth a look where all of a compressor's may be."""
+    from gradwire.planner.paths import is_pattern, with_paths
+
+    texts = _allowed(profile, arguments.allow)
+    patterns = [text for text in texts if is_pattern(text)]
+    if patterns and (arguments.table or _is_elsewhere(arguments)):
+        raise UsageError(
+            "paths are looked for on the cluster of the profile, where moves were measured one by "
+            f"one; got '{patterns[0]}' for another. Allow a path by name, as steps(…)."
+        )
+    judged = _optimizers(arguments.optimizer)
+    found = with_paths(profile, texts, lambda text: _is_sound(text, judged))
+    for offer in found[2]:
+        _say(str(offer))
+        if not offer.strategies:
+            _say(f"'{offer.pattern}': none that fits is sound and not measured already")
+    return found
+
+
+def _optimizers(optimizer: str | None) -> Sequence[str]:
+    from gradwire.soundness import ONE_OF_EACH_RULE
+
+    return ONE_OF_EACH_RULE if optimizer is None else (optimizer,)
+
+
+def _is_sound(text: str, optimizers: Sequence[str]) -> bool:
+    from gradwire.soundness import sound
+
+    return all(sound(text, optimizer).kind == "sound" for optimizer in optimizers)
 
 
 def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:
     """What is known to be sound with the optimizer, and what is not; UsageError if nothing is."""
-    from gradwire.soundness import ONE_OF_EACH_RULE, sound
-
-    optimizers = ONE_OF_EACH_RULE if optimizer is None else (optimizer,)
-    verdicts = {text: [sound(text, own) for own in optimizers] for text in texts}
-    kept = [text for text, own in verdicts.items() if all(v.kind == "sound" for v in own)]
+    optimizers = _optimizers(optimizer)
+    kept = [text for text in texts if _is_sound(text, optimizers)]
     out = [text for text in texts if text not in kept]
     beside = "every optimizer" if optimizer is None else optimizer
     if out:
@@ -122,7 +170,8 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
     if not kept:
         raise UsageError(
             f"a plan is made of strategies that are known to be sound with {beside}; got "
-            f"{', '.join(map(repr, texts))}. Allow 'none | allreduce', or name the optimizer."
+            f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce', or name the "
+            "optimizer."
         )
     return kept, out
 
@@ -131,8 +180,9 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
 
 
 def _plan(
-    arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str]
-) -> None:
+    arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str],
+    offers: list[Offer],
+) -> None:  # fmt: skip
     from gradwire.planner.choose import choose
     from gradwire.planner.explain import explain, with_prediction
 
@@ -141,7 +191,7 @@ def _plan(
         asked, allowed, left_out = _elsewhere(arguments, profile, allowed)
     choice = choose(
         asked, allowed, lanes=arguments.lanes or (1, 2), error_budget=arguments.error_budget,
-        algorithm=arguments.algorithm,
+        algorithm=arguments.algorithm, groups=arguments.groups or 2,
     )  # fmt: skip
     if left_out:
         _say(f"left out, as their cost is measured only: {', '.join(left_out)}")
@@ -153,6 +203,8 @@ def _plan(
         _say("no plan is kept: say -o plan.json")
     kept = str(arguments.output) if arguments.output else None
     told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
+    if offers:
+        told["paths"] = [offer.to_json() for offer in offers]
     print(json.dumps(told, indent=2) if arguments.json else story.as_text())
 
 

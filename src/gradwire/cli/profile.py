@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the job until it is measured; its exit code, if that is not 0."""
+    from gradwire.planner.paths import example
     from gradwire.planner.profile import Profile
     from gradwire.tuning.profile_only import asked
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             "train.py, with all that starts it."
         )
     for text in arguments.strategies or ():
-        Strategy.parse(text)
+        Strategy.parse(example(text))
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None

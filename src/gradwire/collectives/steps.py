@@ -34,7 +34,6 @@ class Steps(Collective):
     path: str
     per_node: int | None = 0
     name: ClassVar[str] = "steps"
-    compresses_again: ClassVar[bool] = True  # most paths do
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str):
@@ -50,7 +49,7 @@ class Steps(Collective):
                 f"per_node={per_node!r} and '{tasks}'. Leave it out to have machines found."
             )
         facts = {
-            "path": str(tasks), "tasks": tasks,
+            "path": str(tasks), "tasks": tasks, "compresses_again": tasks.compressions > 1,
             "needs": ("fixed",) if tasks.compressions else (),
             "per_node": per_node if tasks.knows_machines else None,
         }  # fmt: skip

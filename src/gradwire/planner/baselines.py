@@ -1,43 +1,78 @@
 """The published planners on a profile's costs: what to compare with, and what they cannot do.
 
-    mergecomp   one strategy for all tensors, cut in two by bisection       (partition.bisection)
+    mergecomp   one strategy for all tensors, in groups whose ends are bisected  (partition.py)
     bytecomp    every tensor by itself, Algorithm 1 in the model of its authors  (bytecomp.greedy)
+    hipress     every tensor by itself, by what takes least if nothing else is sent     (SeCoPa)
+    byteps      every tensor by itself, compressed from 64 KiB on                (BytePS-Compress)
 
-Both look for their plan as published and are then timed by our timeline. MergeComp measures real
-iterations; here the timeline says them. ByteComp's Algorithm 2 chooses devices, of which a plan of
-whole strategies has none, so that it has nothing to decide.
-Source: Wang, Wu and Ng 2021, "MergeComp"; Wang et al. 2023, "Hi-Speed DNN Training with Espresso".
+All look for their plan as published and are then timed by our timeline. MergeComp measures real
+iterations; here the timeline says them. ByteComp's Algorithm 2 chooses devices, of which a plan
+has none on processors, so that it has nothing to decide. HiPress and BytePS also cut a tensor into
+parts that follow one another; a parameter of ours is in one bucket, and what cuts it is its
+collective (`alltoall`: a part for each rank). BytePS sends what the next forward needs first.
+Source: Wang, Wu and Ng 2021, "MergeComp"; Wang et al. 2023, "Hi-Speed DNN Training with Espresso";
+Bai et al. 2021, "Gradient Compression Supercharged High-Performance Data Parallel DNN Training",
+section 4.3; Zhong et al. 2021, "Compressed Communication for Distributed Training".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.buckets import Parameter
 from gradwire.planner import bytecomp as published
 from gradwire.planner.grouping import Grouping, Problem
 from gradwire.planner.ordered import ordered
-from gradwire.planner.partition import bisection
+from gradwire.planner.partition import heuristic
 from gradwire.planner.timeline import Job
 
+MIN_COMPRESS_BYTES = 1 << 16
+"""BytePS's own default of BYTEPS_MIN_COMPRESS_BYTES."""
 
-def mergecomp(problem: Problem) -> tuple[Grouping, float]:
-    """Two groups by the first option, or one, if that is shorter; dtypes cut further."""
+
+def mergecomp(problem: Problem, groups: int = 2) -> tuple[Grouping, float]:
+    """At most so many groups by the first option; dtypes cut further. PlanError if there are none.
+
+    More than two take O(tensors^(groups - 2)) searches.
+    """
 
     def cut(ends: Sequence[int]) -> Grouping:
         every = tuple(sorted({*ends, *problem.borders, len(problem.tensors)}))
         return Grouping(every, (0,) * len(every))
 
-    one = cut(())
-    if len(problem.tensors) < 2:
-        return one, problem.seconds(one)
-    split, _ = bisection(lambda cuts: problem.seconds(cut(cuts)), len(problem.tensors))
-    best = min(cut((split,)), one, key=problem.seconds)
-    return best, problem.seconds(best)
+    count = len(problem.tensors)
+    ends, seconds = heuristic(lambda cuts: problem.seconds(cut(cuts)), count, groups)
+    return cut(ends), seconds
+
+
+def hipress(problem: Problem) -> tuple[Grouping, float]:
+    """SeCoPa: of every tensor the option that takes least by itself, whatever else is sent."""
+
+    def least(i: int) -> int:
+        taken = [
+            sum(stage.seconds for stage in problem.job(i, i + 1, o).stages)
+            for o in range(len(problem.options))
+        ]
+        return taken.index(min(taken))
+
+    return _apart(problem, [least(i) for i in range(len(problem.tensors))])
+
+
+def byteps(problem: Problem) -> tuple[Grouping, float]:
+    """Tensors of 64 KiB or more by the last option, smaller ones by the first."""
+    each = Parameter("any", (1,), problem.stages.profile.dtype).bytes
+    last = len(problem.options) - 1
+    sizes = [each * tensor.elements for tensor in problem.tensors]
+    return _apart(problem, [last if size >= MIN_COMPRESS_BYTES else 0 for size in sizes])
+
+
+def _apart(problem: Problem, chosen: Sequence[int]) -> tuple[Grouping, float]:
+    grouping = Grouping(tuple(range(1, len(chosen) + 1)), tuple(chosen))
+    return grouping, problem.seconds(grouping)
 
 
 def bytecomp(problem: Problem) -> tuple[Grouping, float]:
     """An option for every tensor; the first of the problem's is without compression."""
-    count = len(problem.tensors)
     tensors = [
         published.Tensor(
             tensor.ready_seconds, tensor.elements,
@@ -54,5 +89,4 @@ def bytecomp(problem: Problem) -> tuple[Grouping, float]:
         return ordered(every, problem.executor)
 
     found = published.greedy(tensors, evaluate, problem.executor)
-    grouping = Grouping(tuple(range(1, count + 1)), tuple(choice.option for choice in found))
-    return grouping, problem.seconds(grouping)
+    return _apart(problem, [choice.option for choice in found])

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import PLAIN, Dynamics, has_vectors_apart
 from gradwire.plan import Plan, in_turns, takes_vectors
-from gradwire.planner.baselines import bytecomp, mergecomp
+from gradwire.planner.baselines import bytecomp, byteps, hipress, mergecomp
 from gradwire.planner.budget import solve_within
 from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.grouping import Grouping, Problem, solve
@@ -23,9 +24,14 @@ from gradwire.strategy import Strategy
 
 FP32, BF16 = "none | allreduce", "bf16 | allreduce"
 
-Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp"]
+Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp", "hipress", "byteps"]
 Solver: TypeAlias = Callable[[Problem], tuple[Grouping, float]]
-SOLVERS: Mapping[str, Solver] = {"joint": solve, "mergecomp": mergecomp, "bytecomp": bytecomp}
+SOLVERS: Mapping[str, Solver] = {
+    "joint": solve, "mergecomp": mergecomp, "bytecomp": bytecomp, "hipress": hipress,
+    "byteps": byteps,
+}  # fmt: skip
+_ONE_BY_ONE = ("mergecomp", "byteps")  # these know of one way to compress
+_BESIDE_WHOLE = ("bytecomp", "hipress", "byteps")  # these may leave a tensor as it is
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes candidates. error_budget: the largest error of a plan; None: any."""
+    """Makes candidates. error_budget: the largest error of a plan; None: any. groups: of
+    mergecomp, at most."""
 
     profile: Profile
     lanes: Sequence[int] = (1, 2)
     algorithm: Algorithm = "joint"
     error_budget: float | None = None
     dynamics: Dynamics = PLAIN
+    groups: int = 2
 
     @property
     def whole(self) -> str | None:
@@ -69,13 +77,10 @@ class Maker:
 
     def plans(self, options: Sequence[str]) -> Iterator[Candidate]:
         """All parameters by what takes vectors too, and matrices by all of them."""
-        if self.algorithm == "mergecomp":  # one strategy for the whole model
-            for option in options:
-                yield from self._plans([option])
-        elif self.algorithm == "bytecomp" and self.whole is not None:
-            yield from self._plans(list(dict.fromkeys((self.whole, *options))))  # as it is, too
-        else:
-            yield from self._plans(options)
+        whole = self.whole if self.algorithm in _BESIDE_WHOLE else None
+        beside = [] if whole is None else [whole]
+        for own in [[o] for o in options] if self.algorithm in _ONE_BY_ONE else [options]:
+            yield from self._plans(list(dict.fromkeys((*beside, *own))))
 
     def _plans(self, options: Sequence[str]) -> Iterator[Candidate]:
         made = {option: Strategy.parse(option) for option in options}
@@ -93,10 +98,16 @@ class Maker:
         if problem.tensors:
             if not problem.fitting:
                 return
-            limited = self.error_budget is not None and self.algorithm == "joint"
-            grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
+            grouping, _ = self._solver(problem)
         plan = _plan(self.profile, problem, grouping, self.of_vectors if apart else None)
         yield Candidate(plan, timeline_of(self.profile, plan), error_of(self.profile, plan))
+
+    @property
+    def _solver(self) -> Solver:
+        if self.algorithm == "mergecomp":
+            return partial(mergecomp, groups=self.groups)
+        limited = self.error_budget is not None and self.algorithm == "joint"
+        return solve_within if limited else SOLVERS[self.algorithm]
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether it is within the error budget."""

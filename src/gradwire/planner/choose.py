@@ -73,7 +73,7 @@ class Choice:
 def choose(
     profile: Profile, strategies: Sequence[str] | None = None, *, lanes: Sequence[int] = (1, 2),
     error_budget: float | None = None, algorithm: Algorithm = "joint",
-    dynamics: Dynamics | None = None,
+    dynamics: Dynamics | None = None, groups: int = 2,
 ) -> Choice:  # fmt: skip
     """Plan for a profiled job.
 
@@ -81,9 +81,9 @@ def choose(
     always travel as fp32. Baselines are compared with, whatever may be used. lanes: numbers
     of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
     as the profile says it of parameters (`exactness`). algorithm: "joint", ours, or the published
-    "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse gradients
-    travel as rows, by the fastest way that was measured of them. dynamics: of the plan; None:
-    those of any of the strategies. Deterministic.
+    "mergecomp" (groups: at most), "bytecomp", "hipress" and "byteps", whose plan is then taken as
+    it is (`baselines`). Tables with sparse gradients travel as rows, by the fastest way that was
+    measured of them. dynamics: of the plan; None: those of any of the strategies. Deterministic.
 
     Raises:
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
@@ -94,7 +94,7 @@ def choose(
     vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
     bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
     made = (
-        _within(Maker(profile, lanes, algorithm, error_budget, dynamics), options)
+        _within(Maker(profile, lanes, algorithm, error_budget, dynamics, groups), options)
         for dynamics in ([dynamics] if dynamics else all_dynamics(map(Strategy.parse, options)))
     )
     choices = [choice for choice in made if choice is not None]
@@ -126,6 +126,9 @@ def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
     found = list(maker.plans(own))
     if maker.algorithm == "joint":
         found += [*dense, *(c for o in own for c in maker.plans([o]))]
+        whole = [o for o in own if Strategy.parse(o).collective.tasks is None]
+        if 0 < len(whole) < len(own):  # a search with more options may end where it is longer
+            found += maker.plans(whole)
     if not found:
         return None
     found.sort(key=lambda c: c.seconds)

@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -72,6 +72,12 @@ class Curve:
     def to_json(self) -> list[list[float]]:
         """[[size, seconds], …, [slope]], for json.dumps."""
         return [*([x, y] for x, y in self.points), [self.rows[-1][2]]]
+
+
+def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Curve:
+    """Through these points; what is less than before it is as much as that. PlanError as of
+    `Curve`."""
+    return Curve(tuple(zip(sizes, accumulate(seconds, max))))
 
 
 def _curve(rows: Sequence[Sequence[float]]) -> Curve:

@@ -85,9 +85,10 @@ class SizedBucket:
             return n if claims.elements is None else claims.elements
         return round(n * self.crowd.density(str(self.strategy)))
 
-    def encodes(self, n: int, device: str = "") -> None:
+    def encodes(self, n: int, device: str = "", pieces: int = 1) -> None:
         """Note that n elements are encoded."""
-        self.steps.append(Work("encode", n, 1, self.entries_of(n), device or self.device))
+        entries = self.entries_of(n)
+        self.steps.append(Work("encode", n, 1, entries, device or self.device, pieces))
 
     def encodes_all(self) -> None:
         """Note that every parameter is."""

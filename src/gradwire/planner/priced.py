@@ -36,7 +36,8 @@ class Work(NamedTuple):
 
     elements: that are read (encode), written, or go between device and host (copy);
     contributions: payloads that are added up; entries: of how many elements each payload speaks.
-    device: "gpu", where the gradient lies, or "cpu", the host's memory.
+    device: "gpu", where the gradient lies, or "cpu", the host's memory. pieces: that are encoded
+    by themselves, one for each who will have to have his own.
     """
 
     kind: WorkKind
@@ -44,6 +45,7 @@ class Work(NamedTuple):
     contributions: int = 1
     entries: int = 0
     device: str = "gpu"
+    pieces: int = 1
 
     @property
     def touched(self) -> int:
@@ -75,6 +77,11 @@ class Priced:
     def bytes_sent(self) -> float:
         """Bytes that this rank sends, over all moves."""
         return sum(move.sent for move in self.moves)
+
+    @property
+    def calls(self) -> int:
+        """Payloads that are written or read."""
+        return sum(work.contributions for work in self.work)
 
     @property
     def encode(self) -> tuple[Work, ...]:

@@ -184,7 +184,7 @@ class SizedStages(Walk):
         had = self._before(number)
         leaves = self._before(number + 1).leaves
         for begin, end in had.region:
-            self._context.encodes(end - begin, self._tasks[number].at)
+            self._context.encodes(end - begin, self._tasks[number].at, len(leaves))
         self._messages = [[_bytes(self._plan.layout(leaf).bytes)] for leaf in leaves]
 
     def _decompress(self, number: int) -> None:

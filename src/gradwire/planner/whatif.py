@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from gradwire.errors import PlanError
-from gradwire.planner.curves import Curve
+from gradwire.planner.curves import rising
 from gradwire.planner.fit import Fit
 from gradwire.planner.links import (
     DOUBT,
@@ -153,7 +153,7 @@ class Again:
         seconds = [wire.seconds(i, own, cluster) for i, own in enumerate(after)]
         more = [_touched(b.decode, a.decode) for b, a in zip(before, after)]
         encodes = [_touched(b.encode, a.encode) for b, a in zip(before, after)]
-        calls = _calls(after[-1]) / max(1, _calls(before[-1]))
+        calls = after[-1].calls / max(1, before[-1].calls)
         return StrategyCost(
             encode=_scaled(cost.encode, sizes, encodes), wire=_fit(cost.wire, sizes, seconds),
             decode=_scaled(cost.decode, sizes, more),
@@ -214,18 +214,9 @@ def _touched(before: Sequence[Work], after: Sequence[Work]) -> float:
     return sum(work.touched for work in after) / own if own else 1.0
 
 
-def _calls(priced: Priced) -> int:
-    """Payloads that are written or read."""
-    return sum(work.contributions for work in priced.work)
-
-
 def _fit(like: Fit, sizes: Sequence[int], values: Sequence[float]) -> Fit:
     """Through these points; nowhere falling."""
-    points, least = list[tuple[float, float]](), 0.0
-    for size, value in zip(sizes, values):
-        least = max(least, value)
-        points.append((float(size), least))
-    return Fit(Curve(tuple(points)), like.error, like.spread)
+    return Fit(rising(sizes, values), like.error, like.spread)
 
 
 def _scaled(like: Fit, sizes: Sequence[int], factors: Sequence[float]) -> Fit:

@@ -17,6 +17,7 @@ from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
+from gradwire.planner.paths import example
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
@@ -101,7 +102,8 @@ def attach(
             sharded model all ranks that keep parts of it take part, and go by one plan.
         process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
             the replicate group.
-        strategies: of "auto": what may be used besides fp32 and bf16 all-reduce.
+        strategies: of "auto": what may be used besides fp32 and bf16 all-reduce; "topk(0.01)+ef |
+            paths" stands for all paths of its compressor that fit the machines (docs/plan.md).
         bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
             size is not known, share one with their neighbours.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
@@ -224,6 +226,7 @@ def _whole(strategies: Sequence[str]) -> str:
         raise PlanError(
             f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
         )
+    strategies = [example(text) for text in strategies]
     found = all_dynamics(map(Strategy.parse, strategies))
     if len(found) > 1:
         texts = ", ".join(f"'{text}'" for text in strategies)
@@ -268,7 +271,7 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
 
     def checked() -> tuple[str, ...]:
         _whole(strategies)
-        for text in strategies:
+        for text in map(example, strategies):
             _check_machines(text, session)
             own = [(None, Strategy.parse(text))]
             check_carried(own, session.performers[0].group, session.device)

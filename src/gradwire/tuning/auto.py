@@ -23,11 +23,13 @@ from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate, is_vector
 from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around, with_moves
+from gradwire.planner.paths import example, is_pattern, whole
 from gradwire.planner.profile import Profile
-from gradwire.soundness import name_of, sound
+from gradwire.soundness import Verdict, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.tuning.agree import from_first, of_ranks
+from gradwire.tuning.paths import with_measured_paths
 from gradwire.tuning.profiling import measure
 from gradwire.tuning.race import Race
 from gradwire.tuning.recorder import Recorder
@@ -56,7 +58,7 @@ class Tuner:
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
         self.is_settled = False
-        self._session.expects_memory = any(Strategy.parse(s).feedback for s in strategies)
+        self._session.expects_memory = any(Strategy.parse(example(s)).feedback for s in strategies)
         self._recorder: Recorder | None = None
         if handle.guard is not None:
             handle.guard.look_from(math.inf)
@@ -101,18 +103,22 @@ class Tuner:
         self._recorder.close()
         circle, first = self._session.circle, self._first.main_strategy  # of this rank's parts
         self._strategies = tuple(json.loads(from_first(circle, self._sound)))
-        texts = (*self._strategies, from_first(circle, lambda: str(first)))  # whatever is left
+        left = from_first(circle, lambda: str(first))  # whatever there is of others
+        texts = (*map(whole, self._strategies), left)
         profile = measure(self._session, self._recorder, texts, self._say)
+        patterns = [text for text in self._strategies if is_pattern(text)]
+        if patterns:
+            usable = self._is_sound
+            profile = with_measured_paths(profile, self._session, patterns, usable, self._say)
         self._recorder, self.profile = None, profile
         return profile
 
     def _sound(self) -> str:
         """The strategies, as JSON, without those that are not known to be sound with the
         optimizers that step this model."""
-        optimizers = self.handle.optimizers or [None]
         kept = []
         for text in self._strategies:
-            verdicts = [(sound(text, optimizer), optimizer) for optimizer in optimizers]
+            verdicts = self._verdicts(example(text))
             wrong = [pair for pair in verdicts if pair[0].kind != "sound"]
             if wrong:
                 verdict, optimizer = wrong[0]
@@ -126,6 +132,14 @@ class Tuner:
                     "steps are sent whole: pass so many as warmup="
                 )
         return json.dumps(kept)
+
+    def _is_sound(self, text: str) -> bool:
+        return all(verdict.kind == "sound" for verdict, _ in self._verdicts(text))
+
+    def _verdicts(self, text: str) -> list[tuple[Verdict, object]]:
+        """With each of the optimizers that step this model."""
+        optimizers: Sequence[object] = self.handle.optimizers or [None]
+        return [(sound(text, optimizer), optimizer) for optimizer in optimizers]
 
     def _decide(self, profile: Profile) -> Iterator[None]:
         """Races, and another where the first shows that the profile is wrong about the network.

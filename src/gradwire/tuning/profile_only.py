@@ -15,6 +15,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from gradwire.errors import UsageError
+from gradwire.planner.paths import is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.planner.variants import worked_out
 from gradwire.strategy import Strategy
@@ -22,6 +23,7 @@ from gradwire.training.attach import Handle
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first
 from gradwire.tuning.exactness import Exactness
+from gradwire.tuning.paths import with_measured_paths
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
@@ -79,8 +81,10 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         recorder.close()
         say = _say if session.circle.rank == 0 else lambda line: None
         texts = json.loads(from_first(session.circle, wanted_here))
-        profile = measure(session, recorder, texts, say)
-        profile = _thorough(profile, session, say)
+        profile = measure(session, recorder, list(map(whole, texts)), say)
+        profile = _with_parts(profile, session, say)
+        if patterns := [text for text in texts if is_pattern(text)]:
+            profile = with_measured_paths(profile, session, patterns, lambda text: True, say)
         if vary:
             costs = worked_out(profile)
             profile = replace(profile, strategies={**profile.strategies, **costs})
@@ -96,7 +100,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     OnSteps(session, life)
 
 
-def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
+def _with_parts(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
     """Add what single moves and compressors cost, which other clusters are planned from."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.groups import Group, Machines
 from gradwire.layout.message import Layout
+from gradwire.layout.pieces import Pieces
 from gradwire.moves import (
     AllGather,
     AllReduce,
@@ -26,8 +27,17 @@ from gradwire.moves import (
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import LocalCost
 from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.torch_dist import Performer
-from gradwire.strategy import Key, Sections, State, StepInfo, Strategy
+from gradwire.strategy import (
+    Compressor,
+    Feedback,
+    Key,
+    Sections,
+    State,
+    StepInfo,
+    Strategy,
+)
 from gradwire.tuning.agree import now, of_ranks
 
 BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -47,27 +57,39 @@ _LEAST = 1e-9
 _KEY = Key(0, 0, "probe")
 
 
+Kinds: TypeAlias = Sequence[tuple[type[Move], str]]
+
+
+def of_paths(dtype: str) -> Kinds:
+    """What paths of the tree make of gradients of that dtype, as far as it is measured."""
+    sums = dtype if (AllReduce, dtype) in _MEASURED else "float32"
+    return [(kind, name) for kind, name in _MEASURED
+            if name in (sums, "uint8") and kind is not Exchange]  # fmt: skip
+
+
 def measure_moves(
     performer: Performer, machines: Machines | None, largest_bytes: int,
-    circle: Performer | None = None,
+    circle: Performer | None = None, *, kinds: Kinds = _MEASURED, runs: int = _RUNS,
+    patience_seconds: float = _PATIENCE_SECONDS,
 ) -> Mapping[str, Fit]:  # fmt: skip
     """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
     rank's data.
 
     Collective. Groups "node" and "cross" where the plan that is attached knows machines. circle:
-    who measures together, by default the ranks that exchange.
+    who measures together, by default the ranks that exchange. runs: of a size, three or more;
+    patience_seconds: of a move, where nothing larger is tried.
     """
     ranks = circle or performer
     made = dict[str, Fit]()
     for where, group in _groups(performer, machines).items():
-        for kind, name in _MEASURED:
+        for kind, name in kinds:
             measured = list[tuple[int, list[float]]]()
             for size in _up_to(largest_bytes, BYTES):
                 move = partial(_move, kind, getattr(torch, name), size, performer, group)
-                works = (_at_once(performer, ranks, move) for _ in range(_RUNS))
+                works = (_at_once(performer, ranks, move) for _ in range(runs))
                 seconds = of_ranks(ranks, _timed(works, performer.device)).amax(0).tolist()
                 measured.append((size, seconds))
-                if min(seconds) > _PATIENCE_SECONDS:
+                if min(seconds) > patience_seconds:
                     break
             made[f"{kind.name} {name} {where}"] = fit(measured)
     return made
@@ -109,8 +131,10 @@ def _at_once(
     return partial(performer.perform, move, "the probe")
 
 
-def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCost:
+def measure_local(strategy: str, device: torch.device, largest: int, pieces: int = 1) -> LocalCost:
     """Seconds against elements of one parameter, of the strategy's compressor and feedback.
+
+    pieces: that are compressed by themselves, as for so many owners.
 
     Not collective, though ranks that share processors should measure at the same time.
     """
@@ -119,13 +143,16 @@ def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCos
     for n in _up_to(largest, ELEMENTS):
         dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
         x, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
-        layout = Layout.of([parsed.compressor.claims(n)])
+        compressor = parsed.compressor
+        if pieces > 1:
+            compressor = PieceByPiece(compressor, Pieces.of("probe", n, pieces).bounds)
+        layout = Layout.of([compressor.claims(n)])
         message = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
         (sections,) = layout.views(message)
-        encode = _encoding(parsed, x, state, sections)
+        encode = _encoding(compressor, parsed.feedback, x, state, sections)
         encodes.append((n, sorted(_timed([encode] * _RUNS, device))))
         one, many = (
-            sorted(_timed([_adding(parsed, [sections] * count, x)] * _RUNS, device))
+            sorted(_timed([_adding(compressor, [sections] * count, x)] * _RUNS, device))
             for count in (1, _MANY)
         )
         decodes.append((n, one))
@@ -134,9 +161,9 @@ def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCos
 
 
 def _encoding(
-    strategy: Strategy, x: Tensor, state: State, sections: Sections
+    compressor: Compressor, feedback: Feedback | None, x: Tensor, state: State, sections: Sections
 ) -> Callable[[], object]:
-    encoder = make_encoder(strategy.compressor, strategy.feedback)
+    encoder = make_encoder(compressor, feedback)
     status = kernels.new_status(x.device)
 
     def work() -> None:
@@ -146,9 +173,11 @@ def _encoding(
     return work
 
 
-def _adding(strategy: Strategy, payloads: Sequence[Sections], x: Tensor) -> Callable[[], object]:
+def _adding(
+    compressor: Compressor, payloads: Sequence[Sections], x: Tensor
+) -> Callable[[], object]:
     out = torch.empty_like(x)
-    return lambda: strategy.compressor.accumulate(payloads, out, len(payloads), _KEY)
+    return lambda: compressor.accumulate(payloads, out, len(payloads), _KEY)
 
 
 def _up_to(largest: int, sizes: Sequence[int]) -> list[int]:

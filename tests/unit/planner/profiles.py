@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gradwire.buckets import Parameter
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.pricing import price
-from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
+from gradwire.planner.profile import Contention, LocalCost, Profile, Ready, StrategyCost
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 STARTS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
@@ -70,6 +71,38 @@ def profile(
                    strategies=costs)  # fmt: skip
 
 
+KINDS = {
+    "all_reduce float32": 1.5, "reduce float32": 2.0, "reduce_scatter float32": 1.5,
+    "all_gather uint8": 3.0, "gather uint8": 3.0, "broadcast uint8": 2.0, "all_to_all uint8": 0.8,
+}  # fmt: skip
+"""How often what a rank brings passes a link, among four."""
+
+
+def with_parts(
+    given: Profile, left: str = "topk(0.01)+ef", *, bits_per_second: float = 1e9,
+    start_seconds: float = 1e-4, work: float = 1e-9,
+) -> Profile:  # fmt: skip
+    """With single moves, ten times as fast inside machines, and compressors. work: seconds per
+    element that is compressed."""
+    links = {"world": (1.0, 1.0), "cross": (1.0, 2.0), "node": (0.3, 0.1)}
+    moves = {
+        f"{kind} {where}": line(start * start_seconds, rate * times * 8 / bits_per_second)
+        for kind, times in KINDS.items() for where, (start, rate) in links.items()
+    }  # fmt: skip
+    compressors = {
+        f"{left} @ cpu": LocalCost(
+            line(5e-5, work), line(1e-5, 0.1 * work), line(1e-5, 0.02 * work)
+        ),
+        "none @ cpu": LocalCost(*[line(1e-6, 2e-10)] * 3),
+    }
+    return replace(given, moves=moves, compressors=compressors)
+
+
+def line(fixed: float, slope: float) -> Fit:
+    """Seconds of size 0, and per unit."""
+    return Fit(Curve(((0.0, fixed),), slope))
+
+
 def cost(text: str, world: int, bits_per_second: float, start_seconds: float) -> StrategyCost:
     moves = {n: price(text, [n], world) for n in SIZES}
     wire = fit([
@@ -82,7 +115,7 @@ def cost(text: str, world: int, bits_per_second: float, start_seconds: float) ->
         for n, priced in moves.items()
     ])  # fmt: skip
     sent = fit([(n, [priced.bytes_sent]) for n, priced in moves.items()])
-    encode, decode = (Fit(Curve(((0.0, fixed),), slope)) for fixed, slope in LOCAL[text])
+    encode, decode = (line(fixed, slope) for fixed, slope in LOCAL[text])
     return StrategyCost(
         encode, wire, decode, sent,
         latency_seconds=wire.curve(0.0), per_parameter_seconds=1e-5,

@@ -1,0 +1,324 @@
+"""The tree's paths for a job: which fit its machines, what they take, which are worth a look.
+
+    "topk(0.01)+ef | paths"    stands for all paths of `gradwire.tasks` that fit
+       │  what each moves and works                                            (pricing.py)
+       │  seconds of these, one by one, as the profile measured moves and compressors
+       ▼
+    a cost of each ──► what asks no less of processors and links than another is dropped
+                   ──► of the rest those near the cheapest, in large buckets for some price of
+                       processors: MOST at most
+
+What compresses goes by the compressor and feedback that are named, what does not by `none`. The
+path of a whole strategy that was measured is left to that one. Where gradients lie on a device,
+paths do not work in the host's memory: what copies take is in no profile.
+Source: Wang et al. 2023, "Hi-Speed DNN Training with Espresso", section 4.2, has the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import NamedTuple
+
+from gradwire import tasks
+from gradwire.errors import PlanError
+from gradwire.planner.curves import rising
+from gradwire.planner.fit import Fit
+from gradwire.planner.links import per_host, priced, sizes_of
+from gradwire.planner.priced import Priced, PricedMove, Work
+from gradwire.planner.pricing import can_price
+from gradwire.planner.profile import LocalCost, Profile, StrategyCost
+from gradwire.strategy import Strategy
+
+WORD = "paths"
+MOST = 8
+"""Of the paths of one compressor, so many are offered."""
+NEAR = 1.25
+"""Times the cheapest: what parts say of a path is not better known than that."""
+_LARGE = 4
+"""Of the sizes of a profile: buckets of a 64th of the model, or more."""
+_PRICES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Of a second of local work, in seconds of moves: processors may be shared, and moves may hide."""
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text stands for all paths of its compressor."""
+    return text.rpartition("|")[2].strip() == WORD
+
+
+def example(text: str) -> str:
+    """Of a pattern the path that compresses once and for all; any other text as it is."""
+    if not is_pattern(text):
+        return text
+    return f'{_left(text)} | steps("compress@gpu, all_gather, decompress@gpu")'
+
+
+def compressed_by(text: str) -> str:
+    """Compressor and feedback, as strategies print them."""
+    return _left(str(Strategy.parse(example(text))))
+
+
+def whole(text: str) -> str:
+    """Of a pattern the strategy that is its example, but has a collective of its own."""
+    return f"{compressed_by(text)} | allgather" if is_pattern(text) else text
+
+
+def in_pieces(left: str) -> str:
+    """The name, in a profile, of a compressor that encodes every rank's piece by itself."""
+    return f"{left} in pieces"
+
+
+def fitting(profile: Profile) -> list[tasks.Path]:
+    """Paths for the profile's machines: with equally many ranks, several, on each of several, all;
+    else those that move among all ranks. Where these compress makes no difference."""
+    has_levels = 1 < _ranks_per_host(profile) < profile.world
+    return [path for path in tasks.paths(("gpu",)) if has_levels or not path.knows_machines]
+
+
+def _ranks_per_host(profile: Profile) -> int:
+    """1 where hosts have unequally many: paths do not know of these."""
+    return per_host(profile) if len(set(Counter(profile.hosts).values())) == 1 else 1
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a pattern stands for. strategies: with what they take, the most useful first.
+
+    fitting: paths that fit and may be used; undominated: of which none asks for no less than
+    another.
+    """
+
+    pattern: str
+    strategies: Mapping[str, StrategyCost]
+    fitting: int
+    undominated: int
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {**vars(self), "strategies": list(self.strategies)}
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.pattern}': {self.fitting} of {len(tasks.paths(('gpu',)))} paths fit, "
+            f"{self.undominated} are not dominated, offered: {len(self.strategies)}"
+        )
+
+
+def with_paths(
+    profile: Profile, texts: Sequence[str], usable: Callable[[str], bool] = lambda text: True,
+    most: int = MOST,
+) -> tuple[Profile, list[str], list[Offer]]:  # fmt: skip
+    """The profile with what is offered for each pattern, and texts with that in their place.
+
+    What was measured stays as it was. Raises StrategyError for a compressor or a feedback that
+    paths do not take, and PlanError for a profile without single moves and compressors.
+    """
+    offers = [offer(profile, text, usable, most) for text in texts if is_pattern(text)]
+    made = {text: cost for own in offers for text, cost in own.strategies.items()}
+    plain = [text for text in texts if not is_pattern(text)]
+    found = replace(profile, strategies={**made, **profile.strategies})
+    return found, list(dict.fromkeys((*plain, *made))), offers
+
+
+def offer(
+    profile: Profile, pattern: str, usable: Callable[[str], bool] = lambda text: True,
+    most: int = MOST,
+) -> Offer:  # fmt: skip
+    """What a pattern stands for. usable: which strategies may be planned with."""
+    left, texts = compressed_by(pattern), _texts(profile, pattern)
+    every = _priced(profile, [text for text in texts if usable(text)])
+    known, parts = _moves_of_measured(profile, left), Parts(profile, left)
+    own = {text: parts.cost(prices) for text, prices in every.items()}
+    kept = undominated(own, sizes_of(profile))
+    best = [
+        text for text in _worth_a_look(own, kept, sizes_of(profile)[-_LARGE:])
+        if every[text][-1].moves not in known
+    ]  # fmt: skip
+    return Offer(pattern, {text: own[text] for text in best[:most]}, len(every), len(kept))
+
+
+def _left(text: str) -> str:
+    return text.rpartition("|")[0].strip()
+
+
+def _texts(profile: Profile, pattern: str) -> list[str]:
+    """Every path that fits, as a strategy."""
+    left = compressed_by(pattern)
+    texts = (
+        f'{left if path.compressions else "none"} | steps("{path}")' for path in fitting(profile)
+    )
+    return [str(Strategy.parse(text)) for text in texts]
+
+
+def _priced(profile: Profile, texts: Iterable[str]) -> dict[str, list[Priced]]:
+    """At all sizes of the profile."""
+    sizes, local = sizes_of(profile), _ranks_per_host(profile)
+    return {text: priced(profile, text, sizes, profile.world, local) for text in texts}
+
+
+def _moves_of_measured(profile: Profile, left: str) -> set[tuple[PricedMove, ...]]:
+    """Of the model in one bucket, by whole strategies of this compressor, or of none."""
+    own = [text for text in profile.strategies if _left(text) in (left, "none")]
+    whole = [text for text in own if Strategy.parse(text).collective.tasks is None]
+    last, local = sizes_of(profile)[-1:], _ranks_per_host(profile)
+    return {
+        priced(profile, text, last, profile.world, local)[0].moves
+        for text in whole if can_price(text)
+    }  # fmt: skip
+
+
+# -- seconds -----------------------------------------------------------------------------------
+
+
+class Parts:
+    """Seconds of moves and of a compressor's work, as a profile measured them one by one."""
+
+    def __init__(self, profile: Profile, left: str) -> None:
+        self._profile, self._left = profile, left
+        self._own, self._plain = self._local(left), self._local("none")
+        pieces = f"{in_pieces(left)} @ {profile.device}"
+        self._in_pieces = profile.compressors.get(pieces, self._own)
+
+    def _local(self, left: str) -> LocalCost:
+        name = f"{left} @ {self._profile.device}"
+        if name not in self._profile.compressors:
+            known = ", ".join(map(repr, self._profile.compressors)) or "none"
+            raise PlanError(
+                f"paths are priced by what compressors take one by one; the profile has {known}, "
+                f"and not '{name}'. Profile again with --strategies '{left} | {WORD}'."
+            )
+        return self._profile.compressors[name]
+
+    def move(self, move: PricedMove) -> Fit:
+        """Seconds of such a move, against the bytes that a rank brings. What only passes on takes
+        the same whatever its dtype; sums that were not measured, what those of fp32 take."""
+        for dtype in (move.dtype, "float32", "uint8"):
+            found = self._profile.moves.get(f"{move.name} {dtype} {move.group}")
+            if found is not None:
+                return found
+        raise PlanError(
+            "paths are priced by what moves take one by one; the profile has "
+            f"{len(self._profile.moves)} of them, and not {move.name} of {move.dtype} among "
+            f"'{move.group}'. Profile again with --strategies '{self._left} | {WORD}'."
+        )
+
+    def work(self, work: Work) -> float:
+        """Seconds of local work."""
+        if work.kind == "encode":
+            own = self._own if work.pieces == 1 else self._in_pieces
+            return own.encode(work.elements)
+        more = (work.contributions - 1) * self._own.add(work.elements)
+        return self._own.decode(work.elements) + more
+
+    def around(self, move: PricedMove) -> tuple[float, float]:
+        """Seconds of copying numbers together before a move, and apart after it; 0 of messages,
+        which are."""
+        if move.dtype == "uint8":
+            return 0.0, 0.0
+        brought = move.bytes / _ITEM_BYTES[move.dtype]
+        arriving = {"all_gather": move.ranks, "reduce_scatter": 1 / move.ranks}
+        numbers = brought * arriving.get(move.name, 1)
+        return self._plain.encode(brought), self._plain.decode(numbers)
+
+    def cost(self, prices: Sequence[Priced]) -> StrategyCost:
+        """Of a path, by its prices at all sizes of the profile."""
+        rows = [self._row(own) for own in prices]
+        sizes = sizes_of(self._profile)
+        encode, wire, decode = (
+            Fit(rising(sizes, [getattr(row, part) for row in rows]))
+            for part in ("encode", "wire", "decode")
+        )
+        waits = sum(self.move(move).curve(0.0) for move in prices[0].moves)
+        return StrategyCost(
+            encode, wire, decode, Fit(rising(sizes, [own.bytes_sent for own in prices])),
+            latency_seconds=min(waits, rows[0].wire),
+            per_parameter_seconds=self._per_call * prices[-1].calls,
+        )  # fmt: skip
+
+    def _row(self, own: Priced) -> _Row:
+        """Local work before the first move is encode, as in what is measured."""
+        encode = wire = decode = 0.0
+        for step in own.steps:
+            if not isinstance(step, PricedMove):
+                encode, decode = _put(self.work(step), encode, decode, is_first=wire == 0.0)
+                continue
+            before, after = self.around(step)
+            encode, decode = _put(before, encode, decode, is_first=wire == 0.0)
+            wire += self.move(step)(step.bytes)
+            decode += after
+        return _Row(encode, wire, decode)
+
+    @cached_property
+    def _per_call(self) -> float:
+        """What a further parameter adds to a payload that is written or read: as whole strategies
+        of the compressor took, where one was measured."""
+        profile, local = self._profile, _ranks_per_host(self._profile)
+        known = list[float]()
+        for text, cost in profile.strategies.items():
+            if _left(text) == self._left and can_price(text):
+                (own,) = priced(profile, text, sizes_of(profile)[:1], profile.world, local)
+                known.append(cost.per_parameter_seconds / max(1, own.calls))
+        return median(known) if known else self._own.encode.curve(0.0)
+
+
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+
+
+class _Row(NamedTuple):
+    """Seconds at one size."""
+
+    encode: float
+    wire: float
+    decode: float
+
+
+def _put(seconds: float, encode: float, decode: float, *, is_first: bool) -> tuple[float, float]:
+    return (encode + seconds, decode) if is_first else (encode, decode + seconds)
+
+
+# -- which are worth a look --------------------------------------------------------------------
+
+
+def undominated(costs: Mapping[str, StrategyCost], sizes: Iterable[int]) -> list[str]:
+    """Those of which none asks for no more at any size: of processors, of start-ups, of the link.
+    Of equals the first."""
+    at = list(sizes)
+    rows = {
+        text: [x for n in at for x in (_local(cost, n), _starts(cost, n), cost.link_seconds(n))]
+        for text, cost in costs.items()
+    }
+    kept = list[str]()
+    for text, row in sorted(rows.items(), key=lambda own: sum(own[1])):
+        if not any(_is_no_more(rows[other], row) for other in kept):
+            kept.append(text)
+    return kept
+
+
+def _is_no_more(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other))
+
+
+def _local(cost: StrategyCost, n: int) -> float:
+    return cost.encode(n) + cost.decode(n)
+
+
+def _starts(cost: StrategyCost, n: int) -> float:
+    return cost.wire(n) - cost.link_seconds(n)
+
+
+def _worth_a_look(
+    costs: Mapping[str, StrategyCost], texts: Sequence[str], sizes: Sequence[int]
+) -> list[str]:
+    """Those that are near the cheapest at some size for some price of local work, the nearest
+    first."""
+    near = dict.fromkeys(texts, math.inf)
+    for n in sizes:
+        for price in _PRICES:
+            bill = {text: price * _local(costs[text], n) + costs[text].wire(n) for text in texts}
+            least = min(bill.values(), default=0.0)
+            near = {text: min(near[text], own / least) for text, own in bill.items() if least}
+    return sorted((text for text in near if near[text] <= NEAR), key=near.__getitem__)

@@ -1,0 +1,73 @@
+"""Paths for a running job: parts measured one by one; what they make worth a look, as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from gradwire.planner.candidates import FP32
+from gradwire.planner.paths import compressed_by, in_pieces, whole, with_paths
+from gradwire.planner.profile import LocalCost, Profile
+from gradwire.strategy import Strategy
+from gradwire.training.session import Session
+from gradwire.tuning.agree import from_first
+from gradwire.tuning.probe import Probe
+from gradwire.tuning.singles import measure_local, measure_moves, of_paths
+
+_RUNS, _PATIENCE_SECONDS = 5, 0.1  # of a move: the job waits
+
+
+def with_measured_paths(
+    profile: Profile, session: Session, patterns: Sequence[str], usable: Callable[[str], bool],
+    progress: Callable[[str], None] = lambda line: None,
+) -> Profile:  # fmt: skip
+    """The profile with the paths that are worth a look for each pattern, measured as strategies
+    are. Collective, between two steps. usable: which may be planned with; rank 0's counts.
+
+    Single moves and compressors are measured where the profile has none of them.
+    """
+    largest = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
+    performer, machines, circle = session.performers[0], session.machines, session.circle
+    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
+        parts = _parts(profile, session, patterns, largest, progress)
+
+        def offered() -> str:
+            found, texts, offers = with_paths(parts, patterns, usable)
+            for offer in offers:
+                progress(str(offer))
+            new = [text for text in texts if text not in parts.strategies]
+            return json.dumps([found.to_json(), new])
+
+        told, new = json.loads(from_first(circle, offered))
+        probe = Probe(performer, machines, profile.dtype, profile.width, circle)
+        costs = probe.costs(new, largest, progress)
+    own = replace(Profile.from_json(told), strategies={**parts.strategies, **costs})
+    return Profile.from_json(from_first(circle, own.to_json))
+
+
+def _parts(
+    profile: Profile, session: Session, patterns: Sequence[str], largest: int,
+    progress: Callable[[str], None],
+) -> Profile:  # fmt: skip
+    """With what moves and compressors take one by one."""
+    moves, compressors = profile.moves, dict[str, LocalCost](profile.compressors)
+    if not moves:
+        progress("moves of paths, one by one")
+        moves = measure_moves(
+            session.performers[0], session.machines, 4 * largest, session.circle,
+            kinds=of_paths(profile.dtype), runs=_RUNS, patience_seconds=_PATIENCE_SECONDS,
+        )  # fmt: skip
+    for text in (FP32, *map(whole, patterns)):
+        left = "none" if text == FP32 else compressed_by(text)
+        name = f"{left} @ {session.device.type}"
+        if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
+            progress(f"compressing with '{left}'")
+            compressors[name] = measure_local(text, session.device, largest)
+        name = f"{in_pieces(left)} @ {session.device.type}"
+        if name not in compressors and left != "none":
+            world = session.world
+            compressors[name] = measure_local(text, session.device, largest, world)
+    return replace(profile, moves=moves, compressors=compressors)

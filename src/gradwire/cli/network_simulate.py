@@ -41,11 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
     parser.add_argument("--tolerance", type=float, default=0.01, help=near)
-    sprays = ("random", "rotating", "recycled")
-    how = "of the packet engine: how sprayed packets choose; default: random"
+    sprays = ("random", "rotating", "recycled", "adaptive", "round_robin")
+    how = "of the packet engine: how sprayed packets, or switches, choose; default: random"
     parser.add_argument("--spraying", choices=sprays, default="random", help=how)
-    window = "of the packet engine: packets under way; default: 64"
-    parser.add_argument("--window", type=int, default=64, help=window)
+    for name, default, what in (
+        ("--window", 64, "packets under way"),
+        ("--header-bytes", 0, "of each packet, besides its 4096"),
+        ("--ack-bytes", 0, "of each acknowledgement"),
+        ("--ack-packets", 1, "that an acknowledgement is for"),
+    ):
+        text = f"of the packet engine: {what}; default: {default}"
+        parser.add_argument(name, type=int, default=default, metavar="N", help=text)
     latency = "of the packet engine: of each link; default: what a .topo file says, else 500"
     parser.add_argument("--latency-ns", type=float, help=latency)
 
@@ -83,7 +89,11 @@ def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], 
     from gradwire.network.topologies import latency_ns_of
 
     topology, flows = traffic_of(arguments)
-    how = Transport(window=arguments.window, spraying=arguments.spraying)
+    how = Transport(
+        window=arguments.window, spraying=arguments.spraying,
+        header_bytes=arguments.header_bytes, ack_bytes=arguments.ack_bytes,
+        ack_packets=arguments.ack_packets,
+    )  # fmt: skip
     latency = arguments.latency_ns
     if latency is None and arguments.engine == "packet":
         latency = latency_ns_of(arguments.topology)

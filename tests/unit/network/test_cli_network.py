@@ -161,6 +161,26 @@ def test_packets_have_the_latency_that_is_asked_for(
         assert seconds == pytest.approx(4 * (latency + 8e-11))
 
 
+def test_packets_have_headers_acknowledgements_and_switches_that_choose(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two hosts that send to each other; then 32, by what switches choose."""
+    asked = ["--engine", "packet", "--bytes", "4096000", "--traffic", "direct", "--json"]
+    two = [*asked, "--topology", "leaf_spine(1, 2, 1)", "--scheme", "coloured"]
+
+    def seconds(*more: str) -> float:
+        assert main(["network", "simulate", *more]) == 0
+        return float(json.loads(capsys.readouterr().out)["rows"][0]["seconds"])
+
+    plain = seconds(*two)
+    assert seconds(*two, "--header-bytes", "4096") == pytest.approx(2 * plain, rel=0.01)
+    acks = ["--ack-bytes", "4096", "--ack-packets", "2"]
+    assert seconds(*two, *acks) == pytest.approx(1.5 * plain, rel=0.02)
+    many = [*JOB, "--engine", "packet", "--bytes", "1e6", "--scheme", "spray", "--json"]
+    found = [seconds(*many, "--spraying", s) for s in ("random", "adaptive", "round_robin")]
+    assert len(set(found)) == 3
+
+
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "loads.svg"
     assert main(["network", "heatmap", *JOB, "-o", str(file)]) == 0

@@ -24,7 +24,7 @@ from gradwire.network import (
     simulate,
 )
 from gradwire.network.engines.packet import Sent, send
-from gradwire.network.engines.transport import Transport
+from gradwire.network.engines.transport import CHOICES, Transport
 from gradwire.network.native import core
 from gradwire.network.patterns import direct
 
@@ -49,7 +49,10 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
         packet_bytes=draw(st.sampled_from([300, 1000])), window=draw(st.sampled_from([1, 4, 64])),
         latency_ns=draw(st.sampled_from([1.0, 500.0])), timeout_us=20.0,
         queue_bytes=draw(st.sampled_from([2000, 10**9])), mark_bytes=1500,
-        spraying=draw(st.sampled_from(["random", "rotating", "recycled"])), entropies=8,
+        spraying=draw(st.sampled_from(CHOICES[1:])), entropies=8,
+        header_bytes=draw(st.sampled_from([0, 64])), ack_bytes=draw(st.sampled_from([0, 64, 700])),
+        ack_packets=draw(st.sampled_from([1, 1, 3, 200])),
+        band_bytes=draw(st.sampled_from([1, 1500])),
         slow_down=draw(st.booleans()), repath=draw(st.booleans()),
         jitter_ns=draw(st.sampled_from([0.0, 50.0])),
         exclude_us=draw(st.sampled_from([0.0, 5.0, 1e5])),
@@ -170,7 +173,7 @@ def _mean_wait(routes: Routes, arrivals: np.ndarray) -> float:
     return float(np.mean(sent.seconds * 1e6 - timed.start / 1e6)) - alone(1000, 4) * 1e6
 
 
-@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+@pytest.mark.parametrize("spraying", CHOICES[1:])
 def test_sprayed_packets_use_all_paths(spraying: str) -> None:
     fabric = leaf_spine(4, 4, 4, host_gbps=8)
     flows = permutation(fabric, 3, 400_000)
@@ -231,11 +234,17 @@ def test_after_a_failure_connections_go_another_way() -> None:
     assert (sent.seconds <= before * 1.001).sum() == 2, "but for one that shares its path now"
 
 
-@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled", "round_robin"])
 def test_sprayed_packets_are_sent_again(spraying: str) -> None:
     sent, before = failing("spray", spraying=spraying)
     assert sent.dropped > 0
     assert before < sent.seconds.max() < np.inf
+
+
+def test_switches_that_look_at_queues_see_what_failed() -> None:
+    sent, before = failing("spray", spraying="adaptive")
+    assert sent.dropped == 0
+    assert before < sent.seconds.max() < 1.4 * before, "three of four uplinks are left"
 
 
 def test_recycled_paths_avoid_what_failed() -> None:

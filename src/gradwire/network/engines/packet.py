@@ -144,6 +144,7 @@ def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Ints, Conne
     row, bytes, path = _by_port(routes)
     dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
     start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
+    start += flows.start_ns[routes.flow[row]] * 1000
     steps = np.unique(flows.step[routes.flow[row]], return_inverse=True)[1]
     one = np.flatnonzero(bytes > 0)
     one = one[np.lexsort((row[one], start[one], steps[one]))]

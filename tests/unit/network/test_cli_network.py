@@ -186,6 +186,11 @@ def test_packets_have_headers_acknowledgements_and_switches_that_choose(
     many = [*JOB, "--engine", "packet", "--bytes", "1e6", "--scheme", "spray", "--json"]
     found = [seconds(*many, "--spraying", s) for s in ("random", "adaptive", "round_robin")]
     assert len(set(found)) == 3
+    assert main(["network", "simulate", *many[: many.index("--scheme")], "--json"]) == 0
+    rows = {row["scheme"]: row["seconds"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    each = [rows[f"spray, {s}"] for s in ("random", "adaptive", "round_robin")]
+    assert each == found
+    assert not [name for name in rows if name.startswith("spray(")]
 
 
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

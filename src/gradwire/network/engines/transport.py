@@ -11,7 +11,8 @@ from gradwire.network.checked import Ints
 from gradwire.schema import Flag, Number, Table, Text, Whole
 
 Spraying = Literal["random", "rotating", "recycled", "adaptive", "round_robin"]
-CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
+SPRAYING: tuple[Spraying, ...] = get_args(Spraying)
+CHOICES: tuple[str, ...] = ("pinned", *SPRAYING)
 _LONGEST = 1000.0  # seconds: what may be waited for
 _LARGEST = 1 << 53  # of counts: a float holds each
 _MOST = (1 << 16) - 1  # bytes of headers, and packets that one acknowledgement is for
@@ -68,7 +69,7 @@ _DOCUMENT = Document(
         "ack_packets": Whole(1, _MOST),
         "latency_ns": Number(1e-3, _LONGEST * 1e9), "timeout_us": Number(1e-6, _LONGEST * 1e6),
         "exclude_us": Number(0, _LONGEST * 1e6), "jitter_ns": Number(0, _LONGEST * 1e9),
-        "spraying": Text(get_args(Spraying)), "slow_down": Flag(), "repath": Flag(),
+        "spraying": Text(SPRAYING), "slow_down": Flag(), "repath": Flag(),
     }),
     NetworkError, "Correct it",
 )  # fmt: skip

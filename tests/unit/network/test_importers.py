@@ -282,6 +282,19 @@ trigger id 2 oneshot
     )
 
 
+def test_a_barrier_waits_for_the_last_that_pulls_it() -> None:
+    """In a chain of three, and beside it."""
+    text = """0->1 id 1 start 0 size 10 send_done_trigger 1
+1->0 id 2 trigger 1 size 10 send_done_trigger 2
+2->1 id 3 start 0 size 10 send_done_trigger 2
+0->2 id 4 trigger 2 size 10
+trigger id 2 count 2 barrier
+"""
+    assert htsim.flows(text).step.tolist() == [0, 1, 0, 2]
+    first, second, third, last, _ = text.splitlines()
+    assert htsim.flows("\n".join([third, last, second, first])).step.tolist() == [0, 2, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -292,6 +305,10 @@ trigger id 2 oneshot
         ("0->1 id 1 trigger 7 size 3", "a trigger is pulled by connections that begin without it"),
         ("0->1 trigger 7 send_done_trigger 7 size 3", "begin without it, and send; line 2"),
         ("0->1 start 0 size 0 send_done_trigger 1\n0->1 trigger 1 size 3", "and send; line 3"),
+        (
+            "0->1 start 0 size 3 send_done_trigger 1\n1->0 trigger 1 send_done_trigger 1 size 3",
+            "begin without it, and send; line 3",
+        ),
         ("0->1 id 1 size 3", "a connection has a start or a trigger, and not both; line 2"),
         ("0->1 id 1 start 0 trigger 1 size 3", "has a start or a trigger, and not both; line 2"),
         ("Connections 2\n0->1 start 0 size 3", "says how many there are; got '2' of 1"),

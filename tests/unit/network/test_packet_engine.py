@@ -19,12 +19,13 @@ from gradwire.network import (
     Routes,
     bounds,
     dual_plane,
+    fat_tree,
     leaf_spine,
     route,
     simulate,
 )
 from gradwire.network.engines.packet import Sent, send
-from gradwire.network.engines.transport import CHOICES, Transport
+from gradwire.network.engines.transport import CHOICES, Spraying, Transport
 from gradwire.network.native import core
 from gradwire.network.patterns import direct
 
@@ -96,6 +97,31 @@ def test_the_twin_sends_every_packet_alike(
     assert native.seconds.tolist() == twin.seconds.tolist()
     assert native.longest_wait.tolist() == twin.longest_wait.tolist()
     assert native[3:] == twin[3:]
+
+
+@NATIVE
+@pytest.mark.parametrize("spraying", ["random", "recycled", "adaptive", "round_robin"])
+@pytest.mark.parametrize(("window", "packets"), [(4, 3), (64, 1)])
+@pytest.mark.parametrize(
+    "fabric", [leaf_spine(2, 3, 2), fat_tree(2, 2, 2, 2, 2), dual_plane(3, 2, 2)]
+)
+def test_the_twin_is_alike_where_all_send_to_all(
+    fabric: Fabric, window: int, packets: int, spraying: Spraying
+) -> None:
+    """Pinned and sprayed: turns of hosts, and acknowledgements that take their time in between."""
+    how = Transport(
+        packet_bytes=1000, header_bytes=64, window=window, ack_bytes=700, ack_packets=packets,
+        latency_ns=90.0, spraying=spraying, band_bytes=1500, entropies=8,
+    )  # fmt: skip
+    hosts = np.arange(fabric.hosts)
+    source, target = np.repeat(hosts, fabric.hosts), np.tile(hosts, fabric.hosts)
+    own = source != target
+    flows = Flows(source[own], target[own], 9_500 + 700 * source[own])
+    for scheme in ("lpt", "spray"):
+        native, twin = by_both(route(flows, fabric, scheme, 1), how, {}, 1)
+        assert native.seconds.tolist() == twin.seconds.tolist()
+        assert native.longest_wait.tolist() == twin.longest_wait.tolist()
+        assert np.isfinite(native.seconds).all()
 
 
 def alone(bytes: int, hops: int, rate: float = 8e9, transport: Transport = FAST) -> float:

@@ -55,8 +55,8 @@ def schemes() -> list[dict[str, Any]]:
     for scheme, spraying in (
         ("ecmp", "random"), ("ecmp_k(2)", "random"), ("ecmp_k(8)", "random"),
         ("ethereal", "random"), ("spray", "random"), ("spray", "rotating"),
-        ("spray", "recycled"), ("adaptive", "random"), ("coloured", "random"),
-        ("min_split", "random"),
+        ("spray", "recycled"), ("spray", "adaptive"), ("spray", "round_robin"),
+        ("adaptive", "random"), ("coloured", "random"), ("min_split", "random"),
     ):  # fmt: skip
         own = Transport(**{**vars(how), "spraying": spraying})
         sent = [send(route(traffic, fabric, scheme, seed), own, seed=seed) for seed in range(5)]

@@ -60,6 +60,8 @@ def main() -> int:
     parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--failed", nargs="+", choices=FAILURES, default=list(FAILURES))
     parser.add_argument("--fixed", action="store_true", help="windows do not shrink by marks")
+    overheads = "headers of 64 bytes, and an acknowledgement of 64 for two packets"
+    parser.add_argument("--overheads", action="store_true", help=overheads)
     parser.add_argument("--read", type=Path, nargs="+", help="rows of earlier runs, instead")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -70,6 +72,8 @@ def main() -> int:
     else:
         patterns = [names[name] for name in arguments.algorithm]
         how = replace(HOW, slow_down=not arguments.fixed)
+        if arguments.overheads:
+            how = replace(how, header_bytes=64, ack_bytes=64, ack_packets=2)
         cases = itertools.product(arguments.topology, arguments.failed, patterns, arguments.scheme)
         for row in measured(cases, arguments.sizes, how):
             rows.append(row)

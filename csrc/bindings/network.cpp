@@ -94,6 +94,7 @@ using ConnectionsAt = std::tuple<std::size_t, Address, Address, Address, Address
                                  Address, Address, Address, Address, Address, std::int64_t>;
 using HostsAt = std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address>;
 using TransportAt = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                               std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
                                bool, std::uint64_t>;
 using LimitsAt = std::tuple<std::int64_t, std::int64_t>;
@@ -112,10 +113,10 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> send_packets_
     const auto& [count, ports, leaf_of, plane_of, rates, fails] = hosts;
     const Hosts ends{count, ports, at<std::int64_t>(leaf_of), at<std::int64_t>(plane_of),
                      at<std::int64_t>(rates), at<std::int64_t>(fails)};
-    const auto& [packet, window, latency, timeout, queue, mark, entropies, exclude, repath,
-                 slow_down, seed] = transport;
-    const Transport same{packet, window, latency, timeout, queue, mark,
-                         entropies, exclude, repath, slow_down, seed};
+    const auto& [packet, header, window, latency, timeout, queue, mark, ack, acked, band,
+                 entropies, exclude, repath, slow_down, seed] = transport;
+    const Transport same{packet, header, window, latency, timeout, queue, mark, ack,
+                         acked, band, entropies, exclude, repath, slow_down, seed};
     const Tiers fabric = tiers_at(tiers);
     const Limits bounds{std::get<0>(limits), std::get<1>(limits)};
     Interrupt signals = python_signals();

@@ -20,6 +20,7 @@ constexpr std::int64_t never_busy = -1;
 constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
+constexpr std::uint64_t way_back = 1ULL << 32;  // other numbers than those of the way there
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
@@ -33,7 +34,8 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
       links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
       receivers_(all.n), wires_(links_), notices_(queues),
       turns_(at(hosts.count * hosts.ports), all.n * at(hosts.ports)), free_(links_, never_busy),
-      per_byte_(links_, 0.0) {
+      owed_(links_, 0), per_byte_(links_, 0.0),
+      switches_(at(tiers.leaves + tiers.pods * tiers.uplinks), transport.seed) {
     for (std::size_t i = 0; i < links_; ++i)
         if (hosts.rates[i] > 0)
             per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
@@ -41,9 +43,11 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
         Sender& sender = senders_[i];
         const std::int64_t packets = (all.bytes[i] - 1) / transport.packet + 1;
         messages_.push_back(
-            {packets, all.bytes[i] - (packets - 1) * transport.packet, narrow(all.source[i]),
-             narrow(all.target[i]), narrow(hosts.leaf_of[all.source[i]]),
-             narrow(hosts.leaf_of[all.target[i]])});
+            {packets,
+             all.bytes[i] - (packets - 1) * transport.packet,
+             {narrow(all.source[i]), narrow(all.target[i]),
+              narrow(hosts.leaf_of[all.source[i]]), narrow(hosts.leaf_of[all.target[i]])}});
+        is_steered_ |= all.choice[i] >= static_cast<std::int64_t>(Choice::adaptive);
         sender.window = static_cast<double>(transport.window);
         sender.path = static_cast<std::int32_t>(all.path[i]);
         if (at(all.step[i]) == open_.size()) open_.push_back(0), first_.push_back(i);
@@ -61,7 +65,7 @@ void Packets::tell(std::size_t queue, const Notice& notice) {
 void Packets::begin(std::int64_t step, std::int64_t now) {
     for (std::size_t i = first_[at(step)]; i < first_[at(step) + 1]; ++i)
         tell(starts, {now + all_.start[i], static_cast<std::int32_t>(i), 0, 0, 0, Kind::start,
-                      false});
+                      false, 0});
 }
 
 std::int32_t Packets::usable(std::int32_t connection, std::int64_t number) const {
@@ -75,6 +79,8 @@ std::int32_t Packets::next_path(std::int32_t connection) {
     const Dice dice(transport_.seed + static_cast<std::uint64_t>(connection));
     switch (static_cast<Choice>(all_.choice[connection])) {
         case Choice::random:
+        case Choice::adaptive:
+        case Choice::round_robin:  // by this port; switches choose the rest
             return usable(connection, pick(dice(static_cast<std::uint64_t>(sent)), count));
         case Choice::rotating:
             return usable(connection, (pick(dice(0), count) + sent) % count);
@@ -94,9 +100,9 @@ std::int32_t Packets::next_path(std::int32_t connection) {
 
 // Of a host to a leaf.
 std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
-    const Message& message = messages_[at(connection)];
-    const auto host = static_cast<std::uint64_t>(message.source);
-    const auto leaf = static_cast<std::uint64_t>(message.to);
+    const Ends& ends = messages_[at(connection)].ends;
+    const auto host = static_cast<std::uint64_t>(ends.source);
+    const auto leaf = static_cast<std::uint64_t>(ends.to);
     return (host << 24 | leaf) << 20 | static_cast<std::uint64_t>(path);
 }
 
@@ -120,35 +126,68 @@ std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) cons
 }
 
 // Up, the fabric, down.
-std::int64_t Packets::link_of(const Packet& packet) const {
-    const Message& message = messages_[at(packet.connection)];
-    const std::int64_t a = message.from, b = message.to;
-    const bool is_first = packet.hop == 0, is_last = packet.hop + 1 == packet.hops;
+std::int64_t Packets::link_of(const Ends& ends, std::int64_t path, std::uint8_t hop,
+                              std::uint8_t hops) const {
+    const std::int64_t a = ends.from, b = ends.to;
+    const bool is_first = hop == 0, is_last = hop + 1 == hops;
     if (is_first || is_last) {
-        std::int64_t plane = packet.path < 0 ? below_leaf - packet.path : 0;
-        if (packet.path >= 0 && hosts_.ports > 1)
-            plane = hosts_.plane_of[tiers_.crosses(a, b) ? packet.path / tiers_.cores
-                                                         : packet.path];
-        const std::int64_t host = is_first ? message.source : hosts_.count + message.target;
+        std::int64_t plane = path < 0 ? below_leaf - path : 0;
+        if (path >= 0 && hosts_.ports > 1)
+            plane = hosts_.plane_of[tiers_.crosses(a, b) ? path / tiers_.cores : path];
+        const std::int64_t host = is_first ? ends.source : hosts_.count + ends.target;
         return tiers_.links() + host * hosts_.ports + plane;
     }
-    const Hops hops = tiers_.hops(a, b, packet.path);
+    const Hops way = tiers_.hops(a, b, path);
     // As `hops` has them: up, down, up to the core, down from it.
     static constexpr std::size_t in_order[2][4] = {{0, 1, 0, 0}, {0, 2, 3, 1}};
-    return hops.link[in_order[hops.count == 4][packet.hop - 1]];
+    return way.link[in_order[way.count == 4][hop - 1]];
 }
 
-void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now) {
+// A leaf chooses its uplink, of those of the same port of hosts, the switch above it a core.
+void Packets::steer(Packet& packet, std::int64_t now) {
+    const std::int32_t one = packet.connection;
+    const auto choice = static_cast<Choice>(all_.choice[one]);
+    const bool is_far = packet.hops == 6, is_leaf = packet.hop == 1;
+    if (choice < Choice::adaptive || packet.hops == 2 || packet.hop > (is_far ? 2 : 1)) return;
+    const Ends& ends = messages_[at(one)].ends;
+    const std::int64_t cores = is_far ? tiers_.cores : 1, uplink = packet.path / cores;
+    paths_.clear(), ways_.clear();
+    for (std::int64_t i = 0; i < all_.counts[one]; ++i) {
+        const std::int32_t path = usable(one, i);
+        const std::int64_t own = path / cores;
+        const bool is_open = is_leaf ? hosts_.plane_of[own] == hosts_.plane_of[uplink]
+                                     : own == uplink;
+        const std::int32_t way = narrow(is_leaf ? own : path % cores);
+        if (is_open && (ways_.empty() || ways_.back() != way))
+            paths_.push_back(path), ways_.push_back(way);
+    }
+    const std::int64_t above = tiers_.leaves + tiers_.pod_of[ends.from] * tiers_.uplinks + uplink;
+    const std::size_t which = at(is_leaf ? ends.from : above);
+    const auto wait = [&](std::int32_t path) {
+        const std::size_t link = at(link_of(ends, path, packet.hop, packet.hops));
+        if (is_down(link, now)) return limits_.latest;
+        return static_cast<std::int64_t>(
+            static_cast<double>(ready(link, now) - now) /
+            (static_cast<double>(transport_.band) * per_byte_[link]));
+    };
+    packet.path = paths_[choice == Choice::adaptive
+                             ? switches_.shortest(which, paths_, wait)
+                             : switches_.in_turn(which, ways_,
+                                                 at(is_leaf ? tiers_.uplinks : cores))];
+}
+
+void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now, bool asks) {
     if (++emitted_ > limits_.packets) throw Stopped::too_many;
     interrupt_(50);
     Sender& sender = senders_[at(connection)];
-    const std::int64_t a = messages_[at(connection)].from, b = messages_[at(connection)].to;
+    const std::int64_t a = messages_[at(connection)].ends.from;
+    const std::int64_t b = messages_[at(connection)].ends.to;
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
     const std::int32_t path = a == b ? sender.path : next_path(connection);
     ++sender.sent;
     ++sender.under_way;
     const Packet packet{0, connection, static_cast<std::int32_t>(number), path,
-                        sender.turn, 0, hops, false};
+                        sender.turn, 0, hops, false, asks};
     enqueue(link_of(packet), packet, now);
 }
 
@@ -157,8 +196,11 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
     const auto window = static_cast<std::int64_t>(sender.window);
     const std::int64_t packets = messages_[at(connection)].packets;
     if (is_pinned(connection)) {
-        while (sender.next < packets && sender.next - sender.acked < window)
-            emit(connection, sender.next++, now);
+        const std::int64_t end = std::min(packets, sender.acked + window);
+        while (sender.next < end) {
+            const std::int64_t number = sender.next++;
+            emit(connection, number, now, sender.next == end);
+        }
         return;
     }
     while (sender.under_way < window && (!sender.again.empty() || sender.next < packets)) {
@@ -169,28 +211,42 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
             number = sender.again.back();
             sender.again.pop_back();
         }
-        emit(connection, number, now);
+        const bool is_all = sender.again.empty() && sender.next == packets;
+        emit(connection, number, now, is_all || sender.under_way + 1 == window);
     }
 }
 
 std::int64_t Packets::size_of(const Packet& packet) const {
     const Message& message = messages_[at(packet.connection)];
-    return packet.number + 1 < message.packets ? transport_.packet : message.last;
+    return transport_.header +
+           (packet.number + 1 < message.packets ? transport_.packet : message.last);
+}
+
+bool Packets::is_down(std::size_t link, std::int64_t now) const {
+    return per_byte_[link] == 0.0 || (hosts_.fails[link] >= 0 && now >= hosts_.fails[link]);
+}
+
+// When a link can begin with what comes now: acknowledgements took what it idled, and the rest of
+// their time from what comes after them.
+std::int64_t Packets::ready(std::size_t link, std::int64_t now) const {
+    const std::int64_t begins = std::max(now, free_[link]);
+    if (transport_.ack == 0) return begins;
+    const std::int64_t idled = begins - std::max<std::int64_t>(free_[link], 0);
+    return begins + std::max<std::int64_t>(0, owed_[link] - idled);
 }
 
 void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
     const std::size_t i = at(link);
-    const std::int64_t starts_at = std::max(now, free_[i]);
+    const std::int64_t starts_at = ready(i, now);
     const auto waits = static_cast<double>(starts_at - now);
-    const bool is_down = per_byte_[i] == 0.0 || (hosts_.fails[i] >= 0 && now >= hosts_.fails[i]);
     const bool is_full =
         packet.hop > 0 &&
         waits + static_cast<double>(size_of(packet)) * per_byte_[i] >
             static_cast<double>(transport_.queue) * per_byte_[i];
-    if (is_down || is_full) {
+    if (is_full || is_down(i, now)) {
         ++totals_.dropped;
         tell(timers, {now + transport_.timeout, packet.connection, packet.number, packet.path,
-                      packet.turn, Kind::lost, false});
+                      packet.turn, Kind::lost, false, 1});
         return;
     }
     if (packet.hop == 0) {
@@ -210,7 +266,8 @@ void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t no
     serve(link, now);
     const std::int64_t own = link - tiers_.links();
     const std::int64_t lane = packet.connection * hosts_.ports + own % hosts_.ports;
-    turns_.push(at(own), narrow(lane), {packet.number, packet.path, packet.turn, packet.hops});
+    turns_.push(at(own), narrow(lane), {packet.number, packet.path, packet.turn, packet.hops,
+                                       packet.asks});
     if (free_[at(link)] < now) serve_one(link, now);
 }
 
@@ -223,7 +280,7 @@ void Packets::serve(std::int64_t link, std::int64_t now) {
 void Packets::serve_one(std::int64_t link, std::int64_t starts_at) {
     const auto [lane, next] = turns_.pop(at(link - tiers_.links()));
     transmit(link, {0, narrow(lane / hosts_.ports), next.number, next.path, next.turn, 0,
-                    next.hops, false}, starts_at);
+                    next.hops, false, next.asks}, ready(at(link), starts_at));
 }
 
 void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at) {
@@ -232,6 +289,7 @@ void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at)
     if (takes > static_cast<double>(limits_.latest)) throw Stopped::too_late;
     free_[i] = starts_at + std::llround(takes);
     if (free_[i] > limits_.latest) throw Stopped::too_late;
+    if (transport_.ack > 0) owed_[i] = 0;
     packet.time = free_[i] + transport_.latency;
     if (wires_[i].empty()) due_.push({packet.time, link});
     wires_[i].push(packet);
@@ -245,33 +303,59 @@ void Packets::ended(std::int32_t connection, std::int64_t now) {
 
 void Packets::deliver(const Packet& packet, std::int64_t now) {
     Receiver& receiver = receivers_[at(packet.connection)];
-    const std::size_t back = packet.hops == 2 ? back2 : packet.hops == 4 ? back4 : back6;
-    Notice notice{now + packet.hops * transport_.latency, packet.connection, packet.number,
-                  packet.path, packet.turn, Kind::acknowledged, packet.marked};
     const std::int64_t packets = messages_[at(packet.connection)].packets;
-    if (!is_pinned(packet.connection)) {
-        ++receiver.expected;
-        tell(back, notice);
-        if (receiver.expected == packets) ended(packet.connection, now);
+    const bool is_next = packet.number == receiver.expected, is_spread = !is_pinned(packet.connection);
+    if (!is_spread && packet.number > receiver.expected) {  // what is between was lost
+        if (!receiver.told) answer(packet, Kind::gap, receiver.expected, now);
+        receiver.told = true;
         return;
     }
-    if (packet.number > receiver.expected) {  // what is between was lost: go back to it
-        if (receiver.told) return;
-        receiver.told = true;
-        notice.kind = Kind::gap;
-    } else if (packet.number == receiver.expected) {
+    if (is_next || is_spread) {
         ++receiver.expected;
         receiver.told = false;
         if (receiver.expected == packets) ended(packet.connection, now);
     }
-    notice.number = static_cast<std::int32_t>(receiver.expected);
-    tell(back, notice);
+    const bool is_due = receiver.silent + 1 >= transport_.acked || packet.asks || packet.marked;
+    if (is_due || !(is_next || is_spread))
+        answer(packet, Kind::acknowledged, is_spread ? packet.number : receiver.expected, now);
+    else
+        ++receiver.silent;
 }
 
-void Packets::adapt(Sender& sender, bool marked) {
+void Packets::answer(const Packet& packet, Kind kind, std::int64_t number, std::int64_t now) {
+    Receiver& receiver = receivers_[at(packet.connection)];
+    const std::size_t back = packet.hops == 2 ? back2 : packet.hops == 4 ? back4 : back6;
+    tell(back, {now + packet.hops * transport_.latency, packet.connection, narrow(number),
+                packet.path, packet.turn, kind, packet.marked,
+                static_cast<std::uint16_t>(receiver.silent + 1)});
+    receiver.silent = 0;
+    if (transport_.ack > 0) take_way_back(packet, now);
+}
+
+// Acknowledgements go first, so they wait for nobody, and take links' time from what comes later.
+// Their way is another hash: one for each connection and way there.
+void Packets::take_way_back(const Packet& packet, std::int64_t now) {
+    const Ends ends = messages_[at(packet.connection)].ends.back();
+    std::int64_t path = packet.path;
+    if (path >= 0) {
+        const Dice dice(transport_.seed + way_back + static_cast<std::uint64_t>(packet.connection));
+        path = usable(packet.connection, pick(dice(static_cast<std::uint64_t>(path)),
+                                              all_.counts[packet.connection]));
+    }
+    for (std::uint8_t hop = 0; hop < packet.hops; ++hop) {
+        const std::int64_t link = link_of(ends, path, hop, packet.hops);
+        if (hop == 0) serve(link, now);
+        const double takes = static_cast<double>(transport_.ack) * per_byte_[at(link)];
+        owed_[at(link)] += std::llround(takes);
+        if (owed_[at(link)] > limits_.latest) throw Stopped::too_late;
+    }
+}
+
+void Packets::adapt(Sender& sender, const Notice& notice) {
     if (!transport_.slow_down) return;
-    sender.seen_marked += marked;
-    if (static_cast<double>(++sender.seen) < sender.window) return;
+    sender.seen_marked += notice.marked;
+    sender.seen += notice.count;
+    if (static_cast<double>(sender.seen) < sender.window) return;
     const double part = static_cast<double>(sender.seen_marked) / static_cast<double>(sender.seen);
     sender.congestion += gain * (part - sender.congestion);
     sender.window = part > 0.0 ? std::max(1.0, sender.window * (1 - sender.congestion / 2))
@@ -286,7 +370,7 @@ void Packets::pinned_heard(Sender& sender, const Notice& notice) {
         sender.next = std::max(sender.next, sender.acked);
     }
     if (notice.kind == Kind::acknowledged) {
-        adapt(sender, notice.marked);
+        adapt(sender, notice);
         return;
     }
     if (notice.turn != sender.turn) return;  // it went back since
@@ -302,13 +386,13 @@ void Packets::pinned_heard(Sender& sender, const Notice& notice) {
 }
 
 void Packets::sprayed_heard(Sender& sender, const Notice& notice) {
-    --sender.under_way;
+    sender.under_way -= notice.count;
     sender.in_vain = notice.kind == Kind::lost ? sender.in_vain + 1 : 0;
     if (notice.kind == Kind::lost) {
         sender.again.push_back(notice.number);
         return;
     }
-    adapt(sender, notice.marked);
+    adapt(sender, notice);
     const bool recycles =
         all_.choice[notice.connection] == static_cast<std::int64_t>(Choice::recycled);
     if (recycles && !notice.marked) sender.good.push_back(notice.path);
@@ -365,8 +449,10 @@ void Packets::go() {
         Packet packet = advance(wires_[at(number)], number);
         if (++packet.hop == packet.hops)
             deliver(packet, now);
-        else
+        else {
+            if (is_steered_) steer(packet, now);
             enqueue(link_of(packet), packet, now);
+        }
     }
 }
 

@@ -11,13 +11,16 @@
 #include "fifo.hpp"
 #include "paths.hpp"
 #include "soonest.hpp"
+#include "switches.hpp"
 #include "turns.hpp"
 
 namespace gradwire {
 
 // What is the same for all connections. Times in picoseconds, sizes in bytes.
 struct Transport {
-    std::int64_t packet, window, latency, timeout, queue, mark;
+    std::int64_t packet, header, window, latency, timeout, queue, mark;
+    std::int64_t ack, acked;  // bytes of an acknowledgement, and for how many packets one is
+    std::int64_t band;       // bytes: queues are compared by how many of these they have
     std::int64_t entropies;  // of recycled paths
     std::int64_t exclude;    // for so long a host avoids a path that timed out
     bool repath;             // a pinned connection that timed out takes another path
@@ -25,7 +28,8 @@ struct Transport {
     std::uint64_t seed;
 };
 
-enum class Choice : std::int64_t { pinned, random, rotating, recycled };
+// Of hosts, and of switches.
+enum class Choice : std::int64_t { pinned, random, rotating, recycled, adaptive, round_robin };
 
 // Messages in one direction, by step and then by start. Those of a step begin when all of the
 // step before have arrived.
@@ -80,11 +84,12 @@ class Packets {
         std::int32_t connection, number, path;
         std::int32_t turn;  // of the sender, when it left
         std::uint8_t hop, hops;
-        bool marked;
+        bool marked, asks;  // for an acknowledgement at once
     };
     struct Next {  // of a connection, at its host's link
         std::int32_t number, path, turn;
         std::uint8_t hops;
+        bool asks;
     };
     enum class Kind : std::uint8_t { acknowledged, gap, lost, start };
     struct Notice {
@@ -92,10 +97,15 @@ class Packets {
         std::int32_t connection, number, path, turn;
         Kind kind;
         bool marked;
+        std::uint16_t count;  // packets that it is for
+    };
+    struct Ends {
+        std::int32_t source, target, from, to;  // hosts and their leaves
+        Ends back() const { return {target, source, to, from}; }
     };
     struct Message {
         std::int64_t packets, last;  // bytes of the last
-        std::int32_t source, target, from, to;  // hosts and their leaves
+        Ends ends;
     };
     struct Sender {
         std::int64_t next = 0, acked = 0, under_way = 0, sent = 0;
@@ -109,23 +119,29 @@ class Packets {
     struct Receiver {
         std::int64_t expected = 0;
         bool told = false;  // of the gap
+        std::uint16_t silent = 0;  // packets since it last said something
     };
 
     void go();
     void begin(std::int64_t step, std::int64_t now);
     void send(std::int32_t connection, std::int64_t now);
-    void emit(std::int32_t connection, std::int64_t number, std::int64_t now);
+    void emit(std::int32_t connection, std::int64_t number, std::int64_t now, bool asks);
     void enqueue(std::int64_t link, Packet packet, std::int64_t now);
     void take_turn(std::int64_t link, const Packet& packet, std::int64_t now);
     void serve(std::int64_t link, std::int64_t now);
     void serve_one(std::int64_t link, std::int64_t starts_at);
     void transmit(std::int64_t link, Packet packet, std::int64_t starts_at);
     std::int64_t size_of(const Packet& packet) const;
+    std::int64_t ready(std::size_t link, std::int64_t now) const;
+    bool is_down(std::size_t link, std::int64_t now) const;
+    void steer(Packet& packet, std::int64_t now);
     void deliver(const Packet& packet, std::int64_t now);
+    void answer(const Packet& packet, Kind kind, std::int64_t number, std::int64_t now);
+    void take_way_back(const Packet& packet, std::int64_t now);
     void heard(const Notice& notice);
     void pinned_heard(Sender& sender, const Notice& notice);
     void sprayed_heard(Sender& sender, const Notice& notice);
-    void adapt(Sender& sender, bool marked);
+    void adapt(Sender& sender, const Notice& notice);
     void ended(std::int32_t connection, std::int64_t now);
     void tell(std::size_t queue, const Notice& notice);
     std::int32_t next_path(std::int32_t connection);
@@ -133,7 +149,12 @@ class Packets {
     std::uint64_t way(std::int32_t connection, std::int32_t path) const;
     bool avoids(std::int32_t connection, std::int32_t path, std::int64_t now) const;
     std::int32_t usable(std::int32_t connection, std::int64_t number) const;
-    std::int64_t link_of(const Packet& packet) const;
+    std::int64_t link_of(const Ends& ends, std::int64_t path, std::uint8_t hop,
+                         std::uint8_t hops) const;
+    std::int64_t link_of(const Packet& packet) const {
+        return link_of(messages_[static_cast<std::size_t>(packet.connection)].ends, packet.path,
+                       packet.hop, packet.hops);
+    }
     bool is_pinned(std::int32_t connection) const {
         return all_.choice[connection] == static_cast<std::int64_t>(Choice::pinned);
     }
@@ -158,7 +179,11 @@ class Packets {
     std::vector<Fifo<Notice>> notices_;
     Turns<Next> turns_;  // at hosts' links up; a lane for each connection and port
     std::vector<std::int64_t> free_;  // when each link is done with what it has
+    std::vector<std::int64_t> owed_;  // to acknowledgements, of the time of each link
     std::vector<double> per_byte_;    // picoseconds
+    Switches switches_;
+    bool is_steered_ = false;            // by switches, some connection
+    std::vector<std::int32_t> paths_, ways_;  // that a switch has, of a packet
     std::vector<std::int64_t> open_;  // connections of each step that have not ended
     std::vector<std::size_t> first_;  // connection of each step
     std::unordered_map<std::uint64_t, std::int64_t> avoided_;  // until when, by way

@@ -241,13 +241,17 @@ class Table(Schema):
 
 @dataclass(frozen=True)
 class Columns(Schema):
-    """Lists, by their names, which are equally long. make: as of a table."""
+    """Lists, by their names, which are equally long. make, optional: as of a table."""
 
     of: Mapping[str, Schema]
     make: Callable[..., Any] = dict
+    optional: Mapping[str, Schema] = field(default_factory=dict)
 
     def read(self, value: Any) -> Any:
-        found = Table({name: List(of) for name, of in self.of.items()}).read(value)
+        needed, may_be = (
+            {name: List(of) for name, of in named.items()} for named in (self.of, self.optional)
+        )
+        found = Table(needed, may_be).read(value)
         if len(set(map(len, found.values()))) > 1:
             lengths = ", ".join(f"{len(column)} of {name}" for name, column in found.items())
             raise Broken(f"has equally many of each; got {lengths}")

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("routes", type=Path, help="a routes.json")
     known = (
         "pins: for gradwire.attach(…, planes=…), the default; htsim: a connection matrix, without "
-        "paths; or another package's"
+        "paths; topo: its topology; or another package's"
     )
     parser.add_argument("--format", default="pins", metavar="TEXT", help=known)
     file = "write it there, instead of to standard output"

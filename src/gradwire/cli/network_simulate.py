@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
@@ -23,6 +23,7 @@ from gradwire.cli.network_traffic import (
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
+    from gradwire.network.engines.transport import Spraying
     from gradwire.network.fabric import Fabric
     from gradwire.network.placement import Placement
     from gradwire.network.workload import Workload
@@ -41,27 +42,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
     parser.add_argument("--tolerance", type=float, default=0.01, help=near)
-    sprays = ("random", "rotating", "recycled")
-    how = "of the packet engine: how sprayed packets choose; default: random"
-    parser.add_argument("--spraying", choices=sprays, default="random", help=how)
-    window = "of the packet engine: packets under way; default: 64"
-    parser.add_argument("--window", type=int, default=64, help=window)
+    how = (
+        "of the packet engine: how sprayed packets, or switches, choose; default: all, a row each"
+    )
+    sprays = ("random", "rotating", "recycled", "adaptive", "round_robin")
+    parser.add_argument("--spraying", choices=sprays, help=how)
+    for name, default, what in (
+        ("--window", 64, "packets under way"),
+        ("--header-bytes", 0, "of each packet, besides its 4096"),
+        ("--ack-bytes", 0, "of each acknowledgement"),
+        ("--ack-packets", 1, "that an acknowledgement is for"),
+    ):
+        text = f"of the packet engine: {what}; default: {default}"
+        parser.add_argument(name, type=int, default=default, metavar="N", help=text)
     latency = "of the packet engine: of each link; default: what a .topo file says, else 500"
     parser.add_argument("--latency-ns", type=float, help=latency)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
-    from gradwire.network.advice import compared
-    from gradwire.network.routing.route import scheme_of
-
     seconds_by, least = _step(arguments) if arguments.step else _collective(arguments)
     rows, refused = list[dict[str, float | str]](), dict[str, str]()
     failure: NetworkError | None = None
-    for scheme in arguments.scheme or compared():
-        scheme_of(scheme)
+    for scheme, asked in _asked(arguments).items():
         try:
-            seconds = seconds_by(scheme)
+            seconds = seconds_by(*asked)
         except NetworkError as error:
             if arguments.scheme:
                 raise
@@ -74,7 +79,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]:
+_SecondsBy: TypeAlias = "Callable[[str, Spraying], float]"
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, tuple[str, Spraying]]:
+    """Schemes and how packets choose, by the name of the row. Unasked, where packets are
+    simulated, what is sprayed has a row for each way."""
+    from gradwire.network.advice import compared
+    from gradwire.network.engines.transport import SPRAYING
+    from gradwire.network.routing.route import scheme_of
+
+    texts = arguments.scheme or compared()
+    how: Spraying = arguments.spraying or "random"
+    if arguments.engine != "packet" or arguments.scheme:
+        for text in texts:
+            scheme_of(text)
+        return {text: (text, how) for text in texts}
+    rows = {text: (text, how) for text in texts if scheme_of(text).name != "spray"}
+    ways = (how,) if arguments.spraying else SPRAYING
+    return rows | {f"spray, {way}": ("spray", way) for way in ways}
+
+
+def _collective(arguments: argparse.Namespace) -> tuple[_SecondsBy, float]:
     """Seconds by a scheme, and at least."""
     from gradwire.network.bounds import bounds
     from gradwire.network.engines.transport import Transport
@@ -83,23 +109,27 @@ def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], 
     from gradwire.network.topologies import latency_ns_of
 
     topology, flows = traffic_of(arguments)
-    how = Transport(window=arguments.window, spraying=arguments.spraying)
+    how = Transport(
+        window=arguments.window, header_bytes=arguments.header_bytes,
+        ack_bytes=arguments.ack_bytes, ack_packets=arguments.ack_packets,
+    )  # fmt: skip
     latency = arguments.latency_ns
     if latency is None and arguments.engine == "packet":
         latency = latency_ns_of(arguments.topology)
     if latency is not None:
         how = replace(how, latency_ns=latency)
 
-    def seconds(scheme: str) -> float:
+    def seconds(scheme: str, spraying: Spraying) -> float:
         return simulate(
             route(flows, topology, scheme, arguments.seed), arguments.engine,
-            tolerance=arguments.tolerance, transport=how, seed=arguments.seed,
+            tolerance=arguments.tolerance, transport=replace(how, spraying=spraying),
+            seed=arguments.seed,
         )  # fmt: skip
 
     return seconds, bounds(flows, topology).seconds
 
 
-def _step(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]:
+def _step(arguments: argparse.Namespace) -> tuple[_SecondsBy, float]:
     """Seconds by a scheme, and without a network."""
     if arguments.engine != "flow":
         raise NetworkError(
@@ -108,7 +138,7 @@ def _step(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]
     topology = topology_asked(arguments)
     workload, where = _workload(arguments, topology)
 
-    def seconds(scheme: str) -> float:
+    def seconds(scheme: str, _: Spraying) -> float:
         return workload.seconds(
             topology, where, scheme, tolerance=arguments.tolerance, seed=arguments.seed
         )

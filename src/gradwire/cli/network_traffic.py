@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.errors import NetworkError
@@ -77,10 +76,7 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     from gradwire.network.importers import htsim, read
 
     if arguments.flows is not None:
-        text = read(arguments.flows)
-        if htsim.starts(text):
-            print(f"{arguments.flows}: all start together here, not by 'start'", file=sys.stderr)
-        return htsim.flows(text)
+        return htsim.flows(read(arguments.flows))
     if arguments.groups_of and arguments.strategy:
         raise NetworkError(
             f"groups are of --traffic; got --groups-of {arguments.groups_of} beside another "

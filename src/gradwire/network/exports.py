@@ -1,12 +1,13 @@
-"""Paths as others read them, by the text of a format: `pins`, `htsim`, or another package's."""
+"""Paths as others read them, by the text of a format: `pins`, `htsim`, `topo`, or another
+package's."""
 
 from __future__ import annotations
 
 from gradwire.errors import NetworkError
 from gradwire.families import EXPORTS
 from gradwire.network.built import called
+from gradwire.network.exports_htsim import connections, topology
 from gradwire.network.fabric import BELOW, EVERY
-from gradwire.network.importers.htsim import connections
 from gradwire.network.routes import Routes
 from gradwire.notation import Notation
 from gradwire.pins import Pair, Pins
@@ -23,11 +24,16 @@ def pins(routes: Routes) -> str:
 
 
 def htsim(routes: Routes) -> str:
-    """A connection matrix, without paths: for other simulators."""
+    """Write a connection matrix, without paths, for other simulators; steps begin by barriers."""
     return connections(routes.flows, routes.fabric.hosts)
 
 
-BASE, MEMBERS = str, (pins, htsim)
+def topo(routes: Routes, latency_ns: float = 500.0) -> str:
+    """Write the topology for the same simulators; latency_ns: of each link."""
+    return topology(routes.fabric, latency_ns)
+
+
+BASE, MEMBERS = str, (pins, htsim, topo)
 
 
 def written(text: str, routes: Routes) -> str:

@@ -11,40 +11,47 @@ from numpy.typing import ArrayLike, NDArray
 from gradwire.errors import NetworkError
 from gradwire.network.checked import Ints, whole
 
+LATEST_NS = 10**15
+"""A start is before it: a million seconds."""
+
 
 class Flow(NamedTuple):
-    """Bytes from one host to another. Flows of one step start together; the next step's begin
-    when these have arrived."""
+    """Bytes from one host to another. Flows of one step start together, or so many nanoseconds
+    after it began; the next step's begin when these have arrived."""
 
     src: int
     dst: int
     bytes: int
     step: int = 0
+    start_ns: int = 0
 
 
 class Flows:
-    """Many flows, as columns of equal length: src, dst, bytes, step, all int64.
+    """Many flows, as columns of equal length: src, dst, bytes, step, start_ns, all int64.
 
     Hosts are numbered from 0, bytes are 1 or more, and no host sends to itself: NetworkError
     otherwise. Compared and printed by what they hold; nothing changes them.
     """
 
     def __init__(
-        self, src: ArrayLike, dst: ArrayLike, bytes: ArrayLike, step: ArrayLike = 0
-    ) -> None:
+        self, src: ArrayLike, dst: ArrayLike, bytes: ArrayLike, step: ArrayLike = 0,
+        start_ns: ArrayLike = 0,
+    ) -> None:  # fmt: skip
         columns = [
             whole(f"{name} of flows", own, least=int(name == "bytes"))
             for name, own in zip(Flow._fields, (src, dst, bytes, step))
         ]
+        columns.append(whole("start_ns of flows", start_ns, LATEST_NS))
         try:
             columns = list(np.broadcast_arrays(*columns))
         except ValueError:
             lengths = ", ".join(str(c.size) for c in columns)
             raise NetworkError(
-                f"src, dst, bytes and step are equally long; got {lengths}. Give one of each for "
+                f"columns of flows are equally long; got {lengths}. Give one of each for "
                 "every flow, or one number for all."
             ) from None
-        self.src, self.dst, self.bytes, self.step = map(np.array, columns)  # copies
+        src, dst, bytes, step, start = map(np.array, columns)  # copies
+        self.src, self.dst, self.bytes, self.step, self.start_ns = src, dst, bytes, step, start
         alone = np.flatnonzero(self.src == self.dst)
         if len(alone):
             raise NetworkError(
@@ -54,7 +61,7 @@ class Flows:
 
     @staticmethod
     def of(flows: Flows | Iterable[Flow | tuple[int, ...]]) -> Flows:
-        """Gather single flows, or tuples of a flow's first three or all four fields."""
+        """Gather single flows, or tuples of a flow's first three fields or more."""
         if isinstance(flows, Flows):
             return flows
         try:
@@ -70,12 +77,12 @@ class Flows:
         return len(self.src)
 
     def __iter__(self) -> Iterator[Flow]:
-        columns = (self.src, self.dst, self.bytes, self.step)
-        return map(Flow._make, zip(*(column.tolist() for column in columns)))
+        columns = (getattr(self, name).tolist() for name in Flow._fields)
+        return map(Flow._make, zip(*columns))
 
     def __getitem__(self, which: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Flows:
         """Some of them, in their order."""
-        return Flows(self.src[which], self.dst[which], self.bytes[which], self.step[which])
+        return Flows(*(getattr(self, name)[which] for name in Flow._fields))
 
     def steps(self) -> list[list[Ints]]:
         """Rows of each step, in groups of steps that are alike: the same flows in the same
@@ -84,7 +91,8 @@ class Flows:
         begins = np.flatnonzero(np.diff(self.step[order], prepend=-1))
         alike: dict[object, list[Ints]] = {}
         for rows in np.split(order, begins[1:]) if len(order) else ():
-            own = np.stack([self.src[rows], self.dst[rows], self.bytes[rows]])
+            columns = self.src, self.dst, self.bytes, self.start_ns
+            own = np.stack([column[rows] for column in columns])
             alike.setdefault(own.tobytes(), []).append(rows)
         return list(alike.values())
 

@@ -22,7 +22,9 @@ Rows: TypeAlias = tuple[int, int]
 FlowSet: TypeAlias = tuple[int, Rows, int, int, int, Rows, int]
 Connections: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 Hosts: TypeAlias = tuple[int, int, int, int, int, int]
-Transport: TypeAlias = tuple[int, int, int, int, int, int, int, int, bool, bool, int]
+Transport: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, int, int, int, int, bool, bool, int
+]  # fmt: skip
 
 
 class NetworkCore(Protocol):

@@ -71,7 +71,7 @@ class Placement:
     def placed(self, flows: Flows) -> Flows:
         """Flows between ranks as flows between hosts, without those within a machine or a host."""
         host, own = self._columns[0], flows[self.leaves_machine(flows)]
-        return Flows(host[own.src], host[own.dst], own.bytes, own.step)
+        return Flows(host[own.src], host[own.dst], own.bytes, own.step, own.start_ns)
 
     def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
         """Which flows between ranks need the network; NetworkError for other ranks."""

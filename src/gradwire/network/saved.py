@@ -3,11 +3,11 @@
     {"format": 1,
      "topology": {"leaf_of": […], "pod_of": […], "uplinks": [["spine0", 0], …], "plane_of": […],
                   "cores": 0, "host_up": [[…], …], "host_down": [[…], …], "rates": […]},
-     "flows": {"src": […], "dst": […], "bytes": […], "step": […]},
+     "flows": {"src": […], "dst": […], "bytes": […], "step": […], "start_ns": […]},
      "unit": 1, "pieces": {"flow": […], "path": […], "amount": […]}}
 
-Rates are bits per second in the order of `Fabric.links`; paths as `fabric` numbers them, -1: below
-the leaf, -2: sprayed over all; amounts are in 1/unit bytes.
+start_ns may be left out: 0. Rates are bits per second in the order of `Fabric.links`; paths as
+`fabric` numbers them, -1: below the leaf, -2: sprayed over all; amounts are in 1/unit bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.document import Document
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes, numbers
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
-from gradwire.network.flows import Flow, Flows
+from gradwire.network.flows import LATEST_NS, Flow, Flows
 from gradwire.network.loads import ports
 from gradwire.network.routes import Routes
 from gradwire.schema import Broken, Columns, List, Row, Table, Text, Whole, broken
@@ -139,8 +139,9 @@ _TOPOLOGY = Table(
     make=_fabric,
 )  # fmt: skip
 _FLOWS = Columns(
-    {"src": Whole(), "dst": Whole(), "bytes": Whole(1, 1 << 61), "step": Whole(0, 1 << 40)}, Flows
-)
+    {"src": Whole(), "dst": Whole(), "bytes": Whole(1, 1 << 61), "step": Whole(0, 1 << 40)}, Flows,
+    {"start_ns": Whole(0, LATEST_NS - 1)},
+)  # fmt: skip
 _PIECES = Columns({"flow": Whole(), "path": Whole(EVERY), "amount": Whole(0, None)})
 _DOCUMENT = Document(
     "a document of routes",

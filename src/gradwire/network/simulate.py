@@ -20,8 +20,9 @@ def simulate(
 ) -> float:  # fmt: skip
     """Seconds until the last flow has arrived; steps one after the other.
 
-    static: of each step, the link that is done last, if all flows start together and it is never
-    idle: right where the fullest link is busy to the end, and the fastest to tell.
+    static: of each step, the link that is done last, if all flows start together, whatever their
+    start_ns, and it is never idle: right where the fullest link is busy to the end, and the
+    fastest to tell.
     flow: links are shared fairly by the flows under way (`engines.maxmin`), who sprays uses all
     paths at once. tolerance: ends are found together that are so much of a flow's duration apart,
     as a part of it, which is that much off at most, and faster.

@@ -131,14 +131,21 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert "a text file that is there; " in capsys.readouterr().err
 
 
-def test_starts_that_are_not_followed_are_said(
+def test_flows_start_when_their_file_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for start, said in ((0, ""), (900, "b.cm: all start together here, not by 'start'\n")):
-        (tmp_path / "b.cm").write_text(f"Nodes 4\n0->40 id 1 start {start} size 1000\n")
-        asked = ["--flows", str(tmp_path / "b.cm"), "--json", "--scheme", "coloured"]
-        assert main(["network", "simulate", *JOB, *asked]) == 0
-        assert capsys.readouterr().err.endswith(said)
+    """Two to one host, 4 MB each: the second when the first has long ended, or at once."""
+    for start in (0, 900):
+        (tmp_path / "b.cm").write_text(
+            f"Nodes 4\n1->0 id 1 start 0 size 4194304\n2->0 id 2 start {start} size 4194304\n"
+        )
+        asked = ["--topology", "leaf_spine(2, 2, 2)", "--flows", str(tmp_path / "b.cm"), "--json"]
+        for engine in ("flow", "packet"):
+            more = ["--engine", engine, "--scheme", "coloured"]
+            assert main(["network", "simulate", *asked, *more]) == 0
+            seconds = json.loads(capsys.readouterr().out)["rows"][0]["seconds"]
+            alone = 4194304 * 8 / 100e9
+            assert seconds == pytest.approx(max(2 * alone, start * 1e-6 + alone), rel=0.02)
 
 
 def test_packets_have_the_latency_that_is_asked_for(
@@ -159,6 +166,31 @@ def test_packets_have_the_latency_that_is_asked_for(
         assert main(["network", "simulate", "--topology", topology, *asked, *more, "--json"]) == 0
         seconds = json.loads(capsys.readouterr().out)["rows"][0]["seconds"]
         assert seconds == pytest.approx(4 * (latency + 8e-11))
+
+
+def test_packets_have_headers_acknowledgements_and_switches_that_choose(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two hosts that send to each other; then 32, by what switches choose."""
+    asked = ["--engine", "packet", "--bytes", "4096000", "--traffic", "direct", "--json"]
+    two = [*asked, "--topology", "leaf_spine(1, 2, 1)", "--scheme", "coloured"]
+
+    def seconds(*more: str) -> float:
+        assert main(["network", "simulate", *more]) == 0
+        return float(json.loads(capsys.readouterr().out)["rows"][0]["seconds"])
+
+    plain = seconds(*two)
+    assert seconds(*two, "--header-bytes", "4096") == pytest.approx(2 * plain, rel=0.01)
+    acks = ["--ack-bytes", "4096", "--ack-packets", "2"]
+    assert seconds(*two, *acks) == pytest.approx(1.5 * plain, rel=0.02)
+    many = [*JOB, "--engine", "packet", "--bytes", "1e6", "--scheme", "spray", "--json"]
+    found = [seconds(*many, "--spraying", s) for s in ("random", "adaptive", "round_robin")]
+    assert len(set(found)) == 3
+    assert main(["network", "simulate", *many[: many.index("--scheme")], "--json"]) == 0
+    rows = {row["scheme"]: row["seconds"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    each = [rows[f"spray, {s}"] for s in ("random", "adaptive", "round_robin")]
+    assert each == found
+    assert not [name for name in rows if name.startswith("spray(")]
 
 
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +233,11 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     job = ["--topology", "leaf_spine(2, 2, 2)", "--traffic", "all_to_all", "--bytes", "4000"]
     assert main(["network", "plan", *job, "--scheme", "coloured", "-o", str(routes)]) == 0
     capsys.readouterr()
-    begins = {"htsim": "Nodes 4\nConnections 12\n", "pins": '{"format": 1, "hosts": 4, "pairs": '}
+    begins = {
+        "htsim": "Nodes 4\nConnections 12\n",
+        "topo(900)": "Nodes 4\nTiers 2\n",
+        "pins": '{"format": 1, "hosts": 4, "pairs": ',
+    }
     export = ["network", "export", str(routes)]
     for name, begin in begins.items():
         assert main([*export, "--format", name]) == 0
@@ -212,8 +248,8 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(export) == 0
     assert capsys.readouterr().out == text, "of pins"
     wrong = {
-        'hccl("a.txt", "b.json")': "(there are pins, htsim). Use one of these; hccl, nccl, ports, "
-        "srv6: pip install ./contrib/formats.",
+        'hccl("a.txt", "b.json")': "(there are pins, htsim, topo). Use one of these; hccl, nccl, "
+        "ports, srv6: pip install ./contrib/formats.",
         "pins(3)": "the parameters of 'pins' do not fit: takes 1 positional argument but 2 were",
         "pin": "Use 'pins'; hccl",
     }

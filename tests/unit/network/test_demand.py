@@ -30,6 +30,11 @@ def test_hosts_send_what_pricing_says(strategy: str, world: int) -> None:
     assert max(sent(flows, world)) == pytest.approx(promised, rel=0.001, abs=64 * world)
 
 
+def test_places_change_hosts_and_nothing_else() -> None:
+    placed = Placement((3, 1, 0)).placed(Flows([0, 1], [1, 2], [7, 8], [0, 2], [50, 0]))
+    assert placed == Flows([3, 1], [1, 0], [7, 8], [0, 2], [50, 0])
+
+
 def test_groups_exchange_at_once() -> None:
     flows = in_groups(all_to_all, 6, 3, 300)
     assert len(flows) == 12

@@ -10,9 +10,20 @@ import pytest
 from demands import FABRICS, permutation, same
 
 from gradwire.errors import NetworkError
-from gradwire.network import Fabric, Flows, Link, dual_plane, fat_tree, leaf_spine, route
+from gradwire.network import (
+    Fabric,
+    Flows,
+    Link,
+    dual_plane,
+    exports_htsim,
+    fat_tree,
+    leaf_spine,
+    rail_optimized,
+    route,
+)
 from gradwire.network.importers import htsim, toml
 from gradwire.network.importers.graph import Cable, fabric_of
+from gradwire.network.patterns import ring
 from gradwire.network.topologies import topology_of
 
 
@@ -134,8 +145,21 @@ def test_htsim_topologies_are_two_or_three_tiers() -> None:
     assert same(htsim.topology(TINY), leaf_spine(4, 8, 2, host_gbps=100))
     expected = fat_tree(16, 8, 8, 8, 8, host_gbps=100, fabric_gbps=200, core_gbps=400)
     assert same(htsim.topology(TREE), expected)
-    bundled = TINY.replace("Radix_Down 4", "Radix_Down 4\nBundle 2")
+    bundled = TINY.replace("Radix_Down 4", "Radix_Down 8\nBundle 2")
     assert same(htsim.topology(bundled), leaf_spine(4, 8, 1, parallel=2))
+
+
+def test_cables_to_a_core_are_cores() -> None:
+    """Two cables from each switch to each of 4 cores below it: as many links as to 8 cores."""
+    bundled = TREE.replace("Radix_Down 16", "Radix_Down 32\nBundle 2")
+    assert same(htsim.topology(bundled), htsim.topology(TREE))
+    with pytest.raises(
+        NetworkError, match="Radix_Down of tier 2 is 32, by the other numbers; got"
+    ):
+        htsim.topology(TREE.replace("Radix_Down 16", "Radix_Down 16\nBundle 2"))
+    with pytest.raises(NetworkError, match="one cable to a switch; got Bundle 2 of tier 1"):
+        htsim.topology(TREE.replace("Radix_Down 8\nRadix_Up 8\nTier 2",
+                                    "Radix_Down 16\nRadix_Up 8\nBundle 2\nTier 2"))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -147,6 +171,17 @@ def test_htsim_topologies_are_two_or_three_tiers() -> None:
         ("Radix_Up 2\n", "", "tier 0 of an htsim topology says radix_up"),
         ("Nodes 32", "Nodes 33", "Nodes is a multiple of what is below; got 33 of 8 each"),
         ("Nodes 32", "Nodes 0.5", "nodes is a whole number of at least 1; got 0.5"),
+        ("Radix_Down 4", "Radix_Down 8", "Radix_Down of tier 1 is 4, by the other numbers; got 8"),
+        (
+            "Oversubscribed 4",
+            "Oversubscribed 1",
+            "Oversubscribed of tier 0 is what comes from below over what goes up; got 1",
+        ),
+        (
+            "Radix_Down 4",
+            "Bundle 4",
+            "Radix_Up of tier 0 is a multiple of Bundle of tier 1; got 4",
+        ),
     ],
 )
 def test_htsim_topologies_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:
@@ -165,49 +200,124 @@ def test_htsim_topologies_say_the_latency_of_links() -> None:
             htsim.latency_ns(TINY.replace(old, new))
 
 
+@pytest.mark.parametrize("fabric", [
+    leaf_spine(4, 8, 2), leaf_spine(2, 4, 2, parallel=2, host_gbps=400), leaf_spine(2, 1, 1),
+    fat_tree(4, 2, 2, 2, 2), fat_tree(2, 4, 4, 2, 4, core_gbps=100),
+])  # fmt: skip
+def test_topologies_for_htsim_are_read_back(fabric: Fabric) -> None:
+    text = exports_htsim.topology(fabric, 700)
+    assert same(htsim.topology(text), fabric)
+    assert htsim.latency_ns(text) == 700
+
+
+@pytest.mark.parametrize("fabric", [
+    dual_plane(2, 2, 2), leaf_spine(2, 2, 4), leaf_spine(2, 3, 2), rail_optimized(2, 2, 2, 2),
+    leaf_spine(2, 2, 2).without(Link("leaf0", "spine0")), leaf_spine(2, 2, 2, host_gbps=0.5),
+])  # fmt: skip
+def test_topologies_that_htsim_has_no_words_for_are_refused(fabric: Fabric) -> None:
+    with pytest.raises(NetworkError, match="htsim's topologies have hosts of one port in the"):
+        exports_htsim.topology(fabric)
+
+
 def test_connections_too_large_for_htsim_are_refused() -> None:
     most = (1 << 31) - 1
-    assert f"size {most}\n" in htsim.connections(Flows(0, 1, most), 2)
+    assert f"size {most}\n" in exports_htsim.connections(Flows(0, 1, most), 2)
     with pytest.raises(
         NetworkError, match=r"sizes below 2,147,483,648 bytes; got .* 2,147,483,648"
     ):
-        htsim.connections(Flows(0, [1, 2], [1, 1 << 31]), 3)
+        exports_htsim.connections(Flows(0, [1, 2], [1, 1 << 31]), 3)
 
 
-def test_connections_are_flows_and_back() -> None:
-    flows = permutation(leaf_spine(4, 4, 4), 3)
-    text = htsim.connections(flows, 16)
+@pytest.mark.parametrize(("start", "step"), [(999, 0), (1000, 1)])
+def test_starts_that_htsim_cannot_follow_are_refused(start: int, step: int) -> None:
+    with pytest.raises(NetworkError, match=f"begins flows of the first .* a start of {start} ns"):
+        exports_htsim.connections(Flows([0, 1], [1, 0], 5, [0, step], [0, start]), 2)
+
+
+@pytest.mark.parametrize("starts", [0, 7000])
+def test_connections_are_flows_and_back(starts: int) -> None:
+    own = permutation(leaf_spine(4, 4, 4), 3)
+    flows = Flows(own.src, own.dst, own.bytes, 0, starts)
+    text = exports_htsim.connections(flows, 16)
     assert text.startswith(f"Nodes 16\nConnections {len(flows)}\n")
     assert htsim.flows(text) == flows
 
 
-def test_triggers_make_steps() -> None:
-    text = """Nodes 4
+def test_steps_begin_by_barriers() -> None:
+    flows = Flows([0, 1, 2, 3], [1, 2, 3, 0], [10, 20, 30, 40], [0, 0, 2, 5])
+    text = exports_htsim.connections(flows, 4)
+    assert (
+        text
+        == """Nodes 4
 Connections 4
 Triggers 2
 0->1 id 1 start 0 size 10 send_done_trigger 1
-1->2 id 2 trigger 1 size 20 send_done_trigger 2
+1->2 id 2 start 0 size 20 send_done_trigger 1
+2->3 id 3 trigger 1 size 30 send_done_trigger 2
+3->0 id 4 trigger 2 size 40
+trigger id 1 count 2 barrier
+trigger id 2 count 1 barrier
+"""
+    )
+    assert htsim.flows(text).step.tolist() == [0, 0, 1, 2]
+    ring_of_four = ring(4, 4096)
+    assert htsim.flows(exports_htsim.connections(ring_of_four, 4)) == ring_of_four
+
+
+def test_triggers_make_steps() -> None:
+    """Also those that are named before who pulls them."""
+    text = """Nodes 4
+Connections 5
+Triggers 2
 2->3 id 3 trigger 2 size 30
-3->0 id 4 start 5 size 40
+0->1 id 1 start 0 size 10 send_done_trigger 1
+1->2 id 2 trigger 1 size 20 send_done_trigger 2 msg
+1->3 id 5 start 0 size 0
+3->0 id 4 start 5.5 size 40 msg 7
 trigger id 1 oneshot
 trigger id 2 oneshot
 """
-    assert htsim.flows(text) == Flows([0, 1, 2, 3], [1, 2, 3, 0], [10, 20, 30, 40], [0, 1, 2, 0])
+    assert htsim.flows(text) == Flows(
+        [2, 0, 1, 3], [3, 1, 2, 0], [30, 10, 20, 40], [2, 0, 1, 0], [0, 0, 0, 5000]
+    )
+
+
+def test_a_barrier_waits_for_the_last_that_pulls_it() -> None:
+    """In a chain of three, and beside it."""
+    text = """0->1 id 1 start 0 size 10 send_done_trigger 1
+1->0 id 2 trigger 1 size 10 send_done_trigger 2
+2->1 id 3 start 0 size 10 send_done_trigger 2
+0->2 id 4 trigger 2 size 10
+trigger id 2 count 2 barrier
+"""
+    assert htsim.flows(text).step.tolist() == [0, 1, 0, 2]
+    first, second, third, last, _ = text.splitlines()
+    assert htsim.flows("\n".join([third, last, second, first])).step.tolist() == [0, 2, 1, 0]
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("0->x size 3", "a connection is .*; line 2"),
+        ("0->x start 0 size 3", "a connection is .*; line 2"),
         ("0->1 id 1 start 0", "a connection is .*; line 2"),
-        ("0->1 id 1 trigger 7 size 3", "a trigger is pulled by a connection before; line 2"),
+        ("0->1 start -1 size 3", "a connection is .*; line 2"),
+        ("0->1 begin 1 size 3", "a connection is .*, with id, start, size, .*; line 2"),
+        ("0->1 id 1 trigger 7 size 3", "a trigger is pulled by connections that begin without it"),
+        ("0->1 trigger 7 send_done_trigger 7 size 3", "begin without it, and send; line 2"),
+        ("0->1 start 0 size 0 send_done_trigger 1\n0->1 trigger 1 size 3", "and send; line 3"),
+        (
+            "0->1 start 0 size 3 send_done_trigger 1\n1->0 trigger 1 send_done_trigger 1 size 3",
+            "begin without it, and send; line 3",
+        ),
+        ("0->1 id 1 size 3", "a connection has a start or a trigger, and not both; line 2"),
+        ("0->1 id 1 start 0 trigger 1 size 3", "has a start or a trigger, and not both; line 2"),
+        ("Connections 2\n0->1 start 0 size 3", "says how many there are; got '2' of 1"),
+        ("failure switch_type TOR switch_id 0 link_id 1", "failed links are no traffic.*; line 2"),
     ],
 )
 def test_connections_that_cannot_be_read_are_refused(line: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said):
         htsim.flows(f"Nodes 2\n{line}\n")
-    with pytest.raises(NetworkError, match="is of one step; got 2"):
-        htsim.connections(Flows([0, 1], [1, 0], 5, [0, 1]), 2)
 
 
 # -- TOML, files ---------------------------------------------------------------------------

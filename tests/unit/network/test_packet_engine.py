@@ -19,12 +19,13 @@ from gradwire.network import (
     Routes,
     bounds,
     dual_plane,
+    fat_tree,
     leaf_spine,
     route,
     simulate,
 )
 from gradwire.network.engines.packet import Sent, send
-from gradwire.network.engines.transport import Transport
+from gradwire.network.engines.transport import CHOICES, Spraying, Transport
 from gradwire.network.native import core
 from gradwire.network.patterns import direct
 
@@ -43,13 +44,17 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
     n = draw(st.integers(1, 12))
     source = dice.integers(0, draw(st.sampled_from([1, 2, fabric.hosts])), n)
     target = (source + dice.integers(1, fabric.hosts, n)) % fabric.hosts
-    flows = Flows(source, target, dice.integers(1, 9000, n), dice.integers(0, 2, n))
+    starts = dice.integers(0, 5000, n) * draw(st.booleans())
+    flows = Flows(source, target, dice.integers(1, 9000, n), dice.integers(0, 2, n), starts)
     scheme = draw(st.sampled_from(["ecmp", "wrap", "spray", "spray", "ecmp_k(3)"]))
     transport = Transport(
         packet_bytes=draw(st.sampled_from([300, 1000])), window=draw(st.sampled_from([1, 4, 64])),
         latency_ns=draw(st.sampled_from([1.0, 500.0])), timeout_us=20.0,
         queue_bytes=draw(st.sampled_from([2000, 10**9])), mark_bytes=1500,
-        spraying=draw(st.sampled_from(["random", "rotating", "recycled"])), entropies=8,
+        spraying=draw(st.sampled_from(CHOICES[1:])), entropies=8,
+        header_bytes=draw(st.sampled_from([0, 64])), ack_bytes=draw(st.sampled_from([0, 64, 700])),
+        ack_packets=draw(st.sampled_from([1, 1, 3, 200])),
+        band_bytes=draw(st.sampled_from([1, 1500])),
         slow_down=draw(st.booleans()), repath=draw(st.booleans()),
         jitter_ns=draw(st.sampled_from([0.0, 50.0])),
         exclude_us=draw(st.sampled_from([0.0, 5.0, 1e5])),
@@ -92,6 +97,31 @@ def test_the_twin_sends_every_packet_alike(
     assert native.seconds.tolist() == twin.seconds.tolist()
     assert native.longest_wait.tolist() == twin.longest_wait.tolist()
     assert native[3:] == twin[3:]
+
+
+@NATIVE
+@pytest.mark.parametrize("spraying", ["random", "recycled", "adaptive", "round_robin"])
+@pytest.mark.parametrize(("window", "packets"), [(4, 3), (64, 1)])
+@pytest.mark.parametrize(
+    "fabric", [leaf_spine(2, 3, 2), fat_tree(2, 2, 2, 2, 2), dual_plane(3, 2, 2)]
+)
+def test_the_twin_is_alike_where_all_send_to_all(
+    fabric: Fabric, window: int, packets: int, spraying: Spraying
+) -> None:
+    """Pinned and sprayed: turns of hosts, and acknowledgements that take their time in between."""
+    how = Transport(
+        packet_bytes=1000, header_bytes=64, window=window, ack_bytes=700, ack_packets=packets,
+        latency_ns=90.0, spraying=spraying, band_bytes=1500, entropies=8,
+    )  # fmt: skip
+    hosts = np.arange(fabric.hosts)
+    source, target = np.repeat(hosts, fabric.hosts), np.tile(hosts, fabric.hosts)
+    own = source != target
+    flows = Flows(source[own], target[own], 9_500 + 700 * source[own])
+    for scheme in ("lpt", "spray"):
+        native, twin = by_both(route(flows, fabric, scheme, 1), how, {}, 1)
+        assert native.seconds.tolist() == twin.seconds.tolist()
+        assert native.longest_wait.tolist() == twin.longest_wait.tolist()
+        assert np.isfinite(native.seconds).all()
 
 
 def alone(bytes: int, hops: int, rate: float = 8e9, transport: Transport = FAST) -> float:
@@ -170,7 +200,7 @@ def _mean_wait(routes: Routes, arrivals: np.ndarray) -> float:
     return float(np.mean(sent.seconds * 1e6 - timed.start / 1e6)) - alone(1000, 4) * 1e6
 
 
-@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+@pytest.mark.parametrize("spraying", CHOICES[1:])
 def test_sprayed_packets_use_all_paths(spraying: str) -> None:
     fabric = leaf_spine(4, 4, 4, host_gbps=8)
     flows = permutation(fabric, 3, 400_000)
@@ -231,11 +261,17 @@ def test_after_a_failure_connections_go_another_way() -> None:
     assert (sent.seconds <= before * 1.001).sum() == 2, "but for one that shares its path now"
 
 
-@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled", "round_robin"])
 def test_sprayed_packets_are_sent_again(spraying: str) -> None:
     sent, before = failing("spray", spraying=spraying)
     assert sent.dropped > 0
     assert before < sent.seconds.max() < np.inf
+
+
+def test_switches_that_look_at_queues_see_what_failed() -> None:
+    sent, before = failing("spray", spraying="adaptive")
+    assert sent.dropped == 0
+    assert before < sent.seconds.max() < 1.4 * before, "three of four uplinks are left"
 
 
 def test_recycled_paths_avoid_what_failed() -> None:
@@ -293,6 +329,19 @@ def test_steps_wait_for_each_other() -> None:
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     routes = route([(0, 2, 10_000, 0), (2, 0, 10_000, 5)], fabric)
     assert simulate(routes, "packet", transport=FAST) == pytest.approx(2 * alone(10_000, 4))
+
+
+@pytest.mark.parametrize("engine", ["flow", "packet"])
+def test_flows_start_so_long_after_their_step_began(engine: str) -> None:
+    """The second step's, 50 µs after the first has arrived; the first's last begins after 30 µs.
+    Pieces that are alike but for their starts are not one."""
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    flows = Flows([0, 1, 2], [2, 3, 0], 10_000, [0, 0, 1], [0, 30_000, 50_000])
+    took = simulate(route(flows, fabric), engine, transport=FAST)  # type: ignore[arg-type]
+    assert took == pytest.approx(30e-6 + 10e-6 + 50e-6 + 10e-6, abs=7e-6)
+    late = Flows([0, 0], [2, 2], 10_000, 0, [0, 90_000])
+    took = simulate(route(late, fabric), engine, transport=FAST)  # type: ignore[arg-type]
+    assert took == pytest.approx(100e-6, abs=4e-6)
 
 
 def test_packets_take_what_fair_shares_take() -> None:

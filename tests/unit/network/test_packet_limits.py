@@ -29,7 +29,8 @@ HUGE = 10**30
         ({"window": 0}, "in a transport window is a whole number, 1 to"),
         ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
         *(({name: HUGE}, f"{name} is a whole number, 1 to 9007199254740992; got 1000")
-          for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies")),
+          for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies",
+                       "band_bytes")),
         ({"latency_ns": 0.0}, "latency_ns is a finite number, 0.001 to"),
         ({"latency_ns": 1e-4}, r"latency_ns is a finite number, 0.001 to 1e\+12; got 0.0001"),
         ({"latency_ns": HUGE}, "latency_ns is a finite number, 0.001 to"),
@@ -40,7 +41,10 @@ HUGE = 10**30
         ({"exclude_us": "long"}, r"exclude_us is a finite number, 0 to 1e\+09; got 'long'"),
         ({"slow_down": 1}, "slow_down is true or false; got 1"),
         ({"repath": None}, "repath is true or false; got None"),
-        ({"spraying": "often"}, "spraying is one of random, rotating, recycled; got 'often'"),
+        ({"spraying": "often"}, "spraying is one of random, rotating, recycled, adaptive, round"),
+        *(({name: 65_536}, f"{name} is a whole number, {least} to 65535; got 65536")
+          for name, least in (("header_bytes", 0), ("ack_bytes", 0), ("ack_packets", 1))),
+        ({"ack_packets": 0}, "ack_packets is a whole number, 1 to"),
     ],
 )  # fmt: skip
 def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:

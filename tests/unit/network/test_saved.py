@@ -36,6 +36,15 @@ def test_amounts_beyond_64_bits_are_kept() -> None:
     assert from_json(to_json(routes)).link_bytes() == routes.link_bytes()
 
 
+def test_starts_are_saved_and_files_from_before_them_are_read() -> None:
+    routes = route([(0, 2, 5, 0, 70), (1, 3, 5)], leaf_spine(2, 2, 2))
+    text = to_json(routes)
+    assert from_json(text).flows == routes.flows
+    old = json.loads(text)
+    del old["flows"]["start_ns"]
+    assert from_json(json.dumps(old)).flows.start_ns.tolist() == [0, 0]
+
+
 def test_no_flows_are_saved_too() -> None:
     assert from_json(to_json(route([], leaf_spine(2, 2, 2)))).pieces == 0
 

@@ -18,20 +18,22 @@ def transfers_of(routes: Routes) -> Transfers:
     up, then down."""
     fabric, flows, bytes = routes.fabric, routes.flows, as_bytes(routes.amount, routes.unit)
     keys = np.stack([
-        flows.step[routes.flow], flows.src[routes.flow], flows.dst[routes.flow], routes.path,
+        flows.step[routes.flow], flows.start_ns[routes.flow], flows.src[routes.flow],
+        flows.dst[routes.flow], routes.path,
         np.unique(bytes, return_inverse=True)[1],
     ])  # fmt: skip
     order = np.lexsort(keys[::-1])
     keys = keys[:, order]
     is_new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
     many = np.diff(np.append(np.flatnonzero(is_new), len(order)))
-    step, source, target, path, _ = keys[:, is_new]
+    step, start, source, target, path, _ = keys[:, is_new]
     row, link, part = uses_of(fabric, source, target, path)
     barriers, after = _barriers(step)
     n = len(step) + barriers
     return Transfers(
         Rows.of(row, link, n), part, np.append(bytes[order][is_new], np.zeros(barriers)),
-        np.append(many, np.ones(barriers)).astype(float), after, np.zeros(n),
+        np.append(many, np.ones(barriers)).astype(float), after,
+        np.append(start * 1e-9, np.zeros(barriers)),
         all_rates(fabric) / 8,
     )  # fmt: skip
 

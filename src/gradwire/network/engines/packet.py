@@ -4,13 +4,14 @@
       ▲                               │        then so long for each byte, then its latency
       └───────── acknowledgement ─────┘        which waits in no queue: one latency a link
 
-A connection has at most a window of packets under way, and those of a host take turns at its own
-link, a packet each, as in network cards. Pinned ones go back to the first that is missing when one
-after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take another path.
-Sprayed ones choose a path for every packet, and send again what a timer says was lost. What stays
-below a leaf has a connection for each port of the hosts. What finds a queue full is dropped, what
-waits longer than the mark allows is marked; windows may shrink by marks, as those of DCTCP do
-(Alizadeh et al. 2010).
+An acknowledgement has its own time of links if it has bytes, by a way back of its own hash: what
+comes later waits for it. A connection has at most a window of packets under way, and those of a
+host take turns at its own link, a packet each, as in network cards. Pinned ones go back to the
+first that is missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then
+they may take another path. Sprayed ones choose a path for every packet, or switches do, and send
+again what a timer says was lost. What stays below a leaf has a connection for each port of the
+hosts. What finds a queue full is dropped, what waits longer than the mark allows is marked;
+windows may shrink by marks, as those of DCTCP do (Alizadeh et al. 2010).
 """
 
 from __future__ import annotations
@@ -130,8 +131,9 @@ def _too_many(got: str) -> NetworkError:
 
 def _given(how: Transport, seed: int) -> native.Transport:
     return (
-        how.packet_bytes, how.window, round(how.latency_ns * 1e3), round(how.timeout_us * 1e6),
-        how.queue_bytes, how.mark_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,
+        how.packet_bytes, how.header_bytes, how.window, round(how.latency_ns * 1e3),
+        round(how.timeout_us * 1e6), how.queue_bytes, how.mark_bytes, how.ack_bytes,
+        how.ack_packets, how.band_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,
         how.slow_down, seed % (1 << 64),
     )  # fmt: skip
 
@@ -142,6 +144,7 @@ def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Ints, Conne
     row, bytes, path = _by_port(routes)
     dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
     start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
+    start += flows.start_ns[routes.flow[row]] * 1000
     steps = np.unique(flows.step[routes.flow[row]], return_inverse=True)[1]
     one = np.flatnonzero(bytes > 0)
     one = one[np.lexsort((row[one], start[one], steps[one]))]

@@ -17,8 +17,9 @@ from gradwire.network.native import TOO_LATE, TOO_MANY
 if TYPE_CHECKING:
     from gradwire.network.engines.transport import Connections, Transport
 
-_PINNED, _RANDOM, _ROTATING, _RECYCLED = range(4)
+_PINNED, _RANDOM, _ROTATING, _RECYCLED, _ADAPTIVE, _ROUND_ROBIN = range(6)
 _TRIES = 64
+_WAY_BACK = 1 << 32
 
 
 class _Packet(NamedTuple):
@@ -29,6 +30,7 @@ class _Packet(NamedTuple):
     hop: int
     marked: bool
     turn: int
+    asks: bool
 
 
 class _Notice(NamedTuple):
@@ -38,6 +40,7 @@ class _Notice(NamedTuple):
     path: int = -1
     marked: bool = False
     turn: int = 0
+    packets: int = 1
 
 
 _FREED = _Notice("freed", -1, -1)
@@ -86,6 +89,15 @@ class _Sender:
     good: deque[int] = field(default_factory=deque)
     expected: int = 0
     told: bool = False
+    silent: int = 0
+
+
+@dataclass
+class _Switch:
+    """How many random numbers it has drawn, and the ways up that it has not taken this round."""
+
+    drawn: int = 0
+    round: list[int] = field(default_factory=list)
 
 
 class _Stopped(Exception):
@@ -121,7 +133,8 @@ class _Engine:
         self.timeout = round(how.timeout_us * 1e6)
         self.exclude = round(how.exclude_us * 1e6)
         self.avoided = dict[tuple[int, int, int], int]()
-        self.free = [0] * len(rates)
+        self.free, self.owed = [0] * len(rates), [0] * len(rates)
+        self.switches = defaultdict[int, _Switch](_Switch)
         self.ports = defaultdict[int, _Port](_Port)
         self.longest = np.zeros(len(rates), np.int64)
         self.end = np.full(len(connections.source), -1, np.int64)
@@ -158,7 +171,7 @@ class _Engine:
             elif item.hop + 1 == len(item.links):
                 self.deliver(item, now)
             else:
-                self.enqueue(item._replace(hop=item.hop + 1), now)
+                self.enqueue(self.steered(item._replace(hop=item.hop + 1), now), now)
 
     # -- hosts that send -------------------------------------------------------------------
 
@@ -180,7 +193,7 @@ class _Engine:
             sender.acked = max(sender.acked, notice.number)
             sender.next = max(sender.next, sender.acked)
         if notice.kind == "acknowledged":
-            self.adapt(sender, notice.marked)
+            self.adapt(sender, notice)
             return
         if notice.turn != sender.turn:
             return
@@ -196,20 +209,20 @@ class _Engine:
                 sender.path = self.other_path(notice.connection, now)
 
     def sprayed_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
-        sender.under_way -= 1
+        sender.under_way -= notice.packets
         sender.in_vain = sender.in_vain + 1 if notice.kind == "lost" else 0
         if notice.kind == "lost":
             sender.again.append(notice.number)
             return
-        self.adapt(sender, notice.marked)
+        self.adapt(sender, notice)
         if int(self.all.choice[notice.connection]) == _RECYCLED and not notice.marked:
             sender.good.append(notice.path)
 
-    def adapt(self, sender: _Sender, marked: bool) -> None:
+    def adapt(self, sender: _Sender, notice: _Notice) -> None:
         if not self.how.slow_down:
             return
-        sender.seen += 1
-        sender.seen_marked += marked
+        sender.seen += notice.packets
+        sender.seen_marked += notice.marked
         if sender.seen < sender.window:
             return
         part = sender.seen_marked / sender.seen
@@ -219,21 +232,27 @@ class _Engine:
         sender.seen = sender.seen_marked = 0
 
     def send(self, one: int, now: int) -> None:
+        while (number := self.next_number(one)) is not None:
+            self.emit(one, number, now)
+
+    def next_number(self, one: int) -> int | None:
+        """The next packet, if the window allows one; taken."""
         sender = self.senders[one]
-        window = int(sender.window)
+        if not self.may_send(one):
+            return None
+        if int(self.all.choice[one]) != _PINNED and sender.again:
+            return sender.again.pop()
+        sender.next += 1
+        return sender.next - 1
+
+    def may_send(self, one: int) -> bool:
+        sender, window = self.senders[one], int(self.senders[one].window)
         if int(self.all.choice[one]) == _PINNED:
-            while sender.next < sender.packets and sender.next - sender.acked < window:
-                sender.next += 1
-                self.emit(one, sender.next - 1, now)
-            return
-        while sender.under_way < window and (sender.again or sender.next < sender.packets):
-            if sender.again:
-                self.emit(one, sender.again.pop(), now)
-            else:
-                sender.next += 1
-                self.emit(one, sender.next - 1, now)
+            return sender.next < min(sender.packets, sender.acked + window)
+        return sender.under_way < window and (bool(sender.again) or sender.next < sender.packets)
 
     def emit(self, one: int, number: int, now: int) -> None:
+        """Send a packet; one that no other may follow asks for an acknowledgement at once."""
         self.emitted += 1
         if self.emitted > self.most:
             raise _Stopped(TOO_MANY)
@@ -243,12 +262,13 @@ class _Engine:
         path = sender.path if stays else self.next_path(one)
         sender.sent += 1
         sender.under_way += 1
-        self.enqueue(_Packet(one, number, path, self.links(one, path), 0, False, sender.turn), now)
+        asks, links = not self.may_send(one), self.links(one, path)
+        self.enqueue(_Packet(one, number, path, links, 0, False, sender.turn, asks), now)
 
     def next_path(self, one: int) -> int:
         sender, count = self.senders[one], int(self.all.counts[one])
         choice = int(self.all.choice[one])
-        if choice == _RANDOM:
+        if choice in (_RANDOM, _ADAPTIVE, _ROUND_ROBIN):
             return self.usable(one, pick(self.drawn(one, sender.sent), count))
         if choice == _ROTATING:
             first = pick(self.drawn(one, 0), count)
@@ -291,10 +311,12 @@ class _Engine:
 
     # -- links -----------------------------------------------------------------------------
 
-    def links(self, one: int, path: int) -> tuple[int, ...]:
-        """The links from host to host."""
+    def links(self, one: int, path: int, back: bool = False) -> tuple[int, ...]:
+        """The links from host to host, or back."""
         fabric, ports = self.fabric, self.fabric.host_up.shape[1]
         source, target = int(self.all.source[one]), int(self.all.target[one])
+        if back:
+            source, target = target, source
         a, b = int(fabric.leaf_of[source]), int(fabric.leaf_of[target])
         far = fabric.pod_of[a] != fabric.pod_of[b]
         plane = BELOW - path
@@ -311,17 +333,26 @@ class _Engine:
     def size(self, packet: _Packet) -> int:
         most, sender = self.how.packet_bytes, self.senders[packet.connection]
         if packet.number + 1 < sender.packets:
-            return most
-        return int(self.all.bytes[packet.connection]) - (sender.packets - 1) * most
+            return self.how.header_bytes + most
+        last = int(self.all.bytes[packet.connection]) - (sender.packets - 1) * most
+        return self.how.header_bytes + last
+
+    def is_down(self, link: int, now: int) -> bool:
+        return self.per_byte[link] == 0 or 0 <= self.fails[link] <= now
+
+    def ready(self, link: int, now: int) -> int:
+        """When a link can begin with what comes now: acknowledgements took what it idled, and the
+        rest of their time from what comes after them."""
+        begins = max(now, self.free[link])
+        return begins + max(0, self.owed[link] - (begins - self.free[link]))
 
     def enqueue(self, packet: _Packet, now: int) -> None:
         link, size = packet.links[packet.hop], self.size(packet)
-        per_byte, begins = self.per_byte[link], max(now, self.free[link])
-        is_down = per_byte == 0 or 0 <= self.fails[link] <= now
+        per_byte, begins = self.per_byte[link], self.ready(link, now)
         is_full = packet.hop > 0 and (
             begins - now + size * per_byte > self.how.queue_bytes * per_byte
         )
-        if is_down or is_full:
+        if is_full or self.is_down(link, now):
             self.dropped += 1
             lost = _Notice(
                 "lost", packet.connection, packet.number, packet.path, False, packet.turn
@@ -344,36 +375,106 @@ class _Engine:
         packet = self.ports[link].pop()
         self.ports[link].busy = packet is not None
         if packet is not None:
-            self.transmit(link, packet, now)
+            self.transmit(link, packet, self.ready(link, now))
             self.push(self.free[link], len(self.free) + 5 + link, _FREED)
 
     def transmit(self, link: int, packet: _Packet, begins: int) -> None:
         self.free[link] = begins + int(self.size(packet) * self.per_byte[link] + 0.5)
         if self.free[link] > self.latest:
             raise _Stopped(TOO_LATE)
+        self.owed[link] = 0
         self.push(self.free[link] + self.latency, link, packet)
+
+    # -- switches that choose --------------------------------------------------------------
+
+    def steered(self, packet: _Packet, now: int) -> _Packet:
+        """By another way up: a leaf chooses its uplink, of those of the same port of hosts, the
+        switch above it a core."""
+        one, hops = packet.connection, len(packet.links)
+        choice, is_leaf = int(self.all.choice[one]), packet.hop == 1
+        if choice < _ADAPTIVE or packet.hop not in {4: (1,), 6: (1, 2)}.get(hops, ()):
+            return packet
+        cores = self.fabric.cores if hops == 6 else 1
+        plane, own, ways = self.fabric.plane_of, packet.path // cores, dict[int, int]()
+        for number in range(int(self.all.counts[one])):
+            path = self.usable(one, number)
+            up, core = divmod(path, cores)
+            if plane[up] == plane[own] if is_leaf else up == own:
+                ways.setdefault(up if is_leaf else core, path)
+        leaf = int(self.fabric.leaf_of[self.all.source[one]])
+        above = int(self.fabric.pod_of[leaf]) * len(self.fabric.uplinks) + own
+        which = leaf if is_leaf else self.fabric.leaves + above
+        if choice == _ADAPTIVE:
+            way = self.shortest(which, one, packet.hop, ways, now)
+        else:
+            way = self.in_turn(which, ways, len(self.fabric.uplinks) if is_leaf else cores)
+        return packet._replace(path=ways[way], links=self.links(one, ways[way]))
+
+    def shortest(self, which: int, one: int, hop: int, ways: dict[int, int], now: int) -> int:
+        """Any of the ways whose queue is shortest."""
+        waits = dict[int, int]()
+        for way, path in ways.items():
+            link = self.links(one, path)[hop]
+            band = self.how.band_bytes * self.per_byte[link]
+            down = self.is_down(link, now)
+            waits[way] = self.latest if down else int((self.ready(link, now) - now) / band)
+        best = [way for way, wait in waits.items() if wait == min(waits.values())]
+        return best[self.at_random(which, len(best))]
+
+    def in_turn(self, which: int, ways: dict[int, int], of_all: int) -> int:
+        """The first way of this round that has not been taken; if none is left, another begins."""
+        switch = self.switches[which]
+        while not set(ways) & set(switch.round):
+            switch.round = list(range(of_all))
+            for i in range(of_all, 1, -1):
+                j = self.at_random(which, i)
+                switch.round[i - 1], switch.round[j] = switch.round[j], switch.round[i - 1]
+        way = next(way for way in switch.round if way in ways)
+        switch.round.remove(way)
+        return way
+
+    def at_random(self, which: int, count: int) -> int:
+        switch = self.switches[which]
+        switch.drawn += 1
+        return pick(int(draws(~self.seed - which, switch.drawn)[-1]), count)
 
     # -- hosts that receive ----------------------------------------------------------------
 
     def deliver(self, packet: _Packet, now: int) -> None:
         one, sender = packet.connection, self.senders[packet.connection]
-        hops = len(packet.links)
-        when, queue = now + hops * self.latency, len(self.free) + (2, 4, 6).index(hops)
-        kind, number = "acknowledged", packet.number
-        if int(self.all.choice[one]) != _PINNED:
-            sender.expected += 1
-        else:
-            if packet.number > sender.expected:
-                if sender.told:
-                    return
-                sender.told, kind = True, "gap"
-            elif packet.number == sender.expected:
-                sender.expected += 1
-                sender.told = False
-            number = sender.expected
-        self.push(when, queue, _Notice(kind, one, number, packet.path, packet.marked, packet.turn))
+        is_spread = int(self.all.choice[one]) != _PINNED
+        if not is_spread and packet.number > sender.expected:
+            if not sender.told:
+                self.answer(packet, "gap", sender.expected, now)
+            sender.told = True
+            return
+        is_new = is_spread or packet.number == sender.expected
+        sender.expected += is_new
+        sender.told = sender.told and not is_new
         if sender.expected == sender.packets and self.end[one] < 0:
             self.ended(one, now)
+        is_due = sender.silent + 1 >= self.how.ack_packets or packet.asks or packet.marked
+        if is_due or not is_new:
+            number = packet.number if is_spread else sender.expected
+            self.answer(packet, "acknowledged", number, now)
+        else:
+            sender.silent += 1
+
+    def answer(self, packet: _Packet, kind: str, number: int, now: int) -> None:
+        """Tell the sender, for this packet and those since the last answer."""
+        one, sender, hops = packet.connection, self.senders[packet.connection], len(packet.links)
+        when, queue = now + hops * self.latency, len(self.free) + (2, 4, 6).index(hops)
+        path, marked, turn = packet.path, packet.marked, packet.turn
+        self.push(when, queue, _Notice(kind, one, number, path, marked, turn, sender.silent + 1))
+        sender.silent = 0
+        back = path
+        if path >= 0:
+            drawn = int(draws(self.seed + _WAY_BACK + one, path + 1)[path])
+            back = self.usable(one, pick(drawn, int(self.all.counts[one])))
+        for link in self.links(one, back, back=True):
+            self.owed[link] += int(self.how.ack_bytes * self.per_byte[link] + 0.5)
+            if self.owed[link] > self.latest:
+                raise _Stopped(TOO_LATE)
 
     def ended(self, one: int, now: int) -> None:
         self.end[one] = now

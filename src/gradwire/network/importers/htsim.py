@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gradwire.errors import NetworkError
 from gradwire.network.builders import fat_tree, leaf_spine
@@ -27,14 +28,13 @@ _SPEED = "downlink_speed_gbps"
 _KEYS = ("nodes", "tiers", "podsize", "tier", _SPEED, "radix_down", "radix_up",
          "downlink_latency_ns", "switch_latency_ns", "oversubscribed", "bundle", "queue_down",
          "queue_up")  # fmt: skip
-_LARGEST = 1 << 31  # an int of C++
-_CONNECTION = re.compile(r"([0-9]+)->([0-9]+)((?:\s+\w+\s+\S+)*)")
 
 
 def topology(text: str) -> Fabric:
-    """Read a `.topo` file of two or three tiers. Latencies (see `latency_ns`) and queues are not a
-    fabric's: what the packet engine is told. NetworkError with the line for what cannot be
-    read."""
+    """Read a `.topo` file of two or three tiers. Where a switch has several cables to a core
+    (Bundle of tier 2), each is to a core of its own here: the same links. Latencies (see
+    `latency_ns`) and queues are not a fabric's: what the packet engine is told. NetworkError for
+    numbers that contradict each other, and with the line for what cannot be read."""
     shape, tiers = _keys(text)
     count = shape.get("tiers", 0)
     if count not in (2, 3):
@@ -43,20 +43,20 @@ def topology(text: str) -> Fabric:
     nodes = _whole("nodes", shape.get("nodes", 0))
     host_gbps, fabric_gbps = (_need(tiers, tier, _SPEED) for tier in (0, 1))
     bundle = _whole("bundle of tier 1", tiers.get(1, {}).get("bundle", 1))
+    pod = nodes if count == 2 else _whole("podsize", shape.get("podsize", 0))
+    _must_fit("Nodes", nodes, pod)
+    _must_fit("Nodes" if count == 2 else "Podsize", pod, hosts)
+    _must_agree(nodes, pod, tiers)
     if count == 2:
-        _must_fit("Nodes", nodes, hosts)
-        _must_fit("Radix_Up of tier 0", up, bundle)
         return leaf_spine(
             nodes // hosts, hosts, up // bundle, host_gbps=host_gbps, fabric_gbps=fabric_gbps,
             parallel=bundle,
         )  # fmt: skip
     if bundle > 1:
         raise NetworkError(
-            f"with three tiers, switches have one cable between them; got Bundle {bundle}. Use 1."
+            "with three tiers, leaves have one cable to a switch; got Bundle "
+            f"{bundle} of tier 1. Use 1."
         )
-    pod = _whole("podsize", shape.get("podsize", 0))
-    _must_fit("Nodes", nodes, pod)
-    _must_fit("Podsize", pod, hosts)
     return fat_tree(
         nodes // pod, pod // hosts, hosts, up, _radix(tiers, 1, "radix_up"), host_gbps=host_gbps,
         fabric_gbps=fabric_gbps, core_gbps=_need(tiers, 2, _SPEED),
@@ -79,52 +79,100 @@ def latency_ns(text: str) -> float | None:
     return min(found, default=None)
 
 
-def starts(text: str) -> bool:
-    """Whether a `.cm` file has a connection that starts later than at 0."""
-    return any(re.search(r"\sstart\s+0*[1-9]", line) for _, line in _lines(text))
-
-
 def flows(text: str) -> Flows:
-    """Read a `.cm` file: connections in its order. What begins by a trigger is in the step after
-    the connection that pulls it; all others start together, whatever their `start` says.
-    NetworkError with the line for what cannot be read."""
-    rows, pulled_in = list[tuple[int, int, int, int]](), dict[str, int]()
+    """Read a `.cm` file: connections in its order; `start` is whole microseconds, as uet-htsim
+    reads it. What begins by a trigger is in the step after the last connection that pulls it, so
+    chains have common steps. A connection of size 0 sends nothing, and never pulls. NetworkError
+    with the line for what cannot be read, or would never begin."""
+    rows, counted = list[_Row](), None
     for number, line in _lines(text):
-        if "->" not in line:
-            continue
-        match = _CONNECTION.fullmatch(line)
-        facts = dict(zip(*[iter((match[3] if match else "").split())] * 2))
-        if match is None or not re.fullmatch("[0-9]+", facts.get("size", "")):
-            _fail(number, line, "a connection is '0->1 id 1 start 0 size 2000000'")
-        trigger = facts.get("trigger")
-        if trigger is not None and trigger not in pulled_in:
-            _fail(number, line, "a trigger is pulled by a connection before")
-        step = pulled_in[trigger] + 1 if trigger is not None else 0
-        for name in ("send_done_trigger", "recv_done_trigger"):
-            if name in facts:
-                pulled_in[facts[name]] = max(step, pulled_in.get(facts[name], 0))
-        rows.append((int(match[1]), int(match[2]), int(facts["size"]), step))
-    return Flows.of(rows)
+        words = line.split()
+        if "->" in words[0]:
+            rows.append(_row(number, line))
+        elif words[0] == "Connections":
+            counted = words[1:]
+        elif words[0] == "failure":
+            _fail(number, line, "failed links are no traffic: name them by --fail, and leave out")
+    if counted not in (None, [str(len(rows))]):
+        raise NetworkError(
+            f"'Connections' says how many there are; got {' '.join(counted or [])!r} of "
+            f"{len(rows)}. Correct it."
+        )
+    step = _steps(rows)
+    return Flows.of([
+        (row.source, row.target, row.bytes, step[i], row.start_us * 1000)
+        for i, row in enumerate(rows) if row.bytes
+    ])  # fmt: skip
 
 
-def connections(flows: Flows, hosts: int) -> str:
-    """A `.cm` file of flows of one step; NetworkError for more, and for sizes that htsim cannot
-    read."""
-    if flows.bytes.max(initial=0) >= _LARGEST:
-        raise NetworkError(
-            f"htsim reads sizes below {_LARGEST:,} bytes; got a flow of "
-            f"{flows.bytes.max():,}. Send fewer, or cut it."
-        )
-    if len(set(flows.step.tolist())) > 1:
-        raise NetworkError(
-            f"a connection matrix is of one step; got {len(set(flows.step.tolist()))}. Write each "
-            "step to its own file."
-        )
-    rows = [
-        f"{flow.src}->{flow.dst} id {i} start 0 size {flow.bytes}"
-        for i, flow in enumerate(flows, 1)
-    ]
-    return "\n".join([f"Nodes {hosts}", f"Connections {len(flows)}", *rows]) + "\n"
+class _Row(NamedTuple):
+    source: int
+    target: int
+    bytes: int
+    start_us: int
+    trigger: str | None
+    pulls: tuple[str, ...]
+    place: tuple[int, str]  # number of its line, and the line
+
+
+_KNOWN = (
+    "id",
+    "start",
+    "size",
+    "msg",
+    "prio",
+    "trigger",
+    "send_done_trigger",
+    "recv_done_trigger",
+)
+
+
+def _row(number: int, line: str) -> _Row:
+    rule = "a connection is '0->1 id 1 start 0 size 2000000'"
+    ends, *words = line.split()
+    match, facts = re.fullmatch(r"([0-9]+)->([0-9]+)", ends), dict[str, str]()
+    while words:
+        name = words.pop(0)
+        if name not in _KNOWN:
+            _fail(number, line, f"{rule}, with {', '.join(_KNOWN)}")
+        alone = name == "msg" and not (words and words[0].isdigit())
+        facts[name] = "" if alone or not words else words.pop(0)
+    start = re.fullmatch(r"([0-9]{1,10})(\.[0-9]*)?", facts.get("start", "0"))
+    if match is None or start is None or not re.fullmatch("[0-9]{1,19}", facts.get("size", "")):
+        _fail(number, line, rule)
+    if ("start" in facts) == ("trigger" in facts):
+        _fail(number, line, "a connection has a start or a trigger, and not both")
+    pulls = tuple(facts[n] for n in ("send_done_trigger", "recv_done_trigger") if n in facts)
+    return _Row(
+        int(match[1]), int(match[2]), int(facts["size"]), int(start[1]), facts.get("trigger"),
+        pulls, (number, line),
+    )  # fmt: skip
+
+
+def _steps(rows: list[_Row]) -> dict[int, int]:
+    """The step of each row."""
+    left, begins = Counter(name for row in rows for name in row.pulls), dict[str, list[int]]()
+    for i, row in enumerate(rows):
+        if row.trigger is not None:
+            begins.setdefault(row.trigger, []).append(i)
+    found, ready, after = dict[int, int](), deque[int](), Counter[str]()
+    for i, row in enumerate(rows):
+        if row.trigger is None:
+            found[i] = 0
+            ready.append(i)
+    while ready:
+        i = ready.popleft()
+        for name in rows[i].pulls if rows[i].bytes else ():
+            left[name] -= 1
+            after[name] = max(after[name], found[i] + 1)
+            if not left[name]:
+                found.update(dict.fromkeys(begins.get(name, ()), after[name]))
+                ready.extend(begins.get(name, ()))
+    for i, row in enumerate(rows):
+        if i not in found:
+            rule = "a trigger is pulled by connections that begin without it, and send"
+            _fail(*row.place, rule)
+    return found
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -178,6 +226,26 @@ def _must_fit(name: str, whole: int, part: int) -> None:
         raise NetworkError(
             f"{name} is a multiple of what is below; got {whole} of {part} each. Correct one."
         )
+
+
+def _must_agree(nodes: int, pod: int, tiers: Mapping[int, Mapping[str, float]]) -> None:
+    """NetworkError for numbers that contradict each other, as htsim has it: what is said twice."""
+    below = {1: pod / tiers[0]["radix_down"], 2: nodes / pod}
+    for tier in tiers.keys() & below.keys():
+        own, under = tiers[tier], tiers.get(tier - 1, {})
+        cables, speed = own.get("bundle", 1.0), own.get(_SPEED, 0.0)
+        down = under.get("radix_down", 0.0) * under.get(_SPEED, 0.0)
+        times = under.get("oversubscribed")
+        for rule, fits, got in (
+            (f"Radix_Down of tier {tier} is {below[tier] * cables:g}, by the other numbers",
+             own.get("radix_down") in (None, below[tier] * cables), own.get("radix_down")),
+            (f"Radix_Up of tier {tier - 1} is a multiple of Bundle of tier {tier}",
+             under.get("radix_up", 0.0) % max(cables, 1.0) == 0, cables),
+            (f"Oversubscribed of tier {tier - 1} is what comes from below over what goes up",
+             times is None or down == times * speed * under.get("radix_up", 0.0), times),
+        ):  # fmt: skip
+            if not fits:
+                raise NetworkError(f"{rule}; got {got:g}. Correct it.")
 
 
 def _fail(number: int, line: str, rule: str) -> NoReturn:

@@ -24,7 +24,7 @@ from gradwire.network import (
 )  # fmt: skip
 from gradwire.network.engines import maxmin, packet
 from gradwire.network.engines.maxmin import Rows, Transfers
-from gradwire.network.engines.transport import Transport
+from gradwire.network.engines.transport import CHOICES, Transport
 from gradwire.network.fabric import Link
 from gradwire.network.routes import Routes
 from gradwire.network.workload import Workload
@@ -157,7 +157,9 @@ def _send(draw: Draw) -> dict[str, object]:
         "packet_bytes": draw.one((1000, 4096)), "window": draw.one((1, 8, 64)),
         "latency_ns": 500.0, "timeout_us": draw.one((10.0, 100.0)),
         "queue_bytes": draw.one((5000, 64 << 20)), "mark_bytes": draw.one((5000, 800_000)),
-        "spraying": draw.one(("random", "rotating", "recycled")), "entropies": draw.one((1, 16)),
+        "spraying": draw.one(CHOICES[1:]), "entropies": draw.one((1, 16)),
+        "header_bytes": draw.one((0, 64)), "ack_bytes": draw.one((0, 64)),
+        "ack_packets": draw.one((1, 4, 100)), "band_bytes": draw.one((1, 16_384)),
         "slow_down": draw.chance(0.5), "repath": draw.chance(0.5),
         "exclude_us": draw.one((0.0, 50.0)), "jitter_ns": draw.one((0.0, 50.0)),
     }  # fmt: skip

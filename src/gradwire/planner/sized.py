@@ -123,10 +123,14 @@ class SizedContext(SizedBucket, Context):
         return torch.empty(n, device=_META)
 
     def locals(self) -> Sequence[Local]:
-        measured_only(self.strategy)
+        self.encodes_all()
+        dtype: torch.dtype = getattr(torch, self.bucket.dtype)
+        flat = [torch.empty(n, dtype=dtype, device=_META) for n in self.bucket.sizes]
+        return [Local(p.name, p.shape, x, x, {}) for p, x in zip(self.bucket.parameters, flat)]
 
     def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
-        """Nothing is remembered."""
+        """Nothing is remembered; what a rank added up was written."""
+        self.divide(status)
 
 
 class SizedMachineSums(MachineSums):

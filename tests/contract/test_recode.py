@@ -137,3 +137,15 @@ def test_finer_codes_are_finer() -> None:
     assert not Recode("qsgd(4)").is_as_fine_as(Recode("qsgd(8)"))
     assert not Recode("int8").is_as_fine_as(Recode("qsgd(4)"))
     assert Recode("qsgd(bits=4)") == Recode("qsgd")
+
+
+def test_a_skipped_step_gives_back_what_was_sent() -> None:
+    """Each rank's own, to its own residual."""
+    run = Several(INT8, SHAPES, 3)
+    run.step(drawn(SHAPES, 3, 0))
+    before, gradients = run.kept(), drawn(SHAPES, 3, 1)
+    assert all_nan(run.step(gradients, skipped=True))
+    for memory, known, mine in zip(run.kept(), before, gradients):
+        for name in ("a", "b", "c"):
+            wanted = known[name]["residual"] + mine[name]
+            assert torch.allclose(memory[name]["residual"], wanted, atol=1e-5)

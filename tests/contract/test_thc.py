@@ -151,3 +151,15 @@ def test_more_bits_are_finer() -> None:
     assert THC(5).is_as_fine_as(THC(4))
     assert not THC(3).is_as_fine_as(THC(4))
     assert str(Strategy.parse("thc")) == "thc"
+
+
+def test_a_skipped_step_gives_back_what_was_sent() -> None:
+    """Each rank's own, to its own residual."""
+    run = Several("thc(4)", SHAPES, 3)
+    run.step(drawn(SHAPES, 3, 0))
+    before, gradients = run.kept(), drawn(SHAPES, 3, 1)
+    assert all_nan(run.step(gradients, skipped=True))
+    for memory, known, mine in zip(run.kept(), before, gradients):
+        for name in ("a", "b", "c"):
+            wanted = known[name]["residual"] + mine[name]
+            assert torch.allclose(memory[name]["residual"], wanted, atol=1e-5)

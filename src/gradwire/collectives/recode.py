@@ -85,7 +85,7 @@ class Recode(Collective):
         yield from _halve(work, place)
         yield from _double(work, place)
         yield from _unfold(work, place)
-        ctx.commit(work.status, work.finish())
+        ctx.commit(work.status, work.finish(), work.sent())
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ class _Sums:
         self.status = torch.zeros(1, dtype=torch.int64, device=device)
         self._is_real = device.type != "meta"  # not where only sizes are asked for
         self._sums = [_given(p) for p in self._parameters]
+        self._given = [x.clone() for x in self._sums]
         self._residuals = [torch.zeros_like(x) for x in self._sums]
         self._told: dict[int, Tensor] = {}  # by owner, what its sum is
         for x in self._sums:
@@ -223,6 +224,11 @@ class _Sums:
             residual += mean - p.result.float()
             states[p.name] = {"residual": residual.view(p.shape)}
         return states
+
+    def sent(self) -> dict[str, Tensor]:
+        """What does not wait, by parameter, once all has finished."""
+        work = zip(self._parameters, self._given, self._residuals)
+        return {p.name: given.sub_(residual) for p, given, residual in work}
 
     # -- messages --------------------------------------------------------------------------
 

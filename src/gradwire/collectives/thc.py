@@ -67,7 +67,7 @@ class THC(Collective):
             norms = yield AllGather(work.norms())
             total = yield AllReduce(work.codes(norms))
             work.finish(total)
-        ctx.commit(work.status, work.states)
+        ctx.commit(work.status, work.states, work.sent)
 
 
 def width_of(bits: int, world: int) -> int:
@@ -89,6 +89,7 @@ class _Rotated:
         self.together = _WORD // self.width
         self.parameters = [p for p in ctx.locals() if p.gradient.numel()]
         self.states: dict[str, State] = {}
+        self.sent: dict[str, Tensor] = {}
         self.sizes = [-(-p.gradient.numel() // BLOCK) for p in self.parameters]
         self.rows = sum(self.sizes)
         device = self.parameters[0].gradient.device if self.parameters else torch.device("cpu")
@@ -125,7 +126,7 @@ class _Rotated:
             p.result.copy_(average)  # maybe beyond the range of 16 bits, on every rank
             self.status |= ~p.result.isfinite().all()
             own += p.result.float() - average  # what the result's dtype cannot say
-            self.states[p.name] = {"residual": (x - own).view(p.shape)}
+            self.states[p.name], self.sent[p.name] = {"residual": (x - own).view(p.shape)}, own
 
     def _of_each(self, blocks: Tensor) -> list[Tensor]:
         """(n,) of each parameter."""

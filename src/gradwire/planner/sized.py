@@ -128,7 +128,9 @@ class SizedContext(SizedBucket, Context):
         flat = [torch.empty(n, dtype=dtype, device=_META) for n in self.bucket.sizes]
         return [Local(p.name, p.shape, x, x, {}) for p, x in zip(self.bucket.parameters, flat)]
 
-    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
+    def commit(
+        self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
+    ) -> None:
         """Nothing is remembered; what a rank added up was written."""
         self.divide(status)
 

@@ -40,6 +40,7 @@ from gradwire.collectives import (
 from gradwire.compressors import (
     QSGD,
     BFloat16,
+    ErrorBounded,
     Float8,
     Float16,
     Identity,
@@ -95,6 +96,8 @@ COMPRESSORS: tuple[Compressor, ...] = (
     Threshold(0.5),
     NonZero(),
     NonZero(index="int32"),
+    ErrorBounded(1e-3),
+    ErrorBounded(0.05),
     TopK(0.001),
     TopK(0.1),
     TopK(0.5),
@@ -166,6 +169,7 @@ SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
     "nonzero": lambda c, n, item: (
         16 + (16 * blocks(n, 128) if c.index == "auto" else 16 * blocks(n, 4)) + 4 * n,  # type: ignore
     ),
+    "eb": lambda c, n, item: (eb_bytes(c.bound, n),),  # type: ignore[attr-defined]
     "topk": lambda c, n, item: topk_bytes(c, n),
 }
 """Bytes of each section of a payload, or of the longest; item: of an element of the gradient."""
@@ -182,6 +186,14 @@ def mx_bytes(variant: str, n: int) -> int:
     whole, rest = divmod(n, 256)
     sizes = [256] * whole + [rest]
     return sum(blocks(m, 32) + sum(blocks(m, to_a_byte) for to_a_byte in widths) for m in sizes)
+
+
+def eb_bytes(bound: float, n: int) -> int:
+    """The longest: all at the last level below 0, whose number is twice it. By 65,536."""
+    each = 2 * math.ceil(1 / (2 * bound) * (1 + 2**-21 / bound)) + 1
+    sizes = [65536] * (n // 65536) + [n % 65536] * (n % 65536 > 0)
+    codes = sum(16 * blocks(elias_fano_bytes(m * each, m) + 2, 16) for m in sizes)
+    return 16 + 16 * blocks(4 * len(sizes), 16) + codes
 
 
 def blocks(n: int, size: int) -> int:
@@ -301,6 +313,7 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "randk": lambda c, x: x if c.density == 1 else torch.zeros_like(x),  # type: ignore
     "threshold": lambda c, x: torch.where(x.abs() < c.value, 0, x).to(x.dtype),  # type: ignore
     "nonzero": lambda c, x: x,
+    "eb": lambda c, x: on_grid(x, c.top),  # type: ignore[attr-defined]
     "topk": lambda c, x: k_sparse(in_format(x, c.values), sent_by_topk(c, len(x))),  # type: ignore
 }
 

@@ -109,7 +109,8 @@ STREAMS = [
     ("topk(0.01)+ef | sparcml", 0.03), ("topk(0.3) | sparcml", 0.03),
     ('topk(0.01)+ef | hierarchical(outer="gtopk", per_node=2)', 0.005),
     ('topk(0.02)+ef | hierarchical(outer="zen", per_node=2)', 0.03),
-    ('topk(0.01, index="int32") | zen', 0.03),
+    ('topk(0.01, index="int32") | zen', 0.03), ("eb(0.01) | allgather", 0.03),
+    ("eb(0.001)+ef | allgather", 0.03),
 ]  # fmt: skip
 """With the tolerance: chance deals out the places, and to owners of zen unevenly, so that there
 the mean over ranks is meant."""

@@ -70,7 +70,11 @@ class SizedContext(SizedBucket, Context):
         return _bytes(size)
 
     def _ragged_bytes(self, n: int) -> int:
-        """Bytes of one payload of expected length, as `threshold` and `nonzero` write it."""
+        """Bytes of one payload of expected length: what its compressor says, or as `threshold` and
+        `nonzero` write it."""
+        usual = self.strategy.compressor.claims(n, self.bucket.dtype).usual
+        if usual is not None:
+            return padded(usual)
         k = self.entries_of(n)
         places = kernels.code_bytes(kernels.smallest(n, k), n, k)
         value = int(getattr(torch, self.bucket.dtype).itemsize) if self.is_exact else 4

@@ -150,3 +150,12 @@ def test_any_bytes_are_a_list_or_refused() -> None:
 def test_what_it_does_not_take(bound: object) -> None:
     with pytest.raises(StrategyError, match=r"from 0\.0001 to 0\.5"):
         ErrorBounded(bound)  # type: ignore[arg-type]
+
+
+def test_a_level_beyond_the_largest_is_refused() -> None:
+    """As of a sender with a finer bound, of whose codes few are large."""
+    x = torch.zeros(1000)
+    x[7] = 1.0
+    section = encoded(ErrorBounded(0.01), x)
+    with pytest.raises(PayloadError, match="levels are at most 11 from 0"):
+        decoded(ErrorBounded(0.05), section, 1000)

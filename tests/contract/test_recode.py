@@ -95,13 +95,16 @@ def test_sums_beyond_16_bits_are_told_to_all() -> None:
 
 
 @pytest.mark.parametrize("move", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("at", [0, 16], ids=["what it says of itself", "a scale"])
-def test_damage_is_told_and_nobody_waits(move: int, at: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "by"), [(0, 255), (3, 4), (16, 255)],
+    ids=["what it says of itself", "what nobody says", "a scale"],
+)  # fmt: skip
+def test_damage_is_told_and_nobody_waits(move: int, at: int, by: int) -> None:
     """Of five ranks, one of which hands over first; who hears of it says so."""
 
     def damaged(arrived: dict[int, Tensor]) -> dict[int, Tensor]:
         for message in arrived.values():
-            message[at : at + 4] = 255
+            message[at : at + 4] = by
         return arrived
 
     run = Several(INT8, SHAPES, 5)
@@ -149,3 +152,21 @@ def test_a_skipped_step_gives_back_what_was_sent() -> None:
         for name in ("a", "b", "c"):
             wanted = known[name]["residual"] + mine[name]
             assert torch.allclose(memory[name]["residual"], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_16_bits_cannot_say_waits(dtype: torch.dtype) -> None:
+    shapes = {"a": (40, 40)}
+    run, gradients = Several("recode('int8')", shapes, 3, dtype=dtype), drawn(shapes, 3, 0)
+    total = torch.zeros(40, 40, dtype=torch.float64)
+    for _ in range(5):
+        total += run.step(gradients)[0]["a"].double()
+    given = sum(g["a"].to(dtype).double() for g in gradients) / 3 * 5
+    assert float((total + residuals(run, "a") / 3 - given).norm() / given.norm()) < 1e-5
+
+
+def test_each_parameter_has_dice_of_its_own() -> None:
+    shapes = {"a": (500,), "b": (500,)}
+    x = torch.randn(500, generator=torch.Generator().manual_seed(5))
+    (mine, _) = Several("recode('qsgd(2)')", shapes, 2).step([{"a": x, "b": x}] * 2)
+    assert not torch.equal(mine["a"], mine["b"])

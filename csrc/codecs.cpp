@@ -43,6 +43,10 @@ Extent extent_of(Format format) {
         case Format::powers: return {512, 576, 0};
         case Format::lloyd1: return {512, 64, 1};
         case Format::lloyd2: return {512, 128, 1};
+        case Format::e2m1x: return {256, 136, 0};
+        case Format::e3m2x:
+        case Format::e2m3x: return {256, 200, 0};
+        case Format::e4m3x: return {256, 264, 0};
         default: return {256, 256, 1};
     }
 }

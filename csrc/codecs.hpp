@@ -21,6 +21,10 @@ enum class Format : int {
     powers = 7,  // of two: natural compression
     lloyd1 = 8,  // one and two bits of what is normally distributed
     lloyd2 = 9,
+    e2m1x = 13,  // OCP Microscaling; 10 to 12 are signs
+    e3m2x = 14,
+    e2m3x = 15,
+    e4m3x = 16,
 };
 
 // Random numbers are a function of these and of the element's index, of nothing else.

@@ -14,6 +14,7 @@
 #include "formats/lloyd.inl"
 #include "formats/ternary.inl"
 #include "formats/powers.inl"
+#include "formats/microscaling.inl"
 // clang-format on
 
 namespace gradwire {

@@ -14,6 +14,10 @@ inline auto with_format(Format format, Work work) {
         case Format::ternary: return work(Ternary{});
         case Format::lloyd1: return work(Lloyd<1>{});
         case Format::lloyd2: return work(Lloyd<2>{});
+        case Format::e2m1x: return work(Microscaling<4, 1>{});
+        case Format::e3m2x: return work(Microscaling<6, 2>{});
+        case Format::e2m3x: return work(Microscaling<6, 3>{});
+        case Format::e4m3x: return work(Microscaling<8, 3>{});
         default: return work(Powers{});
     }
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Accordion": "gradwire.training.accordion",
     "Handle": "gradwire.training.attach",
     "LocalSteps": "gradwire.training.local_steps",
     "Plan": "gradwire.plan",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gradwire.soundness import sound as sound
     from gradwire.strategy import Strategy as Strategy
     from gradwire.trace import Trace as Trace
+    from gradwire.training.accordion import Accordion as Accordion
     from gradwire.training.attach import Handle as Handle
     from gradwire.training.attached import detach as detach
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs

@@ -276,11 +276,14 @@ class Context(ABC):
         """The parameters themselves, clipped, for methods that compress and sum in one."""
 
     @abstractmethod
-    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
+    def commit(
+        self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
+    ) -> None:
         """The end of such a method: results are in place, and count unless the status, (1,) int64
         and alike on all ranks, is raised. states: by parameter, what is in theirs from then on.
 
-        A "residual" there lacks what the result holds; if the step is skipped, that goes back.
+        A "residual" there lacks what was sent, by parameter, or else what the result holds; if the
+        step is skipped, that goes back.
         """
 
     @abstractmethod

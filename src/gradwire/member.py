@@ -50,6 +50,8 @@ class Claims:
     fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
         as large as it can get, which begins with how many of them are used: 8 bytes.
         What follows it in a message begins at the next multiple of 16 (`padded`).
+    usual: of a payload without a fixed size that is no entries: bytes that are to be expected, of
+        what is normally distributed.
     entries: a payload is places and values, which `read` gives.
     listed: these places are int32 numbers, not a code.
     read_again: bytes of each fp32 element that are read a second time, as all must be seen before
@@ -65,6 +67,7 @@ class Claims:
     wants_feedback: bool = False
     direction: bool = False
     fixed: bool = True
+    usual: int | None = None
     entries: bool = False
     listed: bool = False
     read_again: tuple[int, int] = (0, 0)

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwire import Strategy
 from gradwire.collectives import (
     DSAR,
+    THC,
     AllGatherSum,
     AllReduceSum,
     AllToAllSum,
@@ -27,6 +28,7 @@ from gradwire.collectives import (
     OkTopk,
     OmniReduce,
     PowerSGD,
+    Recode,
     SparCML,
     SparCMLSplit,
     SparseAuto,
@@ -38,11 +40,13 @@ from gradwire.collectives import (
 from gradwire.compressors import (
     QSGD,
     BFloat16,
+    ErrorBounded,
     Float8,
     Float16,
     Identity,
     Int8,
     Lloyd,
+    Microscaling,
     Natural,
     NonZero,
     OneBit,
@@ -73,6 +77,7 @@ COMPRESSORS: tuple[Compressor, ...] = (
     Int8(),
     Float8(),
     Float8("e5m2"),
+    *(Microscaling(variant) for variant in ("e2m1", "e3m2", "e2m3", "e4m3")),
     QSGD(2),
     QSGD(4),
     QSGD(8),
@@ -91,6 +96,8 @@ COMPRESSORS: tuple[Compressor, ...] = (
     Threshold(0.5),
     NonZero(),
     NonZero(index="int32"),
+    ErrorBounded(1e-3),
+    ErrorBounded(0.05),
     TopK(0.001),
     TopK(0.1),
     TopK(0.5),
@@ -122,7 +129,8 @@ FEEDBACK: tuple[Feedback, ...] = (
     ServerMomentum(0.5, nesterov=True),
 )
 COLLECTIVES: tuple[Collective, ...] = (
-    AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
+    AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), THC(4),
+    Recode("int8"), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
     Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
     Hierarchical(), Offload(),
@@ -146,6 +154,7 @@ SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
     "bf16": lambda c, n, item: (2 * n,),
     "int8": lambda c, n, item: (4 * blocks(n, 256), n),
     "fp8": lambda c, n, item: (4 * blocks(n, 256), n),
+    "mx": lambda c, n, item: (0, mx_bytes(c.variant, n)),  # type: ignore[attr-defined]
     "qsgd": lambda c, n, item: (4 * blocks(n, 512), blocks(n * c.bits, 8)),  # type: ignore
     "natural": lambda c, n, item: (n + blocks(n, 8),),
     "terngrad": lambda c, n, item: (4 * min(n, 1), blocks(n, 5)),
@@ -160,6 +169,7 @@ SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
     "nonzero": lambda c, n, item: (
         16 + (16 * blocks(n, 128) if c.index == "auto" else 16 * blocks(n, 4)) + 4 * n,  # type: ignore
     ),
+    "eb": lambda c, n, item: (eb_bytes(c.bound, n),),  # type: ignore[attr-defined]
     "topk": lambda c, n, item: topk_bytes(c, n),
 }
 """Bytes of each section of a payload, or of the longest; item: of an element of the gradient."""
@@ -168,6 +178,22 @@ SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
 def payload(compressor: Compressor, n: int, item: int) -> int:
     """Bytes of one payload, or of the longest."""
     return sum(SECTION_BYTES[compressor.name](compressor, n, item))
+
+
+def mx_bytes(variant: str, n: int) -> int:
+    """A byte for each 32; 4 bits in half a byte each, and 2 in a quarter, of each 256."""
+    widths = {"e2m1": (2,), "e3m2": (2, 4), "e2m3": (2, 4), "e4m3": (1,)}[variant]
+    whole, rest = divmod(n, 256)
+    sizes = [256] * whole + [rest]
+    return sum(blocks(m, 32) + sum(blocks(m, to_a_byte) for to_a_byte in widths) for m in sizes)
+
+
+def eb_bytes(bound: float, n: int) -> int:
+    """The longest: all at the last level below 0, whose number is twice it. By 65,536."""
+    each = 2 * math.ceil(1 / (2 * bound) * (1 + 2**-21 / bound)) + 1
+    sizes = [65536] * (n // 65536) + [n % 65536] * (n % 65536 > 0)
+    codes = sum(16 * blocks(elias_fano_bytes(m * each, m) + 2, 16) for m in sizes)
+    return 16 + 16 * blocks(4 * len(sizes), 16) + codes
 
 
 def blocks(n: int, size: int) -> int:
@@ -224,8 +250,41 @@ BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
     "offload": lambda c, world, n, item: BYTES_SENT["allgather"](c, world, n, item),
     "steps": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "powersgd": lambda c, world, n, item: [2 * (world - 1) / world * 4 * n] * world,  # a vector
+    "thc": lambda c, world, n, item: (
+        [(world - 1) * 4 * (blocks(n, 1024) + 2 / world * thc_words(world, n))] * world
+    ),
+    "recode": lambda c, world, n, item: [recode_bytes(r, world, n) for r in range(world)],
 }
 """Bytes each of `world` ranks puts on the wire for a vector of n elements."""
+
+
+def recode_bytes(rank: int, world: int, n: int) -> float:
+    """Of int8, whose message begins with 16 bytes: all to a host, or a half of what is held, again
+    and again, then the sums of one owner, two, four; and all of them to a guest."""
+    core = 1 << world.bit_length() - 1
+    size = 64 * blocks(n, 64 * core)
+
+    def coded(begin: int, end: int) -> int:
+        m = min(n, end * size) - min(n, begin * size)
+        return 16 + 16 * (blocks(4 * blocks(m, 256), 16) + blocks(m, 16))
+
+    if rank >= core:
+        return coded(0, core)
+    total, span = 0, core
+    while span > 1:
+        span //= 2
+        other = rank // span * span ^ span
+        own = rank // span * span
+        total += coded(other, other + span)
+        total += sum(coded(r, r + 1) for r in range(own, own + span))
+    if rank + core < world:
+        total += sum(coded(r, r + 1) for r in range(core))
+    return total
+
+
+def thc_words(world: int, n: int) -> int:
+    """Of 32 bits, which the sum of codes from -7 to 7 goes into, with a sign."""
+    return blocks(1024 * blocks(n, 1024), 32 // (1 + math.ceil(math.log2(7 * world + 1))))
 
 
 def to_owners_and_back(c: Compressor, world: int, n: int, item: int) -> list[float]:
@@ -244,6 +303,7 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "bf16": lambda c, x: x.bfloat16().to(x.dtype),
     "int8": lambda c, x: on_grid(x, 127),
     "fp8": lambda c, x: on_grid(x, 7),  # three significant bits, and 7 · 2^k is the largest value
+    "mx": lambda c, x: on_grid(x, 4),  # all of these formats have 0 to 4
     "qsgd": lambda c, x: on_grid(x, 2 ** (c.bits - 1) - 1),  # type: ignore[attr-defined]
     "natural": lambda c, x: torch.sign(x) * 2.0 ** (x.float().abs() * 3).round().to(x.dtype),
     "terngrad": lambda c, x: torch.sign(x) if c.clip is None else torch.zeros_like(x),  # type: ignore[attr-defined]
@@ -253,6 +313,7 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "randk": lambda c, x: x if c.density == 1 else torch.zeros_like(x),  # type: ignore
     "threshold": lambda c, x: torch.where(x.abs() < c.value, 0, x).to(x.dtype),  # type: ignore
     "nonzero": lambda c, x: x,
+    "eb": lambda c, x: on_grid(x, c.top),  # type: ignore[attr-defined]
     "topk": lambda c, x: k_sparse(in_format(x, c.values), sent_by_topk(c, len(x))),  # type: ignore
 }
 

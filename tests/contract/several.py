@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from gradwire.trace import Trace
 Shapes = Mapping[str, tuple[int, ...]]
 Named = dict[str, Tensor]
 """Gradients or results of one rank, by parameter."""
-Damage = tuple[int, int, Callable[[Tensor], Tensor]]
+Damage = tuple[int, int, Callable[[Any], Any]]
 """Which move, counted from 0; which rank it arrives at, or EVERYBODY; what becomes of it."""
 EVERYBODY = -1
 
@@ -106,12 +107,19 @@ def _damaged(rounds: Rounds[None], damage: Damage | None) -> Rounds[None]:
     while True:
         arrived = yield move
         if number == at:
-            arrived = change(arrived.clone())
+            arrived = change(_copy(arrived))
         number += 1
         try:
             move = rounds.send(arrived)
         except StopIteration:
             return
+
+
+def _copy(arrived: Any) -> Any:
+    """Of one message, or of one from each of some ranks."""
+    if isinstance(arrived, dict):
+        return {rank: message.clone() for rank, message in arrived.items()}
+    return arrived.clone()
 
 
 def drawn(shapes: Shapes, world: int, step: int = 0, scale: float = 1.0) -> list[Named]:

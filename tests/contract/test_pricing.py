@@ -76,6 +76,9 @@ FIXED = [
     "none | allgather", "onebit+ef | allgather", 'topk(0.1, index="int32") | allgather',
     "int8+ef | alltoall", "none | alltoall", "sign(scaled=True)+ef | alltoall", "fp8 | alltoall",
     'onebit+ef | alltoall(means="qsgd(4)")',
+    'mx("e2m1")+ef | allgather', 'mx("e3m2") | alltoall', "thc(4)", "thc(2)", "thc(8)",
+    "recode('int8')", "recode('qsgd(4)')", "recode('topk(0.1)')",
+    'none | hierarchical(outer="thc(4)", per_node=2)',
     "qsgd(4)+ef | alltoall", "topk(0.1) | alltoall", "signsgd | vote", "signum(0.9) | vote",
     "topk(0.05)+ef | hierarchical(per_node=2)",
     'bf16 | hierarchical(outer="allreduce", per_node=2)',
@@ -106,7 +109,8 @@ STREAMS = [
     ("topk(0.01)+ef | sparcml", 0.03), ("topk(0.3) | sparcml", 0.03),
     ('topk(0.01)+ef | hierarchical(outer="gtopk", per_node=2)', 0.005),
     ('topk(0.02)+ef | hierarchical(outer="zen", per_node=2)', 0.03),
-    ('topk(0.01, index="int32") | zen', 0.03),
+    ('topk(0.01, index="int32") | zen', 0.03), ("eb(0.01) | allgather", 0.03),
+    ("eb(0.001)+ef | allgather", 0.03),
 ]  # fmt: skip
 """With the tolerance: chance deals out the places, and to owners of zen unevenly, so that there
 the mean over ranks is meant."""

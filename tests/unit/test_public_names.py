@@ -11,6 +11,7 @@ import gradwire
 
 # More may be added; a name that is here stays.
 PUBLIC = [
+    "Accordion",
     "Handle",
     "LocalSteps",
     "Plan",

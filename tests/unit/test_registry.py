@@ -69,7 +69,7 @@ def test_available_names_every_member_with_a_line() -> None:
     assert list(shown) == ["compressors", "feedback", "collectives", "aliases"]
     for family, (_, registered, _) in FAMILIES.items():
         assert list(shown[family]) == list(registered)
-    assert list(shown["aliases"]) == [*registry.ALIASES, "powersgd"]
+    assert list(shown["aliases"]) == [*registry.ALIASES, "powersgd", "thc", "recode"]
     assert "none | powersgd(rank)" in shown["aliases"]["powersgd"]
     for lines in shown.values():
         for name, line in lines.items():

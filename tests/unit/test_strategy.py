@@ -44,6 +44,9 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "eps": st.floats(0, 1, exclude_min=True, exclude_max=True),
     "local": st.booleans(),
     "fp8.variant": st.sampled_from(["e4m3", "e5m2"]),
+    "mx.variant": st.sampled_from(["e2m1", "e3m2", "e2m3", "e4m3"]),
+    "bound": st.floats(1e-4, 0.5),
+    "by": st.sampled_from(['mx(variant="e2m3")', "int8", "topk(0.01)"]),
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
     "nonzero.index": st.sampled_from(["auto", "int32"]),
@@ -83,7 +86,9 @@ def members(family: dict[str, Any]) -> st.SearchStrategy[Any]:
         for f in dataclasses.fields(member):
             target = required if f.default is dataclasses.MISSING else optional
             target[f.name] = DRAWN[key_of(member, f.name)]
-        return st.fixed_dictionaries(required, optional=optional).map(lambda kw: member(**kw))
+        drawn = st.fixed_dictionaries(required, optional=optional)
+        in_turn = drawn.filter(lambda kw: kw.get("turn", 0) < kw.get("turns", 1))
+        return in_turn.map(lambda kw: member(**kw))
 
     return st.sampled_from(sorted(family)).flatmap(lambda name: draw(family[name]))
 

@@ -22,7 +22,7 @@ from gradwire.kernels.values import SILENCE, AdamStep, Noise, Reaching
 
 _NAMES = (
     "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS",
-    "SIGNS", "SIGNS1", "SIGNS2",
+    "SIGNS", "SIGNS1", "SIGNS2", "E2M1X", "E3M2X",
 )  # fmt: skip
 FORMATS: dict[str, formats.Format] = {name: getattr(formats, name) for name in _NAMES}
 _UPDATED = {name: form for name, form in FORMATS.items() if name not in ("SIGNS", "SIGNS2")}

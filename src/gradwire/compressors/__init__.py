@@ -2,9 +2,11 @@
 
 from gradwire.compressors._trial import trial
 from gradwire.compressors.cast import BFloat16, Float16, Identity
+from gradwire.compressors.eb import ErrorBounded
 from gradwire.compressors.fp8 import Float8
 from gradwire.compressors.int8 import Int8
 from gradwire.compressors.lloyd import Lloyd
+from gradwire.compressors.mx import Microscaling
 from gradwire.compressors.natural import Natural
 from gradwire.compressors.nonzero import NonZero
 from gradwire.compressors.onebit import OneBit
@@ -18,12 +20,14 @@ from gradwire.strategy import Compressor
 
 BASE = Compressor
 MEMBERS = (
-    Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit,
+    Identity, Float16, BFloat16, Int8, Float8, Microscaling, QSGD, Natural, TernGrad, Sign, OneBit,
     Lloyd, TopK, RandK, Threshold, NonZero,
+    ErrorBounded,
 )  # fmt: skip
 
 __all__ = [
     "BASE",
-    "MEMBERS", "QSGD", "BFloat16", "Float8", "Float16", "Identity", "Int8", "Lloyd", "Natural",
-    "NonZero", "OneBit", "RandK", "Sign", "TernGrad", "Threshold", "TopK", "trial",
+    "MEMBERS", "QSGD", "BFloat16", "ErrorBounded", "Float8", "Float16", "Identity", "Int8",
+    "Lloyd", "Microscaling", "Natural", "NonZero", "OneBit", "RandK", "Sign", "TernGrad",
+    "Threshold", "TopK", "trial",
 ]  # fmt: skip

@@ -19,7 +19,8 @@ class Format:
     steps: the scale is the largest magnitude over steps. mean: the scale is the mean magnitude,
     and no level is beyond so many. one: what `encode_rows` takes a step for, a power of two.
     signs: a bit is set below zero, and scales are what they stand for. random: dice say what
-    becomes of what lies between two levels, or of zeros.
+    becomes of what lies between two levels, or of zeros. mantissa: bits of Microscaling's floats;
+    a byte for each 32 of them, their scale's exponent, comes before the codes of a block.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Format:
     mean: bool = False
     signs: bool = False
     random: bool = False
+    mantissa: int | None = None
 
     @cached_property
     def most_scale(self) -> float:
@@ -49,7 +51,14 @@ class Format:
         """Bytes of a block of m elements."""
         if self is TERNARY:
             return -(-m // 5)
+        if self.mantissa is not None:
+            return -(-m // SHARED) + sum(-(-m * bits // 8) for _, bits in self.planes)
         return m + -(-m // 8) if self is POWERS else -(-m * self.bits // 8)
+
+    @property
+    def planes(self) -> tuple[tuple[int, int], ...]:
+        """Which bits of all codes of a block are packed together: the lowest, and how many."""
+        return ((0, 4), (4, 2)) if self.bits == 6 else ((0, self.bits),)
 
     def code_bytes(self, n: int) -> int:
         """Bytes of n elements, without the scales."""
@@ -78,6 +87,13 @@ SIGNS, SIGNS1, SIGNS2 = (
     for count in range(3)
 )
 """-1 and 1; minus the mean magnitude and it; the means of what is below zero, and of others."""
+E2M1X, E3M2X, E2M3X, E4M3X = (
+    Format(13 + i, 256, 0.0, bits=bits, in_all=0, mantissa=mantissa)
+    for i, (bits, mantissa) in enumerate([(4, 1), (6, 2), (6, 3), (8, 3)])
+)
+"""OCP Microscaling Formats (MX) Specification v1.0, section 5: MXFP4, both of MXFP6, MXFP8."""
+SHARED = 32
+"""Elements that share a scale there."""
 
 THRESHOLD, INNER, OUTER = 1.2303, 0.5675, 1.8925
 """Of a normal distribution's mean magnitude: where two bits part it, and what they say of either

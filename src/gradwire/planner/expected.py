@@ -81,7 +81,7 @@ class SizedBucket:
     def entries_of(self, n: int) -> int:
         """Tell of how many of n elements a payload speaks."""
         claims = self.strategy.compressor.claims(n, self.bucket.dtype)
-        if claims.fixed:
+        if claims.fixed or claims.usual is not None:
             return n if claims.elements is None else claims.elements
         return round(n * self.crowd.density(str(self.strategy)))
 

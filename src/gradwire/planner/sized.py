@@ -70,7 +70,11 @@ class SizedContext(SizedBucket, Context):
         return _bytes(size)
 
     def _ragged_bytes(self, n: int) -> int:
-        """Bytes of one payload of expected length, as `threshold` and `nonzero` write it."""
+        """Bytes of one payload of expected length: what its compressor says, or as `threshold` and
+        `nonzero` write it."""
+        usual = self.strategy.compressor.claims(n, self.bucket.dtype).usual
+        if usual is not None:
+            return padded(usual)
         k = self.entries_of(n)
         places = kernels.code_bytes(kernels.smallest(n, k), n, k)
         value = int(getattr(torch, self.bucket.dtype).itemsize) if self.is_exact else 4
@@ -123,10 +127,16 @@ class SizedContext(SizedBucket, Context):
         return torch.empty(n, device=_META)
 
     def locals(self) -> Sequence[Local]:
-        measured_only(self.strategy)
+        self.encodes_all()
+        dtype: torch.dtype = getattr(torch, self.bucket.dtype)
+        flat = [torch.empty(n, dtype=dtype, device=_META) for n in self.bucket.sizes]
+        return [Local(p.name, p.shape, x, x, {}) for p, x in zip(self.bucket.parameters, flat)]
 
-    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
-        """Nothing is remembered."""
+    def commit(
+        self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Nothing is remembered; what a rank added up was written."""
+        self.divide(status)
 
 
 class SizedMachineSums(MachineSums):

@@ -65,6 +65,7 @@ class BucketContext(Context):
         self._shards: Shards | None = None
         self._detour: Detour | None = None
         self._committed: Mapping[str, State] = {}
+        self._sent: Mapping[str, Tensor] = {}
         self.memory: dict[str, Any] = {}
 
     def take(self, detour: Detour) -> None:
@@ -111,7 +112,7 @@ class BucketContext(Context):
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
-        self.step, self._committed = info.step, {}
+        self.step, self._committed, self._sent = info.step, {}, {}
         self.codec.begin(gradients, results, info)
 
     def rounds(self) -> Rounds[None]:
@@ -193,9 +194,11 @@ class BucketContext(Context):
     def locals(self) -> Sequence[Local]:
         return self.codec.locals()
 
-    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
+    def commit(
+        self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.codec.leave(status)
-        self._committed = states
+        self._committed, self._sent = states, sent or {}
 
     def through_machines(self, outer: Collective) -> Rounds[None]:
         if self._detour is None:
@@ -221,9 +224,10 @@ class BucketContext(Context):
         for name, state, result in named if finite and self._committed else ():
             state.update(self._committed.get(name, {}))
             if skipped and name in self._committed:
-                state["residual"].add_(result.view_as(state["residual"]))
+                back = self._sent.get(name, result)
+                state["residual"].add_(back.view_as(state["residual"]))
                 kernels.fill_nan(result)
-        self._committed = {}
+        self._committed, self._sent = {}, {}
         self.codec.end(skipped)
 
     def leftovers(self) -> dict[str, Tensor]:

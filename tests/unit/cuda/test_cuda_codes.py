@@ -20,6 +20,8 @@ from gradwire.kernels import (
     new_status,
 )
 from gradwire.kernels.formats import (
+    E2M1X,
+    E2M3X,
     E4M3,
     E5M2,
     INT8,
@@ -41,7 +43,7 @@ SIZES = (2500, 0, 1, 700, 3, 2048, 64)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 IN_TRITON = [INT8, E4M3, E5M2, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
 every_format = pytest.mark.parametrize("form", IN_TRITON, ids=lambda form: f"format {form.number}")
-OTHERS = [TERNARY, POWERS, SIGNS, SIGNS1, SIGNS2]
+OTHERS = [TERNARY, POWERS, SIGNS, SIGNS1, SIGNS2, E2M1X, E2M3X]
 """That are encoded without a recurrence."""
 
 

@@ -17,11 +17,24 @@ FORMATS = {
     "powers": formats.POWERS,
     "lloyd1": formats.LLOYD1,
     "lloyd2": formats.LLOYD2,
+    "e2m1x": formats.E2M1X,
+    "e3m2x": formats.E3M2X,
+    "e2m3x": formats.E2M3X,
+    "e4m3x": formats.E4M3X,
 }
 SIZES = [0, 1, 7, 8, 255, 256, 257, 511, 512, 513, 1279, 1280, 1281, 5003]
 NOISE = Noise.of("0/0/weight", 3)
 LARGEST = torch.finfo(torch.float32).max
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def small_floats(bits: int, mantissa: int) -> torch.Tensor:
+    """All numbers from 0 on that an exponent and a mantissa say; of e4m3 the last one is NaN."""
+    least = 2 - 2 ** (bits - 2 - mantissa)
+    exponents = torch.arange(least, least + 2 ** (bits - 1 - mantissa) - 1)
+    normal = 1 + torch.arange(2**mantissa) / 2**mantissa
+    numbers = torch.cat([(normal - 1) * 2.0**least, *(normal * 2.0**e for e in exponents)])
+    return numbers[:-1] if bits == 8 else numbers
 
 
 def _between(values: torch.Tensor, n: int) -> torch.Tensor:
@@ -39,6 +52,8 @@ def ties(form: Format, n: int) -> torch.Tensor:
         dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
         values = torch.arange(128, dtype=torch.uint8).view(dtype).float()
         return _between(values[values.isfinite()], n)
+    if form.mantissa is not None:
+        return _between(small_floats(form.bits, form.mantissa), n)
     if form is formats.POWERS:
         return _between(2.0 ** torch.arange(-149, 128), n)
     return _between(torch.arange(form.steps + 1), n)

@@ -314,7 +314,9 @@ def encode_codes(
 def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
     for (form, _), own in grouped(segments, lambda one: (one.form, one.x.dtype)):
         known = written(form)
-        if known is None:
+        if form.mantissa is not None:
+            twins.encode_many_codes(own, status)
+        elif known is None:
             _PACKS[form](_contiguous(own), status)
         else:
             encode_all(_as_they_are(columns_of(own)), known, NONE.value, form.most_scale, status)

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+import gradwire.kernels.torch as twins
 from gradwire.kernels.cuda import powers, signs, ternary
 from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
 from gradwire.kernels.cuda.formats import (
@@ -308,6 +309,9 @@ def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None)
     numbered = enumerate(segments)
     for _, group in grouped(numbered, lambda one: (one[1].form, one[1].out.dtype)):
         members, own = zip(*group)
+        if own[0].form.mantissa is not None:  # of which none is bad
+            twins.accumulate_codes(own, status)
+            continue
         bad = _run(own, divides=True, status=status)
         if status is None:
             found = (i for i, is_bad in zip(members, bad.tolist()) if is_bad)
@@ -324,6 +328,10 @@ def add_many_codes(
     segments: Iterable[tuple[Format, Tensor, Tensor, Tensor]], factor: float
 ) -> None:
     """`add_codes` of each."""
-    for _, own in grouped(segments, lambda one: one[0]):
+    for form, own in grouped(segments, lambda one: one[0]):
+        if form.mantissa is not None:
+            for _, v, codes, scales in own:
+                twins.add_codes(form, v, codes, scales, factor)
+            continue
         sums = [SumCodes(form, v, [(codes, scales)], factor) for form, v, codes, scales in own]
         _run(sums, divides=False)

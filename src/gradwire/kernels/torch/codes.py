@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.formats import LEAST_SCALED, Format
 from gradwire.kernels.held import held_by
 from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import quotient
@@ -86,7 +86,7 @@ def decode_codes(
         size = form.block_bytes(m)
         here = codes[byte : byte + rows * size].view(rows, size)
         byte += rows * size
-        if form is POWERS:
+        if form.in_all == 0:
             by = torch.full((rows, 1), factor, device=codes.device)
         else:
             by = scales[:1] if form.in_all else scales[scale : scale + rows]

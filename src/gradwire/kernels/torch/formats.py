@@ -17,6 +17,7 @@ from gradwire.kernels.formats import (
     bits_of,
     parts_of_eight,
 )
+from gradwire.kernels.torch.microscaling import decode_shared, encode_shared
 from gradwire.kernels.torch.noise import unit
 
 
@@ -31,6 +32,8 @@ def encode_rows(
         return (x * inverse).to(_float8(form)).view(torch.uint8)
     if form is POWERS:
         return _encode_powers(x, random)
+    if form.mantissa is not None:
+        return encode_shared(form, x)
     if form.mean:
         return _pack(form, _lloyd_codes(form, x, inverse))
     if form is TERNARY:
@@ -52,6 +55,8 @@ def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) 
         return (_decode_float8(form, codes) / up) * (scale * up)
     if form is POWERS:
         return _decode_powers(codes, m) * scale
+    if form.mantissa is not None:
+        return decode_shared(form, codes, m, scale)
     if form is TERNARY:
         return (_digits(codes, m) - 1).float() * scale
     if form.mean:

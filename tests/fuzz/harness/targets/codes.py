@@ -16,6 +16,7 @@ from harness.targets.sums import _divisor, _factor
 FORMATS = (
     formats.INT8, formats.E4M3, formats.E5M2, formats.LEVELS2, formats.LEVELS4, formats.LEVELS8,
     formats.TERNARY, formats.POWERS, formats.LLOYD1, formats.LLOYD2,
+    formats.E2M1X, formats.E3M2X, formats.E2M3X, formats.E4M3X,
     formats.SIGNS, formats.SIGNS1, formats.SIGNS2,
 )  # fmt: skip
 

@@ -1,0 +1,296 @@
+"""recode: codes are summed from hop to hop, and coded again at each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.collectives._butterfly import Butterfly
+from gradwire.errors import PayloadError, StrategyError
+from gradwire.local import Local
+from gradwire.member import padded
+from gradwire.moves import Exchange
+from gradwire.pairs import Parts, check_promises
+from gradwire.strategy import Collective, Compressor, Context, Key, Member, Rounds, Sections, State
+from gradwire.streams import whole
+
+_PIECE = 64
+"""Elements of the smallest part that has an owner."""
+_WORD = 16
+"""Bytes before the codes: whether all is well so far."""
+
+
+@dataclass(frozen=True)
+class Recode(Collective):
+    """Halves to a partner, decoded, added to what is there, and half of that coded again.
+
+        rank 0  abcd ── cd ──► 2        ab ── b ──► 1        a ══► all that others have, as it came
+        rank 2  abcd ── ab ──► 0        cd ── d ──► 3        c
+
+    As few bytes as alltoall, in 2·log2(n) hops instead of n messages: what reduce-scatter by
+    halving and all-gather by doubling are for dense tensors. by: the text of a compressor.
+    What each hop loses is of a sum, of half of all ranks at last, and waits at the rank that coded
+    it: each rank codes each element once. So nothing is lost in the long run, but one step's error
+    grows with the hops, where alltoall's sums are of what was coded once: with log2(n) if ranks'
+    gradients are independent, and with n where they are alike. Ranks beyond the largest power of
+    two hand over before, and get the result after.
+    Source: the hops, Thakur et al. 2005, "Optimization of Collective Communication Operations in
+    MPICH", section 4.5; coding again at each, "DynamiQ" 2026 (arXiv 2602.08923).
+    """
+
+    by: str = 'mx("e2m3")'
+    name: ClassVar[str] = "recode"
+    needs: ClassVar[tuple[str, ...]] = ("lossless",)
+    own_feedback: ClassVar[bool] = True
+    compresses: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.by, str):
+            raise StrategyError(
+                f"recode's by is a compressor's text; got {self.by!r}. Use for example "
+                'recode("int8").'
+            )
+        try:
+            object.__setattr__(self, "by", str(self.compressor))  # so that equals are equal
+            check_promises(Parts(self.compressor, _Fixed()))
+        except StrategyError as error:
+            raise StrategyError(f"recode's by is a compressor's text: {error}") from error
+        if self.compressor.claims(1 << 20).direction:
+            raise StrategyError(
+                f"recode sums what it decodes; '{self.by}' sends directions, without a size. Use "
+                'for example recode("int8").'
+            )
+
+    @cached_property
+    def compressor(self) -> Compressor:
+        """By which sums travel."""
+        made: Compressor = Compressor.parse(self.by)
+        return made
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        if not isinstance(other, Recode):
+            return False
+        own, theirs = self.compressor, other.compressor
+        return type(own) is type(theirs) and own.is_as_fine_as(theirs)
+
+    def rounds(self, ctx: Context) -> Rounds[None]:
+        work, place = _Sums(ctx, self.compressor), Butterfly(ctx.rank, ctx.world)
+        yield from _fold(work, place)
+        yield from _halve(work, place)
+        yield from _double(work, place)
+        yield from _unfold(work, place)
+        ctx.commit(work.status, work.finish(), work.sent())
+
+
+@dataclass(frozen=True)
+class _Fixed(Collective):
+    """What its compressor has to promise."""
+
+    name: ClassVar[str] = "recode"
+    needs: ClassVar[tuple[str, ...]] = ("fixed",)
+
+    def rounds(self, ctx: Context) -> Rounds[None]:
+        yield from ()
+
+
+Pieces = slice
+"""From one piece of every parameter to another."""
+
+
+def _fold(work: _Sums, place: Butterfly) -> Rounds[None]:
+    if place.world == place.core:
+        return
+    all_ = slice(0, place.core)
+    if place.is_folded:
+        yield Exchange({place.host: work.coded(all_)}, {})
+    elif place.guest is None:
+        yield Exchange({}, {})
+    else:
+        arrived = yield Exchange({}, {place.guest: work.bytes_of(all_)})
+        work.add(arrived[place.guest], all_)
+
+
+def _halve(work: _Sums, place: Butterfly) -> Rounds[None]:
+    held = slice(0, place.core)
+    for partner in reversed(place.partners):
+        if place.is_folded:
+            yield Exchange({}, {})
+            continue
+        middle = (held.start + held.stop) // 2
+        lower, upper = slice(held.start, middle), slice(middle, held.stop)
+        held, other = (lower, upper) if place.rank < partner else (upper, lower)
+        arrived = yield Exchange({partner: work.coded(other)}, {partner: work.bytes_of(held)})
+        work.add(arrived[partner], held)
+    if not place.is_folded:
+        work.own(held)
+
+
+def _double(work: _Sums, place: Butterfly) -> Rounds[None]:
+    count = 1
+    for partner in place.partners:
+        if place.is_folded:
+            yield Exchange({}, {})
+            continue
+        mine, theirs = (r // count * count for r in (place.rank, partner))
+        sent = work.told(range(mine, mine + count))
+        to_come = range(theirs, theirs + count)
+        arrived = yield Exchange({partner: sent}, {partner: work.told_bytes(to_come)})
+        work.hear(arrived[partner], to_come)
+        count *= 2
+
+
+def _unfold(work: _Sums, place: Butterfly) -> Rounds[None]:
+    if place.world == place.core:
+        return
+    every = range(place.core)
+    if place.is_folded:
+        arrived = yield Exchange({}, {place.host: work.told_bytes(every)})
+        work.hear(arrived[place.host], every)
+    else:
+        yield Exchange({} if place.guest is None else {place.guest: work.told(every)}, {})
+
+
+class _Sums:
+    """The arithmetic on one bucket. status: what is wrong, in bits, on all ranks alike once all
+    has arrived."""
+
+    def __init__(self, ctx: Context, compressor: Compressor) -> None:
+        self._compressor, self._world = compressor, ctx.world
+        self._key = ctx.seed, ctx.step, ctx.rank
+        self._parts = Butterfly(ctx.rank, ctx.world).core
+        self._parameters = [p for p in ctx.locals() if p.gradient.numel()]
+        device = self._parameters[0].gradient.device if self._parameters else torch.device("cpu")
+        self.status = torch.zeros(1, dtype=torch.int64, device=device)
+        self._is_real = device.type != "meta"  # not where only sizes are asked for
+        self._sums = [_given(p) for p in self._parameters]
+        self._given = [x.clone() for x in self._sums]
+        self._residuals = [torch.zeros_like(x) for x in self._sums]
+        self._told: dict[int, Tensor] = {}  # by owner, what its sum is
+        for x in self._sums:
+            self._raise_unless(x)
+            x.nan_to_num_(0.0, 0.0, 0.0)  # so that codes can be decoded
+
+    def coded(self, pieces: Pieces) -> Tensor:
+        """A message; what it does not say waits."""
+        message = torch.zeros(self.bytes_of(pieces), dtype=torch.uint8, device=self.status.device)
+        for i, (at, sections) in enumerate(self._sections(message, pieces)):
+            x, key = self._sums[i][at], self._key_of(i, pieces)
+            if self._is_real and x.numel():
+                self._compressor.encode(x, sections, key, self.status)
+                sent = torch.empty_like(x)
+                self._compressor.decode(sections, sent, key)
+                torch.sub(x, sent, out=self._residuals[i][at])
+        message[:8].view(torch.int64).copy_(self.status)
+        return message
+
+    def own(self, pieces: Pieces) -> None:
+        """The sums of this rank's piece are there: code them for all."""
+        self._told[pieces.start] = self.coded(pieces)
+
+    def add(self, arrived: Tensor, pieces: Pieces) -> None:
+        """A partner's sums to this rank's."""
+        for i, (at, sent) in enumerate(self._read(arrived, pieces)):
+            self._sums[i][at] += sent
+
+    def told(self, owners: range) -> Tensor:
+        """What owners said, one after the other."""
+        return torch.cat([self._told[r] for r in owners])
+
+    def told_bytes(self, owners: range) -> int:
+        return sum(self.bytes_of(slice(r, r + 1)) for r in owners)
+
+    def hear(self, arrived: Tensor, owners: range) -> None:
+        sizes = [self.bytes_of(slice(r, r + 1)) for r in owners]
+        parts = torch.split(whole(arrived, sum(sizes)), sizes)
+        self._told.update(zip(owners, parts))
+
+    def finish(self) -> dict[str, State]:
+        """The results, and what waits then, by parameter."""
+        for owner, message in self._told.items():
+            pieces = slice(owner, owner + 1)
+            for i, (at, total) in enumerate(self._read(message, pieces)):
+                self._sums[i][at] = total
+        states: dict[str, State] = {}
+        for p, total, residual in zip(self._parameters, self._sums, self._residuals):
+            mean = total / self._world
+            p.result.copy_(torch.where(self.status > 0, torch.nan, mean))
+            self._raise_unless(p.result)  # maybe beyond the range of 16 bits, on every rank
+            residual += mean - p.result.float()
+            states[p.name] = {"residual": residual.view(p.shape)}
+        return states
+
+    def sent(self) -> dict[str, Tensor]:
+        """What does not wait, by parameter, once all has finished."""
+        work = zip(self._parameters, self._given, self._residuals)
+        return {p.name: given.sub_(residual) for p, given, residual in work}
+
+    # -- messages --------------------------------------------------------------------------
+
+    def bytes_of(self, pieces: Pieces) -> int:
+        """Bytes of a message about them."""
+        places = (self._place(x, pieces) for x in self._sums)
+        return _WORD + sum(self._code_bytes(at.stop - at.start) for at in places)
+
+    def _code_bytes(self, n: int) -> int:
+        sections = self._compressor.claims(n).sections if n else ()
+        return sum(padded(count * getattr(torch, name).itemsize) for name, count in sections)
+
+    def _place(self, x: Tensor, pieces: Pieces) -> slice:
+        """Elements of a parameter."""
+        n = x.numel()
+        size = _PIECE * -(-n // (_PIECE * self._parts))
+        return slice(min(n, pieces.start * size), min(n, pieces.stop * size))
+
+    def _sections(self, message: Tensor, pieces: Pieces) -> list[tuple[slice, Sections]]:
+        begin = _WORD
+        found: list[tuple[slice, Sections]] = []
+        for x in self._sums:
+            at = self._place(x, pieces)
+            n, sections = at.stop - at.start, []
+            for name, count in self._compressor.claims(n).sections if n else ():
+                dtype: torch.dtype = getattr(torch, name)
+                size = count * dtype.itemsize
+                sections.append(message[begin : begin + size].view(dtype))
+                begin += padded(size)
+            found.append((at, sections))
+        return found
+
+    def _read(self, message: Tensor, pieces: Pieces) -> list[tuple[slice, Tensor]]:
+        """What it says of each parameter; zeros, and the status is raised, where it cannot be
+        read: no rank stops before the others."""
+        message = whole(message, self.bytes_of(pieces)).clone()  # where sections may begin
+        self._heed(message[:8].view(torch.int64))
+        found = []
+        for i, (at, sections) in enumerate(self._sections(message, pieces)):
+            sent = torch.zeros_like(self._sums[i][at])
+            if self._is_real and sent.numel():
+                try:
+                    self._compressor.decode(sections, sent, self._key_of(i, pieces))
+                except PayloadError:
+                    self.status |= kernels.DAMAGED
+            found.append((at, sent))
+        return found
+
+    def _heed(self, word: Tensor) -> None:
+        known = kernels.NON_FINITE | kernels.DAMAGED
+        self.status |= (word & known) | kernels.DAMAGED * (word & ~known != 0)
+
+    def _key_of(self, i: int, pieces: Pieces) -> Key:
+        seed, step, rank = self._key
+        name = f"{self._parameters[i].name}/{pieces.start}:{pieces.stop}"
+        return Key(seed, step, name, rank)
+
+    def _raise_unless(self, finite: Tensor) -> None:
+        self.status |= ~finite.isfinite().all()
+
+
+def _given(p: Local) -> Tensor:
+    """The gradient and what waits, in fp32."""
+    x = p.gradient.float()
+    return x + p.state["residual"].view(-1) if "residual" in p.state else x.clone()

@@ -1,0 +1,108 @@
+"""Accordion: more of each gradient in critical phases of training, found on the running job."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.errors import UsageError
+from gradwire.warmup import Warmup, at_density
+
+if TYPE_CHECKING:
+    from gradwire.training.attach import Handle
+
+
+class Accordion:
+    """Goes between a handle's plan and the same plan at a higher density.
+
+        accordion = gradwire.Accordion(handle, density=0.1, every=500)
+        loss.backward();  accordion.step(rate);  optimizer.step()
+
+    A phase is critical if the 2-norm of the sum of averaged gradients, over so many exchanges, has
+    changed by `eta` of what it was over as many before, or if the learning rate fell; and so are
+    the first two, of which that is not known. With feedback the sum of what arrives is that of
+    what was given, at any density, once many exchanges are summed: several times 1/density, an
+    epoch in the paper. Averages are alike on all ranks, and the first rank's word counts. What
+    waits goes on into the other plan's residuals. Memory: a copy of the model in fp32.
+    Source: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime
+    Identification" (Accordion), algorithm 1.
+
+    Attributes:
+        density: in critical phases: a fraction of elements, or a strategy without a feedback, as
+            text, as in `gradwire.Warmup`.
+        every: exchanges from one decision to the next.
+        eta: the relative change that is critical.
+
+    Raises:
+        PlanError: a density that Warmup would not take.
+        UsageError: a plan with a warm-up of its own, or numbers that are no such.
+    """
+
+    def __init__(self, handle: Handle, density: float | str, every: int, eta: float = 0.5) -> None:
+        Warmup(1, (density,))
+        if type(every) is not int or every < 1 or not 0 < eta < math.inf:
+            raise UsageError(
+                f"accordion decides every so many exchanges, 1 or more, by a change above 0; got "
+                f"every={every!r}, eta={eta!r}. Use for example Accordion(handle, 0.1, 500)."
+            )
+        if handle._session.settings.warmup is not None:
+            raise UsageError(
+                "accordion begins with the higher density by itself; the model was attached with "
+                "a warm-up. Leave out warmup=."
+            )
+        self._handle, self._every, self._eta = handle, every, eta
+        self._sparse = handle.plan
+        self._dense = at_density(handle.plan, density, handle._session.world)
+        self._taken, self._before, self._rate = 0, math.nan, math.inf
+        self._sums: dict[str, torch.Tensor] = {}
+        self.is_critical = True
+        handle.adopt(self._dense)
+
+    def step(self, rate: float | None = None) -> bool:
+        """After `backward`, while averages are in `.grad`; rate: the learning rate, if that may
+        fall. Whether the phase is critical from now on. Every so-manieth time it is collective."""
+        for name, p in self._handle._session.parameters.items():
+            if p.grad is not None:
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros_like(p, dtype=torch.float32)
+                whole = p.grad.to_dense() if p.grad.is_sparse else p.grad
+                self._sums[name] += whole.nan_to_num(0.0, 0.0, 0.0)  # of a skipped step
+        self._taken += 1
+        if self._taken % self._every == 0:
+            norms = torch._foreach_norm(list(self._sums.values()))
+            self._decide(float(torch.stack(norms).norm()), self._rate if rate is None else rate)
+            self._sums = {}
+        return self.is_critical
+
+    def state_dict(self) -> dict[str, Any]:
+        """Alike on all ranks, at the end of an interval; beside the handle's own."""
+        return {"taken": self._taken, "before": self._before, "rate": self._rate,
+                "is_critical": self.is_critical}  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Collective. After the handle's own."""
+        self._taken, self._before, self._rate = state["taken"], state["before"], state["rate"]
+        self._sums = {}
+        self._go(state["is_critical"])
+
+    def _decide(self, now: float, rate: float) -> None:
+        critical = changed(self._before, now, self._eta) or rate < self._rate
+        session = self._handle._session
+        group = session.performers[0].group
+        word = torch.tensor([critical], dtype=torch.uint8, device=session.device)
+        dist.broadcast(word, dist.get_global_rank(group, 0), group=group)
+        self._before, self._rate = now, rate
+        self._go(bool(word))
+
+    def _go(self, critical: bool) -> None:
+        if critical != self.is_critical:
+            self._handle.adopt(self._dense if critical else self._sparse)
+            self.is_critical = critical
+
+
+def changed(before: float, now: float, eta: float) -> bool:
+    """Whether a norm has changed by eta of what it was, as far as is known."""
+    return math.isnan(before) or (now != before and abs(now - before) >= eta * before)

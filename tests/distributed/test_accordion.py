@@ -1,0 +1,87 @@
+"""Accordion: ranks go between two plans together, and nothing that waits is lost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, from_all, gradients
+from test_attach_members import Told, slopes
+from torch import Tensor
+
+from gradwire import Accordion
+from gradwire.errors import PlanError, UsageError
+from gradwire.training.accordion import changed
+
+SIZES = [1] * 8 + [3] * 10
+"""Of gradients, all else being equal."""
+
+
+def phases(text: str, rates: list[float]) -> tuple[list[bool], list[str], float]:
+    """What it says after each step, what the plan is then, and how much of all is missing once a
+    dense step has come last."""
+    model, world, said, plans = Told(), dist.get_world_size(), list[bool](), list[str]()
+    far = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
+
+    def step(told: dict[str, Tensor]) -> None:
+        model.zero_grad()
+        model(told).backward()
+        for name, mean in gradients(model).items():
+            far[name] += sum(from_all(told[name])) - world * mean
+
+    with attached(model, text) as handle:
+        accordion = Accordion(handle, 1.0, every=2)
+        for size, rate in zip(SIZES, rates):
+            step({name: size * x for name, x in slopes(0).items()})
+            said.append(accordion.step(rate))
+            plans.append(str(handle.plan.main_strategy))
+        handle.adopt(accordion._dense)
+        step(slopes(1))
+    return said, plans, max(float(x.abs().max()) for x in far.values())
+
+
+def test_ranks_go_up_and_down_together(three: Ranks) -> None:
+    constant = [0.1] * len(SIZES)
+    (said, plans, missing), *others = three.run(phases, "topk(0.5)+ef | allgather", constant)
+    assert said[:3] == [True] * 3, "of two intervals nothing is known"
+    assert not any(said[3:9]), "nothing changes"
+    assert said[9], "three times as large"
+    assert not said[-1], "as before again"
+    assert ["topk" in plan for plan in plans] == [not critical for critical in said]
+    assert missing < 1e-4
+    assert all(other[:2] == (said, plans) for other in others)
+
+
+def test_a_rate_that_falls_is_critical(two: Ranks) -> None:
+    rates = [0.1] * 6 + [0.01] * 12
+    (said, _, _), *_ = two.run(phases, "topk(0.5)+ef | allgather", rates)
+    assert said[4:8] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_changed"),
+    [(1.0, 1.4, False), (1.0, 1.5, True), (1.0, 0.5, True), (1.0, 0.6, False),
+     (0.0, 0.0, False), (0.0, 1.0, True), (float("nan"), 1.0, True)],
+)  # fmt: skip
+def test_what_is_a_change(before: float, now: float, is_changed: bool) -> None:
+    assert changed(before, now, 0.5) is is_changed
+
+
+def refusals() -> list[str]:
+    said = []
+    with attached(Told(), "topk(0.1)+ef | allgather", warmup=4) as handle:
+        for given in ((1.0, 2), (1.0, 0), (1.0, 2, -1.0), (2.0, 2)):
+            try:
+                Accordion(handle, *given)
+            except (UsageError, PlanError) as error:
+                said.append(str(error))
+    return said
+
+
+def test_what_it_does_not_take(two: Ranks) -> None:
+    (warm, every, eta, density), *_ = two.run(refusals)
+    assert "Leave out warmup=" in warm
+    assert "every=0" in every
+    assert "eta=-1.0" in eta
+    assert "fractions of elements" in density

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+import gradwire.kernels.torch as twins
 from gradwire.kernels.cuda.adam_steps import Step, stepped, steps
 from gradwire.kernels.cuda.columns import NONE
 from gradwire.kernels.cuda.device import (

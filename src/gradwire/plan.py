@@ -178,9 +178,15 @@ class Plan:
 
     @property
     def main_strategy(self) -> Strategy:
-        """How most dense elements travel, or, where none are, most rows."""
+        """How most dense elements travel, or, where none are, most rows; where others go beside
+        it by another rule of the optimizer's, however many they are, what has them."""
         pairs = zip(self.buckets, self.strategies)
-        return max(pairs, key=lambda pair: (not pair[0].has_rows, pair[0].elements))[1]
+
+        def rank(pair: tuple[Bucket, Strategy]) -> tuple[bool, bool, int]:
+            bucket, strategy = pair
+            return not bucket.has_rows, beside.second(strategy) is not None, bucket.elements
+
+        return max(pairs, key=rank)[1]
 
     def strategy_of(self, name: str) -> Strategy:
         """How the parameter of that name travels; KeyError if it is not in the plan."""

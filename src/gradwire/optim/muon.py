@@ -14,7 +14,7 @@ from gradwire.errors import UsageError
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
 from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.trainable import hidden_matrices
+from gradwire.training.trainable import hidden_matrices, unwrapped
 
 
 class Muon(AsksThePlan):
@@ -71,8 +71,8 @@ class Muon(AsksThePlan):
         Those are the matrices that belong neither to an embedding nor to the last Linear that is
         registered, the head. options: as of the class.
         """
-        names = set(hidden_matrices(module))
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        names, whole = set(hidden_matrices(module)), unwrapped(module)
+        trained = [(name, p) for name, p in whole.named_parameters() if p.requires_grad]
         hidden = [p for name, p in trained if name in names]
         others = [p for name, p in trained if name not in names]
         groups = [{"params": hidden, "muon": True}, {"params": others, "muon": False}]

@@ -3,8 +3,9 @@
     the best of all ──► over the budget? ──► downgrades, those first that cost least per error
                                              removed ──► sweeps: any change that fits and helps
     the best of options that fit alone ────► sweeps
+each tensor by what loses least of it ─► sweeps
 
-The shorter of the two. What an option loses of each tensor adds up (`exactness`): an allocation
+The shortest of these. What an option loses of each tensor adds up (`exactness`): an allocation
 after Markov et al. 2024, "L-GreCo", on predicted seconds instead of bytes.
 """
 
@@ -20,11 +21,13 @@ _FEW = 8  # groups, of which pairs are tried
 
 
 def solve_within(problem: Problem) -> tuple[Grouping, float]:
-    """A grouping that fits, and the seconds of its step. One option at least fits for all."""
+    """A grouping that fits, and the seconds of its step. One at least does (`may_fit`)."""
     freely, seconds = solve(replace(problem, most_error=float("inf"), _jobs=problem._jobs))
     if problem.fits(freely):
         return freely, seconds
-    starts = [_downgraded(problem, freely), _of_few(problem)]
+    starts = [_downgraded(problem, freely), problem.exactest]
+    if problem.fitting:
+        starts.append(_of_few(problem))
     found = [_swept(problem, start) for start in starts if problem.fits(start)]
     best = min(found, key=problem.seconds)
     return best, problem.seconds(best)
@@ -45,8 +48,11 @@ def _downgraded(problem: Problem, grouping: Grouping) -> Grouping:
     """One group after the other by a more exact option, until all fits."""
     while not problem.fits(grouping):
         seconds, error = problem.seconds(grouping), problem.error(grouping)
+        better = [other for other in _others(problem, grouping) if problem.error(other) < error]
+        if not better:  # these groups are too large for any one option
+            break
         grouping = min(
-            (other for other in _others(problem, grouping) if problem.error(other) < error),
+            better,
             key=lambda other: (problem.seconds(other) - seconds) / (error - problem.error(other)),
         )
     return grouping

@@ -24,6 +24,8 @@ from gradwire.strategy import Strategy
 
 FP32, BF16 = "none | allreduce", "bf16 | allreduce"
 
+_ANY_ERROR = 1e100  # whose square is finite
+
 Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp", "hipress", "byteps"]
 Solver: TypeAlias = Callable[[Problem], tuple[Grouping, float]]
 SOLVERS: Mapping[str, Solver] = {
@@ -96,7 +98,7 @@ class Maker:
         problem = self.problem(options, lanes, apart)
         grouping = Grouping((), ())
         if problem.tensors:
-            if not problem.fitting:
+            if not problem.may_fit:
                 return
             grouping, _ = self._solver(problem)
         plan = _plan(self.profile, problem, grouping, self.of_vectors if apart else None)
@@ -132,7 +134,7 @@ class Maker:
         if self.error_budget is not None:
             lost = [known_errors(profile, option) for option in made.options]
             made.errors = [[own[r.parameter.name] for r in members] for own in lost]
-            made.most_error = self.error_budget**2
+            made.most_error = min(self.error_budget, _ANY_ERROR) ** 2
         return made
 
     def lower_bound(self, options: Sequence[str]) -> float:

@@ -77,7 +77,8 @@ def choose(
 ) -> Choice:  # fmt: skip
     """Plan for a profiled job.
 
-    strategies: which may be used, of those that were measured; None: all of these; vectors may
+    strategies: which may be used, of those that were measured; None: all of these that were not
+    measured only as what others travel by beside them (as `adam` beside `muon`); vectors may
     always travel as fp32. Baselines are compared with, whatever may be used. lanes: numbers
     of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
     as the profile says it of parameters (`exactness`). algorithm: "joint", ours, or the published
@@ -89,7 +90,7 @@ def choose(
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
             or that an algorithm does not know of.
     """
-    options = list(profile.strategies if strategies is None else strategies)
+    options = list(_leading(profile) if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
     vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
     bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
@@ -103,6 +104,14 @@ def choose(
     best = min(choices, key=lambda choice: choice.best.seconds)
     facts = error_budget, algorithm, tuple(options)
     return Choice(best.best, best.baselines, best.others, bound, best.is_enough, *facts)
+
+
+def _leading(profile: Profile) -> list[str]:
+    """Strategies that are not another's way for what its optimizer treats by its other rule."""
+    beside = {profile.measured(way(own, is_other=True)) for own in profile.strategies
+              if way(own, is_other=True) != own}  # fmt: skip
+    remembers = [text for text in beside if text and Strategy.parse(text).feedback]
+    return [text for text in profile.strategies if text not in remembers]
 
 
 class _Found(NamedTuple):
@@ -189,13 +198,14 @@ def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -
             f"vectors travel as '{FP32}' where what may be used takes matrices only, as "
             f"{', '.join(map(repr, options))}; it was not measured. Profile again with it."
         )
-    errors = {
-        sum(known_errors(profile, option).values()) ** 0.5: option for option in reversed(options)
-    }
-    least = min(errors)
+    lost = [known_errors(profile, option) for option in options]
+    least = sum(min(own[name] for own in lost) for name in lost[0]) ** 0.5
+    alone = {sum(own.values()) ** 0.5: option for own, option in zip(lost[::-1], options[::-1])}
+    smallest = min(alone)
     return PlanError(
         "an error budget leaves room for one plan at least; of what may be used "
-        f"'{errors[least]}' has the smallest error, {least:.3g}, and the budget is {budget}. "
+        f"'{alone[smallest]}' has the smallest error, {smallest:.3g}, each tensor by what loses "
+        f"least of it makes {least:.3g}, and the budget is {budget}. "
         f"Raise it, or allow '{FP32}'."
     )
 

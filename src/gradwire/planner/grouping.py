@@ -99,6 +99,22 @@ class Problem:
         return self.error(grouping) <= self.most_error * (1 + 1e-9)
 
     @property
+    def exactest(self) -> Grouping:
+        """Each tensor by what loses least of it; neighbours that go by the same, together."""
+        count, every = len(self.tensors), range(len(self.options))
+        best = [min(every, key=lambda o: self.errors[o][i]) for i in range(count)]
+        ends = [
+            i for i in range(1, count + 1)
+            if i == count or best[i] != best[i - 1] or i in self.borders
+        ]  # fmt: skip
+        return Grouping(tuple(ends), tuple(best[end - 1] for end in ends))
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether any grouping is within the limit."""
+        return not self.errors or self.fits(self.exactest)
+
+    @property
     def fitting(self) -> list[int]:
         """Options by which all tensors may travel, within the limit."""
         end = len(self.tensors)

@@ -81,10 +81,15 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
-    """The device of all of them; UsageError where there are several."""
+    """The device of all of them; UsageError where there are several, or none."""
     devices = {p.device for p in parameters.values()}
+    if not devices:
+        raise UsageError(
+            "an attached model has trainable parameters on every rank; found no trainable "
+            "parameter on this one. Attach a module that trains, or shard it over fewer ranks."
+        )
     if len(devices) != 1:
-        found = ", ".join(map(str, devices)) or "no trainable parameter"
+        found = ", ".join(map(str, devices))
         raise UsageError(
             f"an attached model has trainable parameters, all on one device; found {found}. "
             "Move the module to one device before attaching."

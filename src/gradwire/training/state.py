@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gradwire import beside
 from gradwire.buckets import Bucket
 from gradwire.dynamics import PLAIN, Dynamics
 from gradwire.errors import PlanError
@@ -155,10 +156,11 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
 
 def _check_dynamics(head: Mapping[str, Any], now: Plan) -> None:
     """PlanError unless all that it was saved with means the same to the optimizer as the plan."""
-    own = Dynamics.of(now.main_strategy)
+    own, second = Dynamics.of(now.main_strategy), beside.second(now.main_strategy)
+    alike = {own, own.of_vectors, PLAIN, *(Dynamics.of(s) for s in [second] if s is not None)}
     texts = [text for text, names in head["plan"].items() if names]
     found = [Dynamics.of(Strategy.parse(text)) for text in texts]
-    others = [t for t, d in zip(texts, found) if d not in (own, own.of_vectors, PLAIN)]
+    others = [t for t, d in zip(texts, found) if d not in alike]
     # What remembers nothing is PLAIN, and so are rows beside any; poured states have no plan.
     is_plain = own != PLAIN and head["step"] > 0 and not any(d == own for d in found)
     if others or is_plain:

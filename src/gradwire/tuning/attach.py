@@ -163,8 +163,9 @@ def attach(
     )  # fmt: skip
     if finds and is_sharded(module):
         check_group(process_group)
-        own = sharded_parameters(module, process_group, clip_norm)
-        handle = _on_all(join_circle(own, process_group, timeout_seconds), attach_here)
+        sharded_parameters(module, process_group, clip_norm)  # what it refuses, it does everywhere
+        every = resharded(module)  # also those of which this rank keeps nothing
+        handle = _on_all(join_circle(every, process_group, timeout_seconds), attach_here)
     else:
         handle = attach_here()
     if only_profiled:

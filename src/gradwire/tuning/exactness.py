@@ -6,9 +6,10 @@ sampled steps, again and again ─┬─ by the strategy ──► averages ─�
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from statistics import mean
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -17,9 +18,12 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import Dynamics
 from gradwire.planner.candidates import FP32
 from gradwire.strategy import Strategy
+from gradwire.tuning.agree import of_ranks
 from gradwire.tuning.probe import Probe
 
-_ROUNDS = 6  # over the sampled steps, until residuals are what they are in a long run
+_ROUNDS, _MOST_ROUNDS = 6, 384  # over the sampled steps
+_RISES = 1.1  # times as large an error after twice as many rounds: residuals still grow
+_PATIENCE_SECONDS = 20.0  # for one strategy
 
 
 class Exactness:
@@ -28,14 +32,16 @@ class Exactness:
 
     def __init__(self, probe: Probe, samples: Mapping[str, Sequence[Tensor]]) -> None:
         self._probe, self._samples = probe, samples
-        self._known: dict[tuple[str, tuple[str, ...]], list[list[Tensor]]] = {}
 
     def errors(self, strategy: str) -> dict[str, float]:
         """Of one step's average, with feedback: its distance from the exact one over that one's
         norm, the mean over steps; by name, and of all as "". Empty if there is nothing to compare.
 
-        What keeps a momentum is compared with that of the exact average; orthogonal steps, of
-        matrices only, with those that are sent whole.
+        The samples come again and again, twice as often each time, until what is lost grows no
+        more: of few elements most wait for long before they are sent. Within 384 rounds and some
+        seconds; what still grows then is told too small. What keeps a momentum is compared with
+        that of the exact average; orthogonal steps, of matrices only, with those that are sent
+        whole.
         """
         made, names = Strategy.parse(strategy), list(self._samples)
         own = Dynamics.of(made)
@@ -46,30 +52,47 @@ class Exactness:
         whole = own.take(FP32)
         if whole is None or not names:  # directions
             return {}
-        pairs = list(zip(self._averages(strategy, names), self._exact(whole, names)))
-        found = {"": _error([(torch.cat(own), torch.cat(right)) for own, right in pairs])}
-        for i, name in enumerate(names):
-            found[name] = _error([(own[i], right[i]) for own, right in pairs])
-        return {name: error for name, error in found.items() if error is not None}
+        lossy, exact = self._passes(strategy, names), self._passes(whole, names)
+        found, rounds, began = dict[str, float](), 0, perf_counter()
+        while True:
+            before, more = found.get("", 0.0), max(rounds, _ROUNDS)
+            for _ in range(more):
+                pairs = list(zip(next(lossy), next(exact)))
+            found, rounds = _errors(names, pairs), rounds + more
+            patience = 2 * self._longest(perf_counter() - began) < _PATIENCE_SECONDS
+            if found.get("", 0.0) <= _RISES * before or rounds >= _MOST_ROUNDS or not patience:
+                return found
 
-    def _exact(self, whole: str, names: Sequence[str]) -> list[list[Tensor]]:
-        key = whole, tuple(names)
-        if key not in self._known:
-            self._known[key] = self._averages(whole, names)
-        return self._known[key]
+    def _longest(self, seconds: float) -> float:
+        return float(of_ranks(self._probe.performer, [seconds]).max())
 
-    def _averages(self, text: str, names: Sequence[str]) -> list[list[Tensor]]:
-        """Step by step, of each parameter, when the samples come for the last time."""
-        if not names:
-            return []
+    def _passes(self, text: str, names: Sequence[str]) -> Iterator[list[list[Tensor]]]:
+        """Pass over the samples after pass: step by step, the averages of each parameter. Where
+        nothing is remembered, one is as the other."""
         samples = [self._samples[name] for name in names]
         named = [Parameter(name, tuple(own[0].shape)) for name, own in zip(names, samples)]
-        context, found = self._probe.context(text, Bucket(tuple(named))), list[list[Tensor]]()
-        for step, gradients in enumerate(chain(*repeat(list(zip(*samples)), _ROUNDS))):
-            rooms = [x.flatten().clone() for x in gradients]
-            self._probe.run(context, rooms, step)
-            found.append(rooms)
-        return found[-len(samples[0]) :]
+        context, steps = self._probe.context(text, Bucket(tuple(named))), count()
+        made = Strategy.parse(text)
+        remembers = made.feedback is not None or made.collective.own_feedback
+        while True:
+            found = list[list[Tensor]]()
+            for gradients in zip(*samples):
+                rooms = [x.flatten().clone() for x in gradients]
+                self._probe.run(context, rooms, next(steps))
+                found.append(rooms)
+            yield found
+            while not remembers:
+                yield found
+
+
+def _errors(
+    names: Sequence[str], pairs: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]
+) -> dict[str, float]:
+    """By name, and of all as ""."""
+    found = {"": _error([(torch.cat([*own]), torch.cat([*right])) for own, right in pairs])}
+    for i, name in enumerate(names):
+        found[name] = _error([(own[i], right[i]) for own, right in pairs])
+    return {name: error for name, error in found.items() if error is not None}
 
 
 def _error(steps: Sequence[tuple[Tensor, Tensor]]) -> float | None:
@@ -77,6 +100,6 @@ def _error(steps: Sequence[tuple[Tensor, Tensor]]) -> float | None:
     errors = [
         float((own - right).norm() / right.norm())
         for own, right in steps
-        if right.isfinite().all() and right.any()
+        if own.isfinite().all() and right.isfinite().all() and right.any()
     ]
     return mean(errors) if errors else None

@@ -207,6 +207,18 @@ def test_without_a_memory_only_what_is_sent_arrives() -> None:
     assert lockstep("topk(0.25) | gtopk", xs)[0][1].tolist() == [4.0, 0, 0, 3.0]
 
 
+@pytest.mark.parametrize("left", ["topk(0.2)", "topk(0.2)+ef21"])
+def test_where_nothing_waits_only_what_is_sent_arrives(left: str) -> None:
+    """What ef21 remembers is no gradient that waits: with all places named, that is `allgather`."""
+    mine: list[Named] = [{} for _ in range(3)]
+    theirs: list[Named] = [{} for _ in range(3)]
+    for step in range(4):
+        xs = divisible(3, step)
+        found, _ = lockstep(f"{left} | gtopk(breadth=3)", xs, step=step, state=mine)
+        wanted, _ = lockstep(f"{left} | allgather", xs, step=step, state=theirs)
+        assert torch.equal(found[0], wanted[0])
+
+
 def test_its_bytes_do_not_grow_with_the_ranks() -> None:
     def sent(text: str, world: int) -> float:
         return lockstep(text, ranks(world, 100_000, 0))[1].bytes_sent[0]

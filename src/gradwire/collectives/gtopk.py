@@ -107,15 +107,12 @@ def _shares(ctx: Context, mine: Stream, breadth: float) -> Rounds[None]:
 
 def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
     """The places that any rank named; on all ranks alike, for the size of what follows says so."""
-    parameters = ctx.streams.parameters
     counts = [min(k, math.ceil(breadth * k / ctx.world)) for k in ctx.streams.counts]
-    own = mine.largest(parameters, counts)
+    own = mine.largest(ctx.streams.parameters, counts)
     bare = replace(own, values=own.values.new_empty(own.count, 0))
     messages = yield AllGather(sealed(bare.coded()))
     size = bare.coded_bytes()
     lists = [bare.read(unsealed(message, size)) for message in messages]
-    for named in lists:
-        named.check_counts(parameters, counts)
     ones = [replace(named, values=torch.ones(named.count)) for named in lists]
     return ones[0].mean_with(ones[1:], torch.float32)
 

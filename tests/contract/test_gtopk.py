@@ -209,7 +209,7 @@ def test_without_a_memory_only_what_is_sent_arrives() -> None:
 
 @pytest.mark.parametrize("left", ["topk(0.2)", "topk(0.2)+ef21"])
 def test_where_nothing_waits_only_what_is_sent_arrives(left: str) -> None:
-    """What ef21 remembers is no gradient that waits: with all places named, that is `allgather`."""
+    """ef21 remembers no gradient that waits: with all places named it is as by `allgather`."""
     mine: list[Named] = [{} for _ in range(3)]
     theirs: list[Named] = [{} for _ in range(3)]
     for step in range(4):

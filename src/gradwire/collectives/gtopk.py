@@ -111,10 +111,10 @@ def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
     own = mine.largest(ctx.streams.parameters, counts)
     bare = replace(own, values=own.values.new_empty(own.count, 0))
     messages = yield AllGather(sealed(bare.coded()))
-    size = bare.coded_bytes()
-    lists = [bare.read(unsealed(message, size)) for message in messages]
-    ones = [replace(named, values=torch.ones(named.count)) for named in lists]
-    return ones[0].mean_with(ones[1:], torch.float32)
+    lists = [bare.read(message) for message in unsealed(messages, bare.coded_bytes())]
+    one = torch.ones(own.count)
+    first, *others = (replace(named, values=one) for named in lists)
+    return first.mean_with(others, torch.float32)
 
 
 Merged: TypeAlias = "Rounds[tuple[Stream, Tensor]]"

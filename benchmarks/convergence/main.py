@@ -1,7 +1,7 @@
 """Does compression cost accuracy? Every method against dense, N workers in lockstep, paired seeds.
 
 python benchmarks/convergence/main.py --small | --full [--jobs 2] [--folder FOLDER]
-python benchmarks/convergence/main.py --full --task language --method dense dgc --workers 16
+python benchmarks/convergence/main.py --full --task language --method dense dgc --workers 4 16
 python benchmarks/convergence/main.py --processes [--workers 2] [--steps 300]
 python benchmarks/convergence/main.py --read FOLDER_OR_FILE … [--json FILE] [--plot FILE]
 
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--task", nargs="+", choices=TASKS, default=None)
     parser.add_argument("--method", nargs="+", choices=BY_NAME, default=None)
     parser.add_argument("--seeds", type=int, default=None)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--steps", type=int, help="another number than the form's")
     parser.add_argument("--density", type=float, help="another than the form's")
     parser.add_argument(
@@ -96,7 +96,8 @@ def planned(arguments: argparse.Namespace) -> list[Run]:
             length: Length = task.small if arguments.small else task.full
             steps, density = arguments.steps or length.steps, arguments.density or length.density
             runs += [
-                Run(task.name, method, seed, arguments.workers, steps, density, rate)
+                Run(task.name, method, seed, workers, steps, density, rate)
+                for workers in arguments.workers
                 for method in arguments.method or _methods(task, arguments.small)
                 for rate in arguments.rate
             ]
@@ -167,9 +168,10 @@ def processes(arguments: argparse.Namespace) -> str:
     for task in arguments.task or ("digits-mlp",):
         for method in arguments.method or ("dense", "dgc"):
             steps, density = arguments.steps or 300, arguments.density or 0.01
-            found = compare(Run(task, method, 0, arguments.workers, steps, density))
+            workers = arguments.workers[0]
+            found = compare(Run(task, method, 0, workers, steps, density))
             cells.append((
-                task, method, f"{arguments.workers}", f"{steps}", f"{found.same}",
+                task, method, f"{workers}", f"{steps}", f"{found.same}",
                 f"{found.apart:.1e}",
             ))  # fmt: skip
     headers = ("task", "method", "processes", "steps", "the same bits", "largest difference")

@@ -139,13 +139,17 @@ DGC = Method(
 )  # fmt: skip
 EF_TOPK = Method("ef-topk", "topk({density})+ef | allgather")
 GTOPK = Method("gtopk", "topk({density})+ef | gtopk", densities=PAPER)
+MERGED = Method(
+    "gtopk-butterfly", 'topk({density})+ef | gtopk(variant="butterfly")', densities=PAPER
+)
 METHODS = (
     DENSE,
     DGC,
     EF_TOPK,
     GTOPK,
     # k elements of all workers arrive, not of each: what waits is so many times as old.
-    replace(GTOPK, name="gtopk-long", warm_up=5),
+    MERGED,
+    replace(MERGED, name="gtopk-butterfly-long", warm_up=5),
     # As its authors run it: mass is lost on the way, selection is over the model, the average is
     # clipped, and the first of 141 epochs has four times the density of 0.1 %.
     Method(
@@ -167,7 +171,7 @@ _MUON = f"{{}}+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}) | {
 _REST = ', rest="{} | alltoall"'
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
-    *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
+    *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, MERGED)),
     Method(
         "dgc-nomask",
         "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}, mask=False) | allgather",

@@ -143,7 +143,7 @@ def _global_topk(records: Sequence[Record]) -> list[str]:
         return []
     found = {
         method: {r["seed"]: r["metric"] for r in records if r["method"] == method}
-        for method in ("ef-topk", "gtopk", "gtopk-long", "gtopk-published")
+        for method in ("ef-topk", *(name for name in ORDER if name.startswith("gtopk")))
     }
     base, lines = found.pop("ef-topk"), []
     for method, own in found.items():
@@ -181,11 +181,12 @@ def _word(passed: bool) -> str:
 
 LOOKS = {
     "dense": ("black", "-"), "dgc": ("tab:blue", "-"), "ef-topk": ("tab:cyan", "-"),
-    "gtopk": ("tab:green", "-"), "gtopk-published": ("tab:olive", "--"),
+    "gtopk": ("tab:green", "-"), "gtopk-butterfly": ("tab:green", ":"),
+    "gtopk-published": ("tab:olive", "--"),
     "ef-sign": ("tab:orange", ":"), "onebit": ("tab:red", ":"), "qsgd": ("tab:purple", ":"),
     "powersgd": ("tab:pink", "-."), "dense-local-clip": ("tab:gray", "--"),
     "dgc-late": ("tab:blue", "--"), "ef-topk-late": ("tab:cyan", "--"),
-    "gtopk-late": ("tab:green", "--"), "gtopk-long": ("lime", "-"),
+    "gtopk-butterfly-late": ("tab:green", "--"), "gtopk-butterfly-long": ("lime", "-"),
     "ef-topk-warm": ("tab:cyan", "-"),
     "topk-adam": ("tab:brown", "-"), "onebit-adam": ("tab:brown", ":"), "sign": ("gold", ":"),
 }  # fmt: skip

@@ -1,10 +1,10 @@
-"""Does latency and bandwidth explain gtopk and allgather? Both are measured in the same job.
+"""Does latency and bandwidth explain merges in pairs, and allgather? Both are of the same job.
 
     python benchmarks/sparse/model.py --hosts 8 --rate 100mbit
 
 α: a pair swaps 16 bytes; β: bytes a second when it swaps a megabyte. allgather of messages of b
-bytes is then α + (n-1)·b/β, gtopk α + log2(n)·(α + b/β), each after an announcement of α. What is
-timed is the moves; compression and merges are left out. Medians over the rounds.
+bytes is then α + (n-1)·b/β, a butterfly α + log2(n)·(α + b/β), each after an announcement of α.
+What is timed is the moves; compression and merges are left out. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gradwire.strategy import StepInfo
 
 DENSITY = 0.001
 ELEMENTS = (2_500_000, 10_000_000, 25_000_000)
+MERGED = 'gtopk(variant="butterfly")'
 LARGE = 1 << 20
 WARM_UP = 3
 
@@ -57,7 +58,7 @@ def work(arguments: argparse.Namespace) -> None:
     world = performer.world
     swaps = {size: list[float]() for size in (16, LARGE)}
     jobs = [
-        Job(f"topk({DENSITY})+ef | {name}", n) for n in ELEMENTS for name in ("allgather", "gtopk")
+        Job(f"topk({DENSITY})+ef | {name}", n) for n in ELEMENTS for name in ("allgather", MERGED)
     ]
     for number in range(WARM_UP + arguments.rounds):
         for size, seconds in swaps.items():

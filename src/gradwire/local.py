@@ -210,6 +210,11 @@ class Streams(ABC):
     def give_back(self, lost: Stream) -> None:
         """Entries of this rank's that no result contains go back to where they came from."""
 
+    def waiting(self, at: Stream) -> Tensor:
+        """What was left to wait, beside `entries`, at a stream's places, (k,) fp32; zeros where
+        nothing is remembered. It waits on, until its negative is given back."""
+        return at.values.new_zeros(at.count)
+
 
 class Context(ABC):
     """All local work a collective may ask for, on one bucket's gradients.

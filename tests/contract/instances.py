@@ -130,8 +130,8 @@ FEEDBACK: tuple[Feedback, ...] = (
 )
 COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), THC(4),
-    Recode("int8"), GTopK(),
-    GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
+    Recode("int8"), GTopK(), GTopK(variant="butterfly"), GTopK(variant="tree"), SparCML(),
+    SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
     Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
     Hierarchical(), Offload(),
     Steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, decompress@cpu"),

@@ -13,6 +13,8 @@ from several import Named, Several, drawn
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
+from gradwire.collectives import GTopK
+from gradwire.errors import StrategyError
 
 N, DENSITY = 23, 0.2
 WORLDS = range(1, 10)
@@ -58,16 +60,34 @@ def tree(sent: list[List], k: int) -> tuple[List, list[set[int]]]:
     return groups[0], [set(mine) & groups[0].keys() for mine in sent]
 
 
-VARIANTS = {"butterfly": butterfly, "tree": tree}
+MERGES = {"butterfly": butterfly, "tree": tree}
+VARIANTS = ("shares", *MERGES)
 
 
-def by_hand(variant: str, waiting: list[Tensor], values: str) -> tuple[Tensor, list[Tensor]]:
+def shared(waiting: list[Tensor], sent: list[List], k: int, breadth: int) -> set[int]:
+    """Places whose sums are the result of "shares"; who named one takes it out of all."""
+    count = min(k, -(-breadth * k // len(sent)))
+    return {place for mine in sent for place in largest(mine, count)}
+
+
+def by_hand(
+    variant: str, waiting: list[Tensor], values: str, breadth: int = 2
+) -> tuple[Tensor, list[Tensor]]:
     """One step of plain error feedback: the mean and the residuals."""
     short = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[values]
     k = math.ceil(DENSITY * N)
     sent = [largest(dict(enumerate(v)), k) for v in waiting]
     sent = [{p: v.to(short).float() for p, v in mine.items()} for mine in sent]
-    result, kept = VARIANTS[variant](sent, k)
+    if variant == "shares":
+        mean, left = torch.zeros(N), [v.clone() for v in waiting]
+        for place in shared(waiting, sent, k, breadth):
+            total = torch.tensor(0.0)
+            for v, mine in zip(waiting, left):
+                total = total + v[place]
+                mine[place] = 0.0
+            mean[place] = total / torch.tensor(float(len(sent)))
+        return mean, left
+    result, kept = MERGES[variant](sent, k)
     mean, left = torch.zeros(N), [v.clone() for v in waiting]
     for place, value in result.items():
         mean[place] = value / torch.tensor(float(len(sent)))
@@ -104,29 +124,31 @@ def divisible(world: int, step: int, scale: int = 1) -> list[Tensor]:
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("variant", ["shares", "butterfly"])
 @pytest.mark.parametrize("feedback", ["ef", "dgc(0.5)", "dgc(0.5, mask=False)"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_not_a_bit_is_lost(feedback: str, world: int) -> None:
-    strategy = Strategy.parse(f"topk(0.1)+{feedback} | gtopk")
+def test_not_a_bit_is_lost(feedback: str, world: int, variant: str) -> None:
+    strategy = Strategy.parse(f"topk(0.1)+{feedback} | gtopk(variant={variant!r})")
     laws.law_nothing_is_lost(strategy, [divisible(world, s) for s in range(6)], tolerance=0.0)
 
 
+@pytest.mark.parametrize("variant", ["shares", "butterfly"])
 @pytest.mark.parametrize("values", ["bf16", "fp16"])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
-def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int) -> None:
+def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int, variant: str) -> None:
     """Up to 8 · 8 · 625: more digits than 16 bits have."""
-    strategy = Strategy.parse(f"topk(0.1, values={values!r})+ef | gtopk")
+    strategy = Strategy.parse(f"topk(0.1, values={values!r})+ef | gtopk(variant={variant!r})")
     laws.law_nothing_is_lost(strategy, [divisible(world, s, 625) for s in range(6)], 0.0)
 
 
+@pytest.mark.parametrize("variant", ["shares", "butterfly"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_estimates_are_of_what_arrived(world: int) -> None:
+def test_estimates_are_of_what_arrived(world: int, variant: str) -> None:
     """ef21: what the ranks think that all know of them adds up to what all know."""
     state: list[Named] = [{} for _ in range(world)]
     for step in range(6):
-        results, _ = lockstep(
-            "topk(0.1)+ef21 | gtopk", divisible(world, step), step=step, state=state
-        )
+        text = f"topk(0.1)+ef21 | gtopk(variant={variant!r})"
+        results, _ = lockstep(text, divisible(world, step), step=step, state=state)
         known = torch.stack([memory["estimate"] for memory in state]).sum(0)
         assert torch.equal(known, world * results[0])
     assert bool(known.any())
@@ -141,7 +163,8 @@ def unaccounted(variant: str) -> tuple[list[float], list[list[float]]]:
     state: list[Named] = [{} for _ in MEETING]
     xs = [torch.tensor(x) for x in MEETING]
     results, _ = lockstep(f"topk(0.3)+ef | gtopk(variant={variant!r})", xs, state=state)
-    assert (4 * results[0]).tolist() == [9.0, 0.0, 0.0]
+    if variant != "shares":
+        assert (4 * results[0]).tolist() == [9.0, 0.0, 0.0]
     left = [memory["residual"] for memory in state]
     lost = torch.stack(xs).sum(0) - torch.stack(left).sum(0) - 4 * results[0]
     return lost.tolist(), [v.tolist() for v in left]
@@ -149,6 +172,67 @@ def unaccounted(variant: str) -> tuple[list[float], list[list[float]]]:
 
 def test_the_published_tree_loses_what_was_cut_under_a_place_that_others_bring() -> None:
     assert unaccounted("tree") == ([3, 0, 0], [[0, 0, 0], [0, 5, 0], [0, 0, 0], [0, 0, 1]])
+
+
+def test_shares_sum_all_that_waits_at_a_place() -> None:
+    """Each of four ranks names one place of three; a fourth of none is lost, or waits."""
+    assert unaccounted("shares") == ([0, 0, 0], [[0, 0, 0]] * 4)
+
+
+@pytest.mark.parametrize(("breadth", "places"), [(1, 5), (2, 10), (3, 15), (40, 25)])
+def test_breadth_says_how_many_places_there_are(breadth: int, places: int) -> None:
+    """Of ranks that have no place in common, and 5 entries each."""
+    xs = [torch.zeros(500) for _ in range(5)]
+    for rank, x in enumerate(xs):
+        x[100 * rank : 100 * rank + 50] = torch.arange(50.0) + 1
+    text = f"topk(0.01)+ef | gtopk(breadth={breadth})"
+    results, _ = lockstep(text, xs)
+    assert int(results[0].count_nonzero()) == places
+    each = places // 5
+    largest = torch.arange(50.0)[50 - each :] + 1
+    assert torch.equal(results[0][50 - each : 50], largest / 5)
+
+
+def test_what_others_left_waiting_goes_along() -> None:
+    """Rank 0 never selects place 3, and has it in the result when rank 1 names it."""
+    state: list[Named] = [{}, {}]
+    xs = [torch.tensor([8.0, 4, 2, 1]), torch.tensor([0.0, 0, 0, 6])]
+    results, _ = lockstep("topk(0.25)+ef | gtopk", xs, state=state)
+    assert results[0].tolist() == [4.0, 0, 0, 3.5]
+    assert [memory["residual"].tolist() for memory in state] == [[0, 4, 2, 0], [0, 0, 0, 0]]
+
+
+def test_without_a_memory_only_what_is_sent_arrives() -> None:
+    xs = [torch.tensor([8.0, 4, 2, 1]), torch.tensor([0.0, 0, 0, 6])]
+    assert lockstep("topk(0.25) | gtopk", xs)[0][1].tolist() == [4.0, 0, 0, 3.0]
+
+
+@pytest.mark.parametrize("left", ["topk(0.2)", "topk(0.2)+ef21"])
+def test_where_nothing_waits_only_what_is_sent_arrives(left: str) -> None:
+    """ef21 remembers no gradient that waits: with all places named it is as by `allgather`."""
+    mine: list[Named] = [{} for _ in range(3)]
+    theirs: list[Named] = [{} for _ in range(3)]
+    for step in range(4):
+        xs = divisible(3, step)
+        found, _ = lockstep(f"{left} | gtopk(breadth=3)", xs, step=step, state=mine)
+        wanted, _ = lockstep(f"{left} | allgather", xs, step=step, state=theirs)
+        assert torch.equal(found[0], wanted[0])
+
+
+def test_its_bytes_do_not_grow_with_the_ranks() -> None:
+    def sent(text: str, world: int) -> float:
+        return lockstep(text, ranks(world, 100_000, 0))[1].bytes_sent[0]
+
+    few, many = (sent("topk(0.01)+ef | gtopk", world) for world in (4, 32))
+    assert many < 2 * few
+    merged = sent('topk(0.01)+ef | gtopk(variant="butterfly")', 32)
+    assert many < merged < sent("topk(0.01)+ef | allgather", 32) / 4
+
+
+@pytest.mark.parametrize("breadth", [0.9, float("inf"), float("nan"), "two"])
+def test_a_breadth_that_means_nothing_is_refused(breadth: object) -> None:
+    with pytest.raises(StrategyError, match="breadth"):
+        GTopK(breadth=breadth)  # type: ignore[arg-type]
 
 
 def test_the_butterfly_gives_it_back() -> None:
@@ -212,9 +296,10 @@ def test_a_skipped_step_sent_nothing(world: int, values: str, variant: str) -> N
                     assert torch.equal(now[name]["velocity"], u), f"{feedback} {name}"
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_a_skipped_step_taught_nobody_anything(world: int) -> None:
-    job = Several("topk(0.3)+ef21 | gtopk", SHAPES, world)
+def test_a_skipped_step_taught_nobody_anything(world: int, variant: str) -> None:
+    job = Several(f"topk(0.3)+ef21 | gtopk(variant={variant!r})", SHAPES, world)
     for step in range(2):
         job.step(whole(world, step))
     before = job.kept()
@@ -228,7 +313,7 @@ def test_a_skipped_step_taught_nobody_anything(world: int) -> None:
 @pytest.mark.parametrize("skipped", [False, True])
 def test_what_was_cut_is_given_back_once(skipped: bool) -> None:
     """Twice 2e38 is infinite: taking one of them away again would be too late."""
-    job = Several("topk(0.1)+ef | gtopk", {"w": (4,)}, 2)
+    job = Several('topk(0.1)+ef | gtopk(variant="butterfly")', {"w": (4,)}, 2)
     job.step([{"w": torch.tensor([3e38, 0, 0, 0])}, {"w": torch.tensor([0, 2e38, 0, 0])}],
              skipped=skipped)  # fmt: skip
     first, second = (memory["w"]["residual"].tolist() for memory in job.kept())

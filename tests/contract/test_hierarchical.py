@@ -151,7 +151,7 @@ def test_one_rank_per_machine_is_the_outer_member(left: str, outer: str, world: 
 @pytest.mark.parametrize(
     ("left", "outer"),
     [("none", "allgather"), ("none", "allreduce"), ("none", "alltoall"), ("nonzero", "zen"),
-     ("nonzero", "columns"), ("topk(1.0)+ef", "gtopk"), ("topk(1.0)", "sparcml")],
+     ("nonzero", "columns"), ("topk(1.0)+ef", "gtopk(breadth=9)"), ("topk(1.0)", "sparcml")],
 )  # fmt: skip
 def test_whole_numbers_are_the_dense_mean(
     left: str, outer: str, world: int, per_node: int

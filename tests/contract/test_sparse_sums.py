@@ -24,7 +24,8 @@ from suites import first
 OF_AN_EARLIER_SUM = "topk(1.0) | oktopk"
 """Its threshold is, but for the first step."""
 TEXTS = (
-    "topk(1.0) | gtopk",
+    "topk(1.0) | gtopk(breadth=9)",
+    "topk(1.0) | gtopk(variant='butterfly')",
     "topk(1.0) | gtopk(variant='tree')",
     *(f"nonzero | {name}" for name in ("sparcml", "sparcml_split", "dsar", "sparse_ps", "union")),
     "topk(1.0) | zen",
@@ -35,7 +36,7 @@ TEXTS = (
     "nonzero | omnireduce",
     "nonzero | columns",
     *(f"nonzero(index='int32') | {name}" for name in ("sparcml", "zen", "columns")),
-    "topk(1.0, index='int32') | gtopk",
+    "topk(1.0, index='int32') | gtopk(breadth=9)",
 )
 WORLDS = first((1, 2, 3, 5, 8, 4, 6, 7, 9), 5)
 SHAPES = ((), (1,), (5,), (37,), (300,), (4, 9), (2, 3, 5), (0,), (3, 0), (2, 700))

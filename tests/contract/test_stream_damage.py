@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gradwire import Strategy, kernels
 from gradwire.buckets import Bucket, Parameter
+from gradwire.collectives import GTopK
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Move
 from gradwire.runtime.context import BucketContext
@@ -44,6 +45,7 @@ CHOOSES_ALLGATHER = "topk(0.3)+ef | sparse_auto"
 OTHERS = (
     COLUMNS,
     "topk(0.3)+ef | gtopk",
+    'topk(0.3)+ef | gtopk(variant="butterfly")',
     "topk(0.3, values='bf16')+dgc(0.5) | gtopk(variant='tree')",
     "topk(0.3)+ef | sparcml",
     "nonzero | sparcml",
@@ -162,12 +164,15 @@ class Job:
             assert bool((room == 7.0).all()), "written out of bounds"
 
     def check_counts(self) -> None:
-        """No more entries than were sent; with gtopk, of each parameter as many as it selects."""
+        """No more entries than were sent; with gtopk, of each parameter as many as it selects, or
+        two places for each of these."""
         strategy = self.contexts[0].strategy
         for results in self.results:
             nonzero = [int(x.count_nonzero()) for x in results]
             if strategy.collective.name == "gtopk":
                 ks = [strategy.compressor.k(x.numel()) for x in results]  # type: ignore[attr-defined]
+                if strategy.collective == GTopK():
+                    ks = [2 * k + len(self.contexts) for k in ks]
                 assert all(found <= k for found, k in zip(nonzero, ks)), f"{nonzero} of {ks}"
             elif strategy.collective.name not in ("columns", "omnireduce", "sparcml", "dsar"):
                 sent = sum(int(x.count_nonzero()) for mine in self.given for x in mine)
@@ -315,7 +320,7 @@ def test_an_entry_that_was_not_kept_is_not_in_the_result() -> None:
         x[-3:] = 255
         return x
 
-    job = Job("topk(0.3)+ef | gtopk", 3, SHAPES)
+    job = Job('topk(0.3)+ef | gtopk(variant="butterfly")', 3, SHAPES)
     assert job.run((3, 2, all_kept, random.Random())) == [False, False, True]
 
 

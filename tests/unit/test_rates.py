@@ -49,10 +49,12 @@ def jumps(step: int) -> float:
     return 0.5 if step < STEPS - 40 else 0.05
 
 
-TOPK, GTOPK = "topk(0.01)+ef | allgather", "topk(0.01)+ef | gtopk"
+TOPK, GTOPK = "topk(0.01)+ef | allgather", 'topk(0.01)+ef | gtopk(variant="butterfly")'
 
 
-@pytest.mark.parametrize("text", [TOPK, GTOPK, "onebit+ef | alltoall", "powersgd(2)"])
+@pytest.mark.parametrize(
+    "text", [TOPK, GTOPK, "topk(0.01)+ef | gtopk", "onebit+ef | alltoall", "powersgd(2)"]
+)
 def test_rate_times_gradient_arrives_or_waits(text: str) -> None:
     """But for the tolerance; otherwise several times what waits is missing."""
     assert missing(text, falls, follows=True) < 0.3

@@ -38,7 +38,10 @@ def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -
         ("topk(0.001)+ef | zen", ("sound", "unsound", "unknown")),
         ("topk(0.0001)+ef | zen", ("unknown", "unsound", "unknown")),  # sparser than was shown
         ("topk(0.5)+ef | zen", ("sound", "unknown", "unknown")),  # denser than what is unsound
-        ("topk(0.01)+ef | gtopk", ("unsound", "unsound", "unknown")),
+        ("topk(0.01)+ef | gtopk", ("sound", "unsound", "unknown")),
+        ("topk(0.02)+ef | gtopk(breadth=4)", ("sound", "unknown", "unknown")),
+        ("topk(0.01)+ef | gtopk(breadth=1)", ("unknown", "unsound", "unknown")),
+        ('topk(0.01)+ef | gtopk(variant="butterfly")', ("unsound", "unsound", "unknown")),
         ("topk(0.01)+ef(decay=0.9) | allgather", ("unknown", "unknown", "unknown")),
         ("topk(0.01) | allgather", ("unsound", "unsound", "unsound")),
         ("dgc(0.001) | allgather", ("sound", "unsound", "unsound")),

@@ -1,7 +1,8 @@
-"""gtopk: the k largest of the sum, merged on the way. 2k·log2(n) words, whatever is sent."""
+"""gtopk: few places, the same for all ranks, and all that waits there. 5k words, whatever n."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
@@ -11,37 +12,50 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.moves import Exchange
-from gradwire.strategy import Collective, Context, Evidence, Rounds
-from gradwire.streams import Stream, whole
+from gradwire.moves import AllGather, AllReduce, Exchange
+from gradwire.strategy import Collective, Context, Evidence, Member, Rounds
+from gradwire.streams import Stream, sealed, unsealed, whole
 
-_VARIANTS = ("butterfly", "tree")
+_VARIANTS = ("shares", "butterfly", "tree")
 
 
 @dataclass(frozen=True)
 class GTopK(Collective):
-    """Two lists of k become one: shared places added, the k largest kept, ties to the lower place.
+    """Few places for all ranks together, chosen among those of each rank's k largest.
 
-    "butterfly": ranks pair up log2(n) times, both merge alike, so all end with the same k entries
+    "shares": each rank names its breadth·k/n largest; at the places that somebody named, at most
+    breadth·k, all that waits on any rank is summed: what was to be sent there, and what others
+    left waiting. What a rank was to send elsewhere goes back. So an element waits as long as with
+    an `allgather` of k entries each, whatever the number of ranks, and nothing is merged on the
+    way. Sends places once, and 2(n-1)/n fp32 values for each. Sums in the backend's order.
+    "butterfly": two lists of k become one, shared places added, the k largest kept, ties to the
+    lower place. Ranks pair up log2(n) times, both merge alike, so all end with the same k entries
     and nothing is broadcast. Each rank follows its own entries: one that a merge cut on its way
-    goes back to that rank's residual, so that no gradient is lost. Any number of ranks: those
-    beyond the largest power of two hand over before, and get the result after.
+    goes back to that rank's residual, so that no gradient is lost; what others have waiting at
+    the k places stays there, and is n times as old. 2k·log2(n) words.
     "tree": as published: up a binomial tree to rank 0 and down again, 4k·log2(n) words; back to
     the residual goes what is not in the result, and what was cut under a place that others brought
     into it is lost.
-    Each parameter keeps as many entries as its compressor selects, so grouping changes nothing.
+    Any number of ranks. Each parameter has its own places, by what its compressor selects, so
+    grouping changes nothing.
     Source: Shi et al. 2019, "A Distributed Synchronous SGD Algorithm with Global Top-k
-    Sparsification for Low Bandwidth Networks", algorithms 2 to 4.
+    Sparsification for Low Bandwidth Networks", algorithms 2 to 4; that all ranks send the same
+    places: Chen et al. 2020, "ScaleCom", where one rank in turn names all of them.
     """
 
-    variant: Literal["butterfly", "tree"] = "butterfly"
+    variant: Literal["shares", "butterfly", "tree"] = "shares"
+    breadth: float = 2.0
     name: ClassVar[str] = "gtopk"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
     selects: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("topk(0.01)+ef | gtopk", "sgd", False, "language-small", "gtopk"),
-    )
+        Evidence("topk(0.01)+ef | gtopk", "sgd", True, "language-small", "gtopk", warmup=0.025),
+        Evidence(
+            'topk(0.01)+ef | gtopk(variant="butterfly")', "sgd", False, "language-small",
+            "gtopk-butterfly",
+        ),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:
@@ -49,18 +63,58 @@ class GTopK(Collective):
                 f"gtopk's variant is one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
                 'Use gtopk, or gtopk(variant="tree").'
             )
+        if not isinstance(self.breadth, int | float) or not 1 <= self.breadth < math.inf:
+            raise StrategyError(
+                "gtopk's breadth, places in the result for each that a rank selects, is at least "
+                f"1; got {self.breadth!r}. Use gtopk, or for example gtopk(breadth=4)."
+            )
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        return (
+            isinstance(other, GTopK)
+            and self.variant == other.variant
+            and self.breadth >= other.breadth
+        )
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
         entries = work.entries()
-        mine = replace(entries, values=entries.values.float())
-        if (yield from work.tell(mine.count)) is None:
+        if (yield from work.tell(entries.count)) is None:
             return
+        if self.variant == "shares":
+            yield from _shares(ctx, entries, self.breadth)
+            return
+        mine = replace(entries, values=entries.values.float())
         merge = _tree if self.variant == "tree" else _butterfly
         result, kept = yield from merge(ctx, mine)
         work.give_back(mine[~kept])
         means = kernels.quotient(result.values.float(), float(ctx.world))
         work.write([replace(result, values=means.to(work.mean_dtype))])
+
+
+def _shares(ctx: Context, mine: Stream, breadth: float) -> Rounds[None]:
+    work = ctx.streams
+    places = (yield from _named(ctx, mine, breadth)).places
+    sent = mine.among(replace(mine, places=places))
+    left = replace(mine, places=places, values=mine.values.new_zeros(places.numel()))
+    left = replace(left, values=work.waiting(left))
+    total = whole((yield AllReduce(left.values + mine[sent].at(places))), places.numel())
+    work.give_back(mine[~sent])
+    work.give_back(replace(left, values=-left.values))  # it has left now
+    means = kernels.quotient(total, float(ctx.world))
+    work.write([replace(left, values=means.to(work.mean_dtype))])
+
+
+def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
+    """The places that any rank named; on all ranks alike, for the size of what follows says so."""
+    counts = [min(k, math.ceil(breadth * k / ctx.world)) for k in ctx.streams.counts]
+    own = mine.largest(ctx.streams.parameters, counts)
+    bare = replace(own, values=own.values.new_empty(own.count, 0))
+    messages = yield AllGather(sealed(bare.coded()))
+    lists = [bare.read(message) for message in unsealed(messages, bare.coded_bytes())]
+    one = torch.ones(own.count)
+    first, *others = (replace(named, values=one) for named in lists)
+    return first.mean_with(others, torch.float32)
 
 
 Merged: TypeAlias = "Rounds[tuple[Stream, Tensor]]"

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
 from gradwire.moves import AllReduce
 from gradwire.strategy import Collective, Context, Rounds
-from gradwire.streams import Ranges, Stream, whole
+from gradwire.streams import Ranges, whole
 from gradwire.streams.owners import push_and_pull
 
 
@@ -43,13 +42,6 @@ class Union(Collective):
                 "the union has every place that a rank has; one of this rank's is not in what "
                 "arrived. The message is damaged: run `gradwire doctor`."
             )
-        total = whole((yield AllReduce(_spread(mine, places))), places.numel())
+        total = whole((yield AllReduce(mine.at(places))), places.numel())
         means = kernels.quotient(total, float(ctx.world)).to(ctx.streams.mean_dtype)
         ctx.streams.write([replace(mine, places=places, values=means)])
-
-
-def _spread(mine: Stream, places: Tensor) -> Tensor:
-    """Own values where they belong among all places, fp32, zeros elsewhere."""
-    out = torch.zeros(places.numel(), device=places.device)
-    out[torch.searchsorted(places, mine.places)] = mine.values.float()
-    return out

@@ -219,6 +219,13 @@ class Expected(Stream):
         self._add_up(sum(counts), 2, self.count)
         return self._of(sum(counts), self.n, torch.float32, self.ranks + _ranks(other))
 
+    def largest(self, domains: Domains, counts: Sequence[int]) -> Stream:
+        some = self._of(sum(counts), self.n, self.values.dtype, self.ranks)
+        return replace(some, density=some.count / max(1, self.n))
+
+    def at(self, places: Tensor) -> Tensor:
+        return torch.zeros(places.numel())
+
     def among(self, other: Stream) -> Tensor:
         return torch.ones(self.count, dtype=torch.bool)
 

@@ -117,18 +117,39 @@ class BucketStreams(Streams):
             check_within(number, self.size if most is None else most)
         return told
 
-    def give_back(self, lost: Stream) -> None:
+    def _kept(self) -> tuple[str, float] | None:
+        """The state where what is not sent stays, and its sign; None: nothing is made good."""
         feedback = self._codec.strategy.feedback
         if feedback is None or not feedback.makes_good:
-            return
+            return None
         rule = feedback.recurrence()
-        name = rule.state if rule else "residual"
-        sign = -1.0 if rule and rule.sent == "joins" else 1.0  # where what is sent joins
+        joins = rule is not None and rule.sent == "joins"  # it is what was sent that is there
+        return rule.state if rule else "residual", -1.0 if joins else 1.0
+
+    def give_back(self, lost: Stream) -> None:
+        if (kept := self._kept()) is None:
+            return
+        name, sign = kept
         for state, part in zip(self._codec.states, lost.split(self.parameters)):
             if part.count:
                 values = part.values.float()
                 self._add(state[name], part.places, values, sign)
                 self._given_back.append((state[name], part.places, values * -sign))
+
+    def waiting(self, at: Stream) -> Tensor:
+        kept = self._kept()
+        if kept is None or kept[1] < 0:
+            return torch.zeros(at.count)
+        parts = at.split(self.parameters)
+        found = [
+            state[kept[0]].index_select(0, self._lifted([part.places])[0])
+            for state, part in zip(self._codec.states, parts)
+            if part.count
+        ]
+        if not found:
+            return torch.zeros(0)
+        together = torch.cat(found)
+        return together if self._copies is None else self._copies.down(together).clone()
 
     def _add(self, v: Tensor, places: Tensor, values: Tensor, factor: float) -> None:
         """v[places] += factor · values, of entries of this rank."""

@@ -261,6 +261,26 @@ class Stream:
             places[part] += at
         return self._like(places, values)
 
+    def largest(self, domains: Domains, counts: Sequence[int]) -> Stream:
+        """The largest entries, so many of each domain, which are ranges and have as many; ties to
+        the lower place."""
+        chosen, first = [torch.empty(0, dtype=torch.int32, device=self.places.device)], 0
+        for part, k in zip(self.split(domains), counts):
+            at = torch.empty(k, dtype=torch.int32, device=self.places.device)
+            values = torch.empty(k, device=self.places.device)
+            kernels.topk(part.values, k, at, values, torch.zeros(1, dtype=torch.int64))
+            chosen.append(at + first)
+            first += part.count
+        every = torch.cat(chosen)
+        return self._like(self.places[every], self.values[every])
+
+    def at(self, places: Tensor) -> Tensor:
+        """The values at these places, ascending, among which are all of its own: fp32, zeros
+        elsewhere."""
+        out = torch.zeros(places.numel(), device=places.device)
+        out[torch.searchsorted(places, self.places)] = self.values.float()
+        return out
+
     def among(self, other: Stream) -> Tensor:
         """Which entries' places are also among the other's, (k,) bool."""
         found = torch.empty(self.count, dtype=torch.bool, device=self.places.device)

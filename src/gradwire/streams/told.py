@@ -58,9 +58,11 @@ def sealed(content: Tensor) -> Tensor:
 
 
 def unsealed(message: Tensor, size: int) -> Tensor:
-    """The bytes, (size,); PayloadError unless they are what was sent."""
-    check_seals(whole(message, sealed_bytes(size)).view(1, -1))
-    return message[:size]
+    """The bytes, (size,); or of messages, (n, bytes), each one's, (n, size). PayloadError unless
+    they are what was sent."""
+    many = message.shape[0] if message.dim() > 1 else 1
+    check_seals(whole(message, many * sealed_bytes(size)).view(many, -1))
+    return message[..., :size]
 
 
 def seal(message: Tensor) -> None:

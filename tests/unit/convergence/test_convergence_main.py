@@ -31,6 +31,16 @@ def test_the_first_seed_of_everything_first_and_dense_before_others(
     assert len(runs) == 3 * len(first)
 
 
+def test_numbers_of_workers_are_an_axis(
+    suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = "dense", "gtopk"
+    words = ["--task", "digits-mlp", "--method", *methods, "--workers", "4", "16", "--seeds", "2"]
+    found = plan(suite, monkeypatch, "--full", *words)
+    runs = [(run.seed, run.workers, run.method) for run in found]
+    assert runs == [(seed, n, m) for seed in range(2) for n in (4, 16) for m in methods]
+
+
 def test_the_small_form_is_one_percent_and_long_enough(
     suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from gradwire.planner.stages import Bucketed, Stages
 
 ERRORS = {
     FP32: None, BF16: 0.002, "int8+ef | alltoall": 0.01, "topk(0.01)+ef | allgather": 0.8,
-    "topk(0.01)+ef | gtopk": 0.9,
+    'topk(0.01)+ef | gtopk(variant="butterfly")': 0.9,
 }  # fmt: skip
 
 

@@ -27,7 +27,12 @@ SLOW = profile(parameters=few(), bits_per_second=1e8, backward_seconds=0.05)
 
 
 def with_errors(own: Profile) -> Profile:
-    errors = {BF16: 0.002, "int8+ef | alltoall": 0.01, TOPK: 0.8, "topk(0.01)+ef | gtopk": 0.9}
+    errors = {
+        BF16: 0.002,
+        "int8+ef | alltoall": 0.01,
+        TOPK: 0.8,
+        'topk(0.01)+ef | gtopk(variant="butterfly")': 0.9,
+    }
     costs = {t: replace(c, error=errors.get(t)) for t, c in own.strategies.items()}
     return replace(own, strategies=costs)
 

@@ -21,7 +21,7 @@ from gradwire.planner.traffic import moves_of, traffic_of
 from gradwire.strategy import Strategy
 
 BF16 = Strategy.parse("bf16 | allreduce")
-TOPK = Strategy.parse("topk(0.01)+ef | gtopk")
+TOPK = Strategy.parse('topk(0.01)+ef | gtopk(variant="butterfly")')
 
 
 def plan(strategy: Strategy, lanes: int = 2) -> Plan:

@@ -94,7 +94,7 @@ def test_what_is_fitted() -> None:
 
 def test_few_bytes_prove_little() -> None:
     """A sparse strategy whose wire took 50 ms more of software: other links do not change that."""
-    own, text = profile(), "topk(0.01)+ef | gtopk"
+    own, text = profile(), 'topk(0.01)+ef | gtopk(variant="butterfly")'
     cost = own.strategies[text]
     slow = replace(cost, wire=Fit(Curve(((0.0, 3e-3), (1.6e6, 0.053)))), latency_seconds=3e-3)
     own = replace(own, strategies={**own.strategies, text: slow})

@@ -110,7 +110,11 @@ def test_the_hedge_has_others_apart() -> None:
 @pytest.mark.parametrize("warmup", [0, 100])
 def test_what_needs_a_warm_up_is_said(warmup: int) -> None:
     tuner, said = Tuner.__new__(Tuner), list[str]()
-    tuner._strategies = ("dgc(0.001) | allgather", "topk(0.01)+ef | gtopk", "bf16 | allreduce")
+    tuner._strategies = (
+        "dgc(0.001) | allgather",
+        'topk(0.01)+ef | gtopk(variant="butterfly")',
+        "bf16 | allreduce",
+    )
     tuner._warmup, tuner.handle = warmup, SimpleNamespace(optimizers=["sgd"])  # type: ignore
     tuner._say = said.append  # type: ignore[method-assign]
     assert json.loads(tuner._sound()) == ["dgc(0.001) | allgather", "bf16 | allreduce"]

@@ -109,6 +109,52 @@ def test_matrices_in_turns_are_tuned_too(two: Ranks) -> None:
     assert one[2] == [kept, "server_adam"]
 
 
+class Words(torch.nn.Module):
+    """An embedding and a head that are larger than all between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.hidden = torch.nn.Embedding(300, 16), torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 300)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.hidden(self.table(x))))
+
+
+@brief()
+def language(wrapped: bool) -> tuple[Any, ...]:
+    """By what the first and the last plan move the hidden matrix, and what loads."""
+    torch.manual_seed(0)
+    module = Words()
+    model = DistributedDataParallel(module) if wrapped else module
+    optimizer = gradwire.optim.Muon.of(model, lr=0.003)
+    handle: Any = gradwire.attach(model, "auto", optimizer=optimizer)
+    began, number = handle.plan.strategy_of("hidden.weight"), 0
+    dice = torch.Generator().manual_seed(dist.get_rank())
+    while not handle.tuner.is_settled and number < PATIENCE:
+        optimizer.zero_grad()
+        x = torch.randint(300, (4,), generator=dice)
+        torch.nn.functional.cross_entropy(model(x), x).backward()
+        optimizer.step()
+        number += 1
+    ended = handle.plan.strategy_of("hidden.weight")
+    saved = handle.state_dict()
+    handle.detach()
+    again = DistributedDataParallel(module) if wrapped else module
+    other: Any = gradwire.attach(again, "auto", optimizer=optimizer)
+    other.load_state_dict(saved)
+    other.detach()
+    feedbacks = [s.feedback.name for s in (began, ended) if s.feedback]
+    return number < PATIENCE, feedbacks, fingerprint(module.parameters())
+
+
+@pytest.mark.parametrize("wrapped", first([True, False]))
+def test_a_large_embedding_is_the_other_rule_s_all_the_same(two: Ranks, wrapped: bool) -> None:
+    one, other = two.run(language, wrapped)
+    assert one == other
+    assert one[:2] == (True, ["muon", "muon"])
+
+
 def resumed(kind: str) -> tuple[Any, ...]:
     """Moments before and after, of a job that is resumed while it begins anew."""
     model = small()
@@ -130,7 +176,7 @@ def resumed(kind: str) -> tuple[Any, ...]:
     return same, steps, sum(map(len, before.values())) > 0
 
 
-@pytest.mark.parametrize("kind", first(["adam", "dgc"], 1))
+@pytest.mark.parametrize("kind", first(["muon", "adam", "dgc"], 1))
 def test_moments_are_resumed(two: Ranks, kind: str) -> None:
     assert two.run(resumed, kind) == [(True, 3, True)] * 2
 

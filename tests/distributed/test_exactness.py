@@ -28,6 +28,8 @@ def measured() -> dict[str, dict[str, float]]:
     performer = Performer(dist.group.WORLD)
     exactness = Exactness(Probe(performer), {"spiky": spiky, "equal": equal, "kernel": kernel})
     found = {text: exactness.errors(text) for text in TEXTS}
+    few = Exactness(Probe(performer), {"equal": equal})
+    found["few"] = {d: few.errors(f"topk({d})+ef | allgather")[""] for d in ("0.003", "0.02")}
     found["nothing"] = Exactness(Probe(performer), {}).errors(TEXTS[1])
     return found
 
@@ -41,6 +43,7 @@ def test_errors_are_each_parameter_s_own(two: Ranks) -> None:
     topk = one["topk(0.05)+ef | allgather"]
     assert topk["spiky"] < 1e-6 < 0.5 < topk["equal"], "30 of 600 are all there is, or are not"
     assert topk["spiky"] < topk[""] < 2 * topk["equal"]
+    assert one["few"]["0.003"] > 1.5 * one["few"]["0.02"], "what is sent rarely waits for long"
     assert one["lloyd(2)+adam | allgather"].keys() == {"", "spiky", "equal", "kernel"}
     assert one["lloyd(2)+muon | alltoall"].keys() == {"", "spiky", "equal"}, "matrices"
     assert one["lloyd(2)+muon | alltoall"]["equal"] == pytest.approx(0.5, abs=0.45)

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from small import attached, brief, fingerprint, raised
 from test_fsdp import loss_of, mesh, parts, replicas, sharded, shards
 from test_profile_command import Profiling, path, profile  # noqa: F401 - fixtures
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import gradwire
 from gradwire import Plan, Strategy, Warmup
@@ -224,6 +226,25 @@ def test_nobody_hangs_where_one_rank_raises(four: Ranks) -> None:
     said = four.run(broken, "run", (3,))
     assert said[3].startswith("ValueError")
     assert all(text.startswith("PeerError") for text in said[:3])
+
+
+def without_parts() -> str:
+    """Of one row two of four ranks keep nothing."""
+    model = nn.Sequential(nn.Linear(6, 1, bias=False))
+    fully_shard(model, mesh=mesh()["shard"])
+    try:
+        gradwire.attach(model, "auto", replicas(), timeout_seconds=60.0)
+    except (UsageError, PlanError) as error:
+        return str(error)
+    return "attached"
+
+
+def test_a_rank_that_keeps_nothing_is_told_on_all(four: Ranks) -> None:
+    began = perf_counter()
+    said = four.run(without_parts)
+    assert any("shard it over fewer ranks" in text for text in said), said
+    assert all(text != "attached" for text in said)
+    assert perf_counter() - began < 50, "nobody waited for a timeout"
 
 
 # -- what comes after ----------------------------------------------------------------------

@@ -171,13 +171,16 @@ def _plan(
         for (first, end), option in zip(grouping.ranges, grouping.chosen)
     ]
     made += [(own, of_vectors or FP32) for own in vectors]
-    made.sort(key=lambda bucket: _together(bucket[0]).ready_seconds)
     own = [
         (Bucket(tuple(r.parameter for r in ready)),
          Strategy.parse(way(text, _together(ready).is_other)))
         for ready, text in made
     ]  # fmt: skip
-    pairs = [*in_turns(own), *tables_of(profile)]
+    stages = problem.stages
+    pairs = [*own, *tables_of(profile)]
+    # As `Problem.jobs` has them: of those that are begun together groups first.
+    pairs.sort(key=lambda pair: stages.woken(stages.bucketed(pair[0]).ready_seconds))
+    pairs = in_turns(pairs)
     return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), problem.lanes)
 
 

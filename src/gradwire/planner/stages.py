@@ -86,13 +86,12 @@ class Stages:
 
     def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
         """The bucket by that strategy."""
-        return self._woken(bucket.ready_seconds, self.of(bucket, strategy), label)
+        return Job(self.woken(bucket.ready_seconds), self.of(bucket, strategy), label)
 
-    def _woken(self, ready: float, stages: tuple[Stage, ...], label: str) -> Job:
-        """Before backward ends, the lane of what is ready must be woken first."""
+    def woken(self, ready: float) -> float:
+        """When a lane begins with what is ready: before backward ends it must be woken first."""
         backward = self.profile.backward_seconds
-        wakes = min(ready + self.profile.contention.wake_seconds, max(ready, backward))
-        return Job(wakes, stages, label)
+        return min(ready + self.profile.contention.wake_seconds, max(ready, backward))
 
     def of_table(self, cost: TableCost) -> tuple[Stage, ...]:
         """What tables in one bucket do, as it was measured. Of the moves, as much as the shortest
@@ -117,7 +116,7 @@ class Stages:
         cost = next(known, None)
         if cost is None:
             return None
-        return self._woken(self.bucketed(bucket).ready_seconds, self.of_table(cost), "")
+        return Job(self.woken(self.bucketed(bucket).ready_seconds), self.of_table(cost))
 
     def executor(self, lanes: int) -> Executor:
         """The profiled job's, with so many lanes."""

@@ -15,9 +15,9 @@ from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
 from gradwire.planner.budget import solve_within
-from gradwire.planner.candidates import BF16, FP32, SOLVERS, Maker
+from gradwire.planner.candidates import BF16, FP32, SOLVERS, Maker, _plan, timeline_of
 from gradwire.planner.choose import choose, judge
-from gradwire.planner.grouping import Grouping, Problem
+from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Bucketed, Stages
 
@@ -104,6 +104,37 @@ def test_near_the_best_of_all_that_fit() -> None:
         gaps.append(seconds / best - 1)
     assert sum(gaps) / len(gaps) < 0.03, gaps
     assert max(gaps) < 0.2, gaps
+
+
+def test_a_mixture_may_fit_where_nothing_fits_alone() -> None:
+    """Each of two strategies is exact where the other one is not."""
+    own, one, other = SLOW, "int8+ef | alltoall", "topk(0.01)+ef | allgather"
+    names = [p.name for p in own.parameters if len(p.shape) > 1]
+    errors = {
+        one: {n: float(n < "w3") for n in names}, other: {n: float(n >= "w3") for n in names}
+    }  # fmt: skip
+    costs = {t: replace(own.strategies[t], error=0.0, errors=errors[t]) for t in (one, other)}
+    mixed = replace(own, strategies={**costs, FP32: own.strategies[FP32]})
+    found = choose(mixed, [one, other], lanes=[1], error_budget=0.1).best
+    assert found.error == 0.0
+    assert {str(found.plan.strategy_of(n)) for n in names} == {one, other}
+
+
+def test_any_error_may_be_asked_for() -> None:
+    most = choose(SLOW, lanes=[1], error_budget=1e200)
+    assert most.best.plan == choose(SLOW, lanes=[1]).best.plan
+
+
+@pytest.mark.parametrize("wake_seconds", [0.0, 0.004, 10.0])
+def test_a_plan_has_the_order_in_which_it_was_looked_for(wake_seconds: float) -> None:
+    own = profile(parameters=few(), bits_per_second=1e9, backward_seconds=0.01)
+    shared = replace(own.contention, wake_seconds=wake_seconds)
+    maker = Maker(replace(own, contention=shared), [1])
+    for apart in (False, True):
+        problem = maker.problem([FP32, BF16, "topk(0.01)+ef | allgather"], 1, apart)
+        grouping, seconds = solve(problem)
+        plan = _plan(maker.profile, problem, grouping, FP32 if apart else None)
+        assert timeline_of(maker.profile, plan).iteration_seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,22 @@ def test_an_error_budget_looks_at_both() -> None:
         choose(unknown, [MUON], error_budget=0.3)
 
 
+def test_what_was_measured_for_others_leads_no_plan() -> None:
+    """Whoever names no strategies gets a plan by Muon's rule, not all matrices by Adam's."""
+    known = knowing(MUON=0.3, WHOLE=4.0, ADAM=0.001, WHOLE_ADAM=0.001)
+    alone = {t: c for t, c in known.strategies.items() if "muon" in t or "adam" in t or t == FP32}
+    found = choose(replace(known, strategies=alone))
+    assert found.best.plan.main_strategy.feedback is not None
+    assert found.best.plan.main_strategy.feedback.name == "muon"
+
+
+def test_a_large_embedding_does_not_lead_the_plan() -> None:
+    parameters = [Parameter("e", (900, 900)), Parameter("w", (8, 8)), Parameter("b", (8,))]
+    plan = Plan.make(parameters, MUON, others=["e", "b"], dense=["b"])
+    assert str(plan.main_strategy) == MUON
+    assert Dynamics.of(plan.main_strategy).feedback == "muon"
+
+
 def test_it_is_kept_in_files() -> None:
     known = knowing(MUON=0.3)
     again = Profile.from_json(known.to_json())

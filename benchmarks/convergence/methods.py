@@ -181,6 +181,10 @@ MORE = (
         "dgc-gtopk", "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}) | gtopk",
         densities=PAPER, optimizer=momentum_kept,
     ),
+    *(
+        replace(GTOPK, name=f"gtopk-{n}", text=f"topk({{density}})+ef | gtopk(breadth={n})")
+        for n in (2, 4)
+    ),
     Method("ef-topk-warm", "topk({density})+ef | allgather", densities=PAPER),
     Method("ef-randk", "randk({density})+ef | allreduce", densities=PAPER),
     Method("fp16", "fp16 | allreduce"),

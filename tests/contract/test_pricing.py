@@ -103,7 +103,7 @@ def test_alone_nothing_is_sent(text: str) -> None:
 
 LARGE = [Parameter("a", (300, 400)), Parameter("b", (70_000,))]
 STREAMS = [
-    ("topk(0.01)+ef | gtopk", 0.005), ("topk(0.01, values='bf16')+ef | gtopk(breadth=3)", 0.005),
+    ("topk(0.01)+ef | gtopk", 0.005), ("topk(0.01, values='bf16')+ef | gtopk(breadth=2)", 0.005),
     ('topk(0.01)+ef | gtopk(variant="butterfly")', 0.005),
     ('topk(0.01)+ef | gtopk(variant="tree")', 0.005),
     ("topk(0.01)+ef | zen", 0.03), ('topk(0.01)+ef | zen(variant="paper")', 0.03),

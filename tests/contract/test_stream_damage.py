@@ -165,14 +165,14 @@ class Job:
 
     def check_counts(self) -> None:
         """No more entries than were sent; with gtopk, of each parameter as many as it selects, or
-        two places for each of these."""
+        three places for each of these."""
         strategy = self.contexts[0].strategy
         for results in self.results:
             nonzero = [int(x.count_nonzero()) for x in results]
             if strategy.collective.name == "gtopk":
                 ks = [strategy.compressor.k(x.numel()) for x in results]  # type: ignore[attr-defined]
                 if strategy.collective == GTopK():
-                    ks = [2 * k + len(self.contexts) for k in ks]
+                    ks = [3 * k + len(self.contexts) for k in ks]
                 assert all(found <= k for found, k in zip(nonzero, ks)), f"{nonzero} of {ks}"
             elif strategy.collective.name not in ("columns", "omnireduce", "sparcml", "dsar"):
                 sent = sum(int(x.count_nonzero()) for mine in self.given for x in mine)

@@ -1,4 +1,4 @@
-"""gtopk: few places, the same for all ranks, and all that waits there. 5k words, whatever n."""
+"""gtopk: few places, the same for all ranks, and all that waits there. 7k words, whatever n."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GTopK(Collective):
     """
 
     variant: Literal["shares", "butterfly", "tree"] = "shares"
-    breadth: float = 2.0
+    breadth: float = 3.0
     name: ClassVar[str] = "gtopk"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")

@@ -64,7 +64,6 @@ MAY_READ = {
     "compressors/_entries.py write: write_entries": ASCEND,
     "compressors/topk.py encode: write_entries": ASCEND,
     "runtime/codec.py _encode: write_entries": ASCEND,
-    "compressors/topk.py undo: undo_topk": ASCEND,
     "runtime/codec.py _undo: undo_topk": ASCEND,
     "runtime/encoder.py undoing: undo_topk": ASCEND,
     "compressors/topk.py add: add_coded": OWN,

@@ -73,7 +73,6 @@ KNOWN = {
     "runtime/device_order.py since: an event": SPANS,
     "runtime/host_copies.py down_all: a stream's end": BY_HOST,
     "runtime/encoder.py _look: largest": LOOKS,
-    "compressors/topk.py undo: undo_topk": UNDONE,
     "runtime/codec.py _undo: undo_topk": UNDONE,
     "runtime/shards.py undo: undo_topk": UNDONE,
     "runtime/stages.py _undo_from: undo_topk": UNDONE,

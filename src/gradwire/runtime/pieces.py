@@ -144,18 +144,29 @@ class _FusedPieces(Encoder):
         )
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        kernels.undo_many_topk(self.undoing(x, state, sections, info))
+
+    def undoing(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo
+    ) -> Sequence[kernels.UndoTopk]:
+        asked = list[kernels.UndoTopk]()
         if len(self._made) < len(self._wanted):
             pieces = zip(self.encoders, self._each(x), self._states_of(state), self._own(sections))
             for encoder, part, kept, section in pieces:
-                encoder.undo(part, kept, section, info)
+                asked += encoder.undoing(part, kept, section, info)
         for name in self._made:  # there was none
             state.pop(name, None)
-        self._made = []
+        self._made, self._states, self._of = [], [], {}
+        return asked
 
     def give_back(self, state: State, sections: Sections) -> None:
+        kernels.undo_many_topk(self.giving_back(state, sections))
+
+    def giving_back(self, state: State, sections: Sections) -> Sequence[kernels.UndoTopk]:
         pieces = zip(self.encoders, self._states_of(state), self._own(sections))
-        for encoder, kept, section in pieces:
-            encoder.give_back(kept, section)
+        return [
+            one for encoder, kept, section in pieces for one in encoder.giving_back(kept, section)
+        ]
 
     def release(self) -> None:
         for encoder in self.encoders:

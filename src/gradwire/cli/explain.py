@@ -60,8 +60,9 @@ def _story(plan: Plan, profile: Path | None) -> Explanation:
         return saved(plan)
     from gradwire.planner.choose import judge
     from gradwire.planner.explain import explain
+    from gradwire.planner.paths import with_named
     from gradwire.planner.profile import Profile
 
-    own = Profile.load(profile)
+    own = with_named(Profile.load(profile), map(str, plan.strategies))
     budget = saved(plan).error_budget if plan.prediction is not None else None
     return explain(judge(own, plan, error_budget=budget), own)

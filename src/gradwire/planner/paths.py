@@ -132,13 +132,45 @@ def offer(
     left, texts = compressed_by(pattern), _texts(profile, pattern)
     every = _priced(profile, [text for text in texts if usable(text)])
     known, parts = _moves_of_measured(profile, left), Parts(profile, left)
-    own = {text: parts.cost(prices) for text, prices in every.items()}
+    own = {text: _with_errors(profile, text, parts.cost(prices)) for text, prices in every.items()}
     kept = undominated(own, sizes_of(profile))
     best = [
         text for text in _worth_a_look(own, kept, sizes_of(profile)[-_LARGE:])
         if every[text][-1].moves not in known
     ]  # fmt: skip
     return Offer(pattern, {text: own[text] for text in best[:most]}, len(every), len(kept))
+
+
+def with_named(profile: Profile, texts: Iterable[str]) -> Profile:
+    """The profile with paths that are named, priced as those of a pattern are, where they were not
+    measured and their parts were."""
+    made = dict[str, StrategyCost]()
+    for text in dict.fromkeys(texts):
+        if Strategy.parse(text).collective.tasks is None or profile.measured(text) is not None:
+            continue
+        try:
+            parts = Parts(profile, _left(text))
+            own = parts.cost(_priced(profile, [text])[text])
+        except PlanError:  # whoever needs it says that it was not measured
+            continue
+        made[text] = _with_errors(profile, text, own)
+    return replace(profile, strategies={**profile.strategies, **made})
+
+
+def _with_errors(profile: Profile, text: str, cost: StrategyCost) -> StrategyCost:
+    """A path that compresses once, a rank's own gradient, loses what the compressor does by a
+    strategy that was measured and carries it as it is."""
+    path = Strategy.parse(text).collective.tasks
+    if path is None or path.compressions != 1 or path.tasks[0].name != "compress":
+        return cost
+    for known, own in profile.strategies.items():
+        way = Strategy.parse(known).collective
+        changes = (
+            way.compresses_again or way.selects or way.own_feedback or way.per_node is not None
+        )
+        if _left(str(Strategy.parse(known))) == _left(text) and way.tasks is None and not changes:
+            return replace(cost, error=own.error, errors=own.errors)
+    return cost
 
 
 def _left(text: str) -> str:
@@ -320,5 +352,6 @@ def _worth_a_look(
         for price in _PRICES:
             bill = {text: price * _local(costs[text], n) + costs[text].wire(n) for text in texts}
             least = min(bill.values(), default=0.0)
-            near = {text: min(near[text], own / least) for text, own in bill.items() if least}
+            for text, own in bill.items() if least else ():
+                near[text] = min(near[text], own / least)
     return sorted((text for text in near if near[text] <= NEAR), key=near.__getitem__)

@@ -31,6 +31,7 @@ from gradwire.planner.paths import (
     offer,
     undominated,
     whole,
+    with_named,
     with_paths,
 )
 from gradwire.planner.pricing import price
@@ -330,3 +331,35 @@ def test_the_command_offers_and_tells(capsys: pytest.CaptureFixture[str], tmp_pa
     assert main(["plan", "--profile", str(kept), "--allow", PATTERN]) == 2, (
         "none is sound with all"
     )
+
+
+def test_a_path_that_compresses_once_loses_what_its_compressor_does() -> None:
+    """So that an error budget and a pattern go together."""
+    gathered = f"{LEFT} | allgather"
+    cost = profile(strategies=[gathered]).strategies[gathered]
+    known = {**FLAT.strategies, gathered: replace(cost, error=0.4, errors={"w0": 0.3})}
+    own = replace(FLAT, strategies=known)
+    once, twice = (
+        f'{LEFT} | steps("{path}")' for path in (
+            "compress@gpu, all_gather, decompress@gpu",
+            "compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu",
+        )
+    )  # fmt: skip
+    found = with_named(own, [once, twice, FP32]).strategies
+    assert (found[once].error, dict(found[once].errors)) == (0.4, {"w0": 0.3})
+    assert found[twice].error is None
+    assert found.keys() == {*known, once, twice}
+    assert with_named(replace(own, moves={}), [once]).strategies == known, "nothing to price by"
+
+
+def test_a_plan_with_priced_paths_is_explained_by_its_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f'{LEFT} | steps("compress@gpu, all_gather, decompress@gpu")'
+    plan = choose(with_named(LEVELS, [text]), [FP32, text]).best.plan
+    assert text in map(str, plan.strategies)
+    plan.save(tmp_path / "plan.json")
+    LEVELS.save(tmp_path / "profile.json")
+    assert main(["explain", str(tmp_path / "plan.json"), "--profile",
+                 str(tmp_path / "profile.json")]) == 0  # fmt: skip
+    assert text in capsys.readouterr().out

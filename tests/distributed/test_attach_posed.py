@@ -74,6 +74,7 @@ KNOWN = {
     "runtime/host_copies.py down_all: a stream's end": BY_HOST,
     "runtime/encoder.py _look: largest": LOOKS,
     "runtime/codec.py _undo: undo_topk": UNDONE,
+    "runtime/encoder.py undoing: undo_topk": UNDONE,
     "runtime/shards.py undo: undo_topk": UNDONE,
     "runtime/stages.py _undo_from: undo_topk": UNDONE,
     "compressors/topk.py add: add_coded": OWN,
@@ -108,7 +109,8 @@ SHOWN_BY = (
     "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
     "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
     "int8+ef | hierarchical(per_node=2)", "nonzero | sparse_auto(every=1)",
-    "threshold(0.01)+ef | zen", "none | columns", TEXTS[-2], TEXTS[-1],
+    "threshold(0.01)+ef | zen", "none | columns", "topk(0.1)+ef21 | sparcml_split", TEXTS[-2],
+    TEXTS[-1],
 )  # fmt: skip
 """Strategies that need all of these."""
 

@@ -28,6 +28,9 @@ from gradwire.kernels.tensors import (
 from gradwire.kernels.values import AdamStep, Moments
 
 
+_LEAST_EPS = torch.finfo(torch.float32).tiny
+
+
 def adam(
     g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep, status: torch.Tensor
 ) -> None:
@@ -84,7 +87,9 @@ def _check_kept(g: torch.Tensor, moments: Moments, v: torch.Tensor) -> None:
 
 
 def _numbers(how: AdamStep) -> AdamStep:
-    """As fp64: a whole one may be larger than a torch scalar."""
+    """As fp64: a whole one may be larger than a torch scalar. An eps that fp32 cannot tell from 0
+    is the least that it can: without moments 0 would be divided by it."""
     for name, number in zip(AdamStep._fields, how):
         finite_number(name, number)
-    return AdamStep._make(map(float, how))
+    made = AdamStep._make(map(float, how))
+    return made if abs(made.eps) >= _LEAST_EPS else made._replace(eps=_LEAST_EPS)

@@ -104,6 +104,12 @@ def _check(one: UndoTopk) -> None:
 
 
 def _rounded(one: UndoTopk) -> UndoTopk:
-    """With numbers as fp32."""
+    """With numbers as fp32, and without what is not looked at."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    return UndoTopk(*one[:6], m, one.nesterov, one.mask, s, d, one.journal)
+    masked = one.mask and one.velocity is not None
+    velocity = one.velocity if masked or one.gradient is not None else None
+    velocities = one.velocities if masked else None
+    return UndoTopk(
+        one.gradient, velocity, one.residual, one.indices, one.values, velocities, m,
+        one.nesterov, one.mask, s, d, one.journal,
+    )  # fmt: skip

@@ -27,7 +27,6 @@ from gradwire.kernels.tensors import (
 )
 from gradwire.kernels.values import AdamStep, Moments
 
-
 _LEAST_EPS = torch.finfo(torch.float32).tiny
 
 

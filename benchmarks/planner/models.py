@@ -1,26 +1,44 @@
-"""What is trained: four models for CPUs, each of which wants another plan.
+"""What is trained: four models for CPUs, each of which wants another plan, by plain SGD; and
+three jobs whose gradients are remembered otherwise, or are rows.
 
 few_large    6 × Linear(1024), 25 MB          few gradients, all of which are worth compressing
 many_small   60 × Linear(160) with bias, 6 MB  120 gradients: what is paid per message rules
 transformer  4 blocks of width 128, 4 MB       a real mixture, vectors among matrices
 embedding    80 % of 13 MB in one table        one gradient, the last to come, rules
+
+transformer_dgc    SGD with momentum, which the plan keeps
+transformer_adam   AdamW, whose moments the plan keeps
+embedding_rows     the table's gradient is the rows that a batch has looked up
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradwire.optim import SGD, AdamW
+
+MakeOptimizer = Callable[..., Optimizer]
+"""(parameters) -> what steps with the averages."""
+
+
+_PLAIN = partial(torch.optim.SGD, lr=1e-4)
 
 
 @dataclass
 class Training:
-    """A model, and what gives the loss of one step."""
+    """A model, and what gives the loss of one step. strategies: that are planned with, unless
+    others are asked for; none: those that fit the optimizer."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
+    make_optimizer: MakeOptimizer = _PLAIN
+    strategies: tuple[str, ...] = ()
 
 
 def few_large() -> Training:
@@ -47,13 +65,31 @@ def transformer() -> Training:
     return Training(model, loss)
 
 
-def embedding() -> Training:
-    """Four fifths of the elements in one table, whose gradient is dense and comes last."""
-    table = nn.Embedding(20_000, 128)
+def transformer_dgc() -> Training:
+    """The same by momentum SGD, which leaves its momentum to the plan."""
+    return replace(
+        transformer(), make_optimizer=partial(SGD, lr=1e-4, momentum=0.9),
+        strategies=("none | allreduce", "bf16 | allreduce", "dgc(0.01) | allgather"),
+    )  # fmt: skip
+
+
+def transformer_adam() -> Training:
+    """The same by AdamW, which leaves its moments to the plan."""
+    return replace(transformer(), make_optimizer=partial(AdamW, lr=1e-5))
+
+
+def embedding(rows: bool = False) -> Training:
+    """Four fifths of the elements in one table, whose gradient comes last; dense, or its rows."""
+    table = nn.Embedding(20_000, 128, sparse=rows)
     layers = [nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 192), nn.Tanh(), nn.Linear(192, 64)]
     model = nn.Sequential(table, nn.Flatten(), *layers)
     words = torch.randint(20_000, (64, 8))
     return Training(model, lambda: model(words).square().mean())
+
+
+def embedding_rows() -> Training:
+    """As `embedding`, whose table's gradient is 512 rows of 20,000."""
+    return embedding(rows=True)
 
 
 def _regression(model: nn.Sequential, x: Tensor) -> Training:
@@ -100,4 +136,7 @@ class Transformer(nn.Module):
 
 MODELS: dict[str, Callable[[], Training]] = {
     make.__name__: make for make in (few_large, many_small, transformer, embedding)
+}
+REMEMBERED: dict[str, Callable[[], Training]] = {
+    make.__name__: make for make in (transformer_dgc, transformer_adam, embedding_rows)
 }

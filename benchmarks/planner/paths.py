@@ -26,11 +26,12 @@ import torch
 import torch.distributed as dist
 from models import MODELS
 from predicted import differ, rounds_of, tuned
+from published import TOPK, plans_of
 from turns import measure, seconds_of
 
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
-from gradwire.planner.candidates import BF16, FP32, timeline_of
+from gradwire.planner.candidates import FP32, timeline_of
 from gradwire.planner.choose import choose
 from gradwire.planner.links import sizes_of
 from gradwire.planner.paths import Offer, offer
@@ -40,7 +41,7 @@ from gradwire.soundness import sound
 from gradwire.tuning import auto
 from gradwire.tuning.paths import with_measured_paths
 
-PATTERN, TOPK = "topk(0.01)+ef | paths", "topk(0.01)+ef | allgather"
+PATTERN = "topk(0.01)+ef | paths"
 LEVELS = "topk(0.01)+ef | hierarchical"
 WHOLE = (TOPK, "int8+ef | alltoall")
 
@@ -103,16 +104,9 @@ def contestants(profile: Profile, every: Profile) -> Iterator[tuple[str, Plan]]:
     if all_paths:
         yield "paths", choose(every, [*all_paths, FP32]).best.plan
     compressed = [text for text in all_paths if text.startswith("topk")]
-    options = [TOPK, *compressed]
-    yield "ByteComp, Algorithm 1", choose(every, options, algorithm="bytecomp").best.plan
-    yield "MergeComp", choose(profile, [TOPK], algorithm="mergecomp").best.plan
-    yield "MergeComp, 3 groups", choose(profile, [TOPK], algorithm="mergecomp", groups=3).best.plan
-    yield "HiPress", choose(profile, [TOPK], algorithm="hipress").best.plan
-    yield "BytePS, 64 KiB", choose(profile, [TOPK], algorithm="byteps").best.plan
+    yield from plans_of(every, TOPK, compressed).items()
     if LEVELS in whole:
         yield "HiTopKComm", choose(profile, [LEVELS, FP32]).best.plan
-    for name, text in (("fp32", FP32), ("bf16", BF16)):
-        yield f"tuned {name}", choose(profile, [text]).best.plan
 
 
 def named(plans: Sequence[tuple[str, Plan]]) -> dict[str, Plan]:

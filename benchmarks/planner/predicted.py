@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
@@ -23,7 +23,7 @@ from typing import Any
 import mergecomp
 import torch
 import torch.distributed as dist
-from models import MODELS, Training
+from models import MODELS, REMEMBERED, Training
 from replay import REPLAYS
 from turns import (
     COUNTED,
@@ -40,6 +40,7 @@ from turns import (
 )
 
 import gradwire
+from gradwire.dynamics import PLAIN, Dynamics, has_vectors_apart
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
 from gradwire.planner.candidates import FP32, timeline_of
@@ -57,12 +58,13 @@ STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
     "sign(scaled=True)+ef | alltoall",
 )  # fmt: skip
+JOBS = {**MODELS, **REMEMBERED, **REPLAYS}
 _NEAR = 1.25  # times the best of a few turns
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", choices=[*MODELS, *REPLAYS])
+    parser.add_argument("model", choices=[*JOBS])
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--procs-per-host", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="or loopback")
@@ -100,12 +102,12 @@ def work(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    training = {**MODELS, **REPLAYS}[arguments.model]()
+    training = JOBS[arguments.model]()
     wait_for_quiet(arguments.patience)
     began, others = perf_counter(), niced_seconds()
     levels = OF_MACHINES if arguments.hosts > 1 and arguments.procs_per_host > 1 else ()
-    strategies = tuple(arguments.strategies or (*STRATEGIES, *levels))
-    trainer, tuner = tuned(training, strategies)
+    usual = () if arguments.model in REMEMBERED else (*STRATEGIES, *levels)
+    trainer, tuner = tuned(training, arguments.strategies or training.strategies or usual)
     took = perf_counter() - began
     others = (niced_seconds() - others) / took
     profile = tuner.profile
@@ -117,8 +119,8 @@ def work(arguments: argparse.Namespace) -> None:
         settle(trainer, tuner)
         plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
     tuner.close()
-    plans |= contestants(profile, strategies)
-    for text in strategies:
+    plans |= contestants(profile, plans["adopted"])
+    for text in usual:
         if "+ef" in text:
             plans[f"{short_name(text)}, mergecomp, 1"] = mergecomp.measured(trainer, profile, text)
     plans = only_once(plans)
@@ -142,11 +144,14 @@ def work(arguments: argparse.Namespace) -> None:
     os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
 
 
-def tuned(training: Training, strategies: tuple[str, ...]) -> tuple[Trainer, Tuner]:
+def tuned(training: Training, strategies: Sequence[str] = ()) -> tuple[Trainer, Tuner]:
     """A trainer whose model was watched, measured and planned for. Collective."""
-    handle = gradwire.attach(training.model, "auto", strategies=strategies)
+    optimizer = training.make_optimizer(training.model.parameters())
+    handle = gradwire.attach(
+        training.model, "auto", strategies=strategies or None, optimizer=optimizer
+    )
     assert isinstance(handle, TunedHandle)
-    trainer = Trainer(training, handle)
+    trainer = Trainer(training, handle, optimizer)
     settle(trainer, handle.tuner)
     return trainer, handle.tuner
 
@@ -184,37 +189,44 @@ def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
     return found
 
 
-def contestants(profile: Profile, strategies: Sequence[str]) -> dict[str, Plan]:
-    """A dozen plans or more."""
-    return dict(_every(profile, strategies))
+def contestants(profile: Profile, adopted: Plan) -> dict[str, Plan]:
+    """A dozen plans or more, of which each may follow any other."""
+    return dict(_every(profile, Dynamics.of(adopted.main_strategy)))
 
 
-def _every(profile: Profile, strategies: Sequence[str]) -> Iterator[tuple[str, Plan]]:
-    yield "chosen", choose(profile).best.plan
+def _every(profile: Profile, dynamics: Dynamics) -> Iterator[tuple[str, Plan]]:
+    yield "chosen", choose(profile, dynamics=dynamics).best.plan
     largest = sum(p.bytes for p in profile.parameters)
     ordered = list(reversed(profile.parameters))  # as registered: last is ready first
     caps = {"25 MB": 25 << 20, "one": largest, "four": -(-largest // 4), "layer-wise": 1}
-    for text in strategies:
-        short = short_name(text)
-        own = sorted({text, FP32}) if "+ef" in text else [text]
+    whole = dynamics.take(FP32)
+    taken = (dynamics.take(text) for text in profile.strategies)
+    for text in dict.fromkeys(text for text in taken if text and profile.measured(text)):
+        short, strategy = short_name(text), Strategy.parse(text)
+        own = list(dict.fromkeys((text, whole or text)))
         for lanes in (1, 2):
-            yield f"{short}, planned, {lanes}", planned(profile, own, lanes)
+            yield f"{short}, planned, {lanes}", planned(profile, own, lanes, dynamics)
+        apart = [p.name for p in ordered if len(p.shape) <= 1] * has_vectors_apart(strategy)
         for caption, cap in caps.items():
             for lanes in (1, 2) if caption == "four" else (2,):
-                made = Plan.make(ordered, Strategy.parse(text), bucket_bytes=cap, lanes=lanes)
+                made = Plan.make(ordered, strategy, bucket_bytes=cap, lanes=lanes, dense=apart)
                 yield f"{short}, {caption}, {lanes}", made
 
 
 def short_name(strategy: str) -> str:
     """Of a strategy, its compressor; "levels " before it if it sums inside machines first."""
-    compressor = strategy.split("(", maxsplit=1)[0].split(" ", maxsplit=1)[0]
-    return f"levels {compressor}" if "hierarchical" in strategy else compressor
+    parsed = Strategy.parse(strategy)
+    compressor = str(parsed.compressor)
+    if parsed.collective.per_node is not None:
+        return f"levels {compressor}"
+    return f"{compressor}, {parsed.collective}" if compressor.startswith("lloyd") else compressor
 
 
-def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
+def planned(
+    profile: Profile, strategies: Sequence[str], lanes: int, dynamics: Dynamics = PLAIN
+) -> Plan:
     """The planner's own groups for these strategies."""
-    only = {text: profile.strategies[text] for text in strategies}
-    return choose(replace(profile, strategies=only), lanes=[lanes]).best.plan
+    return choose(profile, strategies, lanes=[lanes], dynamics=dynamics).best.plan
 
 
 @dataclass

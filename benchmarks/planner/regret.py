@@ -2,6 +2,8 @@
 
     python benchmarks/planner/regret.py --folder out                     # all cells, hours
     python benchmarks/planner/regret.py --folder out many_small --rates 1gbit --layouts 2x1
+    python benchmarks/planner/regret.py --folder out transformer_dgc transformer_adam \
+        embedding_rows --rates 1gbit 200mbit --layouts 2x1 4x1
     python benchmarks/planner/regret.py --folder out --only-tables
 
 Every cell is one job of predicted.py, whose result is kept in the folder; cells that are there
@@ -19,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from models import MODELS
+from models import MODELS, REMEMBERED
 from predicted import short_name
 from turns import against
 
@@ -31,7 +33,7 @@ LAYOUTS = ("2x1", "4x1", "2x2")  # hosts × ranks of each
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="*", choices=[[], *MODELS])
+    parser.add_argument("models", nargs="*", choices=[[], *MODELS, *REMEMBERED])
     parser.add_argument("--rates", nargs="*", default=RATES)
     parser.add_argument("--layouts", nargs="*", default=LAYOUTS)
     parser.add_argument("--wrong", nargs="*", default=("0.5", "2"))

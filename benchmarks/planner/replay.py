@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from models import Training
-from shapes import Weight, bert_base, gpt2_small, lstm, resnet, vgg16
+from shapes import Weight, bert_base, gpt2_small, lstm, resnet, ugatit, vgg16
 from torch import Tensor, nn
 
 SCALE = 16
@@ -131,6 +131,7 @@ NETWORKS = {
     "vgg16": Network(vgg16, 0.0853, "32 images"),
     "bert_base": Network(bert_base, 0.066, "1024 words"),
     "gpt2_small": Network(gpt2_small, 0.211, "80 words"),
+    "ugatit": Network(ugatit, 0.434, "2 images"),
     "lstm": Network(lstm, 0.0715, "80 words"),
 }
 

@@ -3,7 +3,10 @@
     python benchmarks/planner/scaling.py bert_base vgg16 --rates 200mbit 1gbit
 
 The step that computes alone, over the step that synchronizes as well: 1 is perfect. Every job
-trains one replayed network (replay.py); its plans take turns on real steps.
+trains one replayed network (replay.py); its plans take turns on real steps: what attach(model,
+"auto") adopts, how DDP and layer-wise compressors group, and what published planners make of the
+same profile (published.py). bound: what a step without any exchange takes, over the planner's
+lower bound of a step that has one.
 """
 
 from __future__ import annotations
@@ -19,19 +22,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from predicted import settle, tuned
+from predicted import STRATEGIES, settle, tuned
+from published import PUBLISHED, plans_of
 from replay import REPLAYS, SCALE
-from turns import Trainer, measure, seconds_of, wait_for_quiet
+from turns import Trainer, against, measure, parts, seconds_of, wait_for_quiet
 
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
+from gradwire.planner.choose import judge
 from gradwire.report.table import Table
 from gradwire.strategy import Strategy
 
-STRATEGIES = (
-    "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
-    "sign(scaled=True)+ef | alltoall",
-)  # fmt: skip
 ROWS = {  # how DDP and layer-wise compressors group
     "fp32, 25 MB": ("none | allreduce", 25 << 20),
     "bf16, 25 MB": ("bf16 | allreduce", 25 << 20),
@@ -52,15 +53,16 @@ def main() -> int:
     if "RANK" in os.environ:
         work(arguments)
         return 0
-    cells = [
-        cell(model, rate, arguments)
-        for model in arguments.models or REPLAYS
-        for rate in arguments.rates
-    ]
-    names = ("model", "network", *ROWS, "auto", "which is")
+    cells = list[dict[str, Any]]()
+    for model in arguments.models or REPLAYS:
+        for rate in arguments.rates:
+            cells.append(cell(model, rate, arguments))
+            if arguments.json:
+                arguments.json.write_text(json.dumps(cells, indent=1) + "\n")
+    names = ("model", "network", *ROWS, "auto", "bound", "which is")
     print(Table(names, [row(found) for found in cells]).as_markdown())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(cells, indent=1) + "\n")
+    names = ("model", "network", "auto, ms", *PUBLISHED, "the best of them / auto")
+    print(Table(names, [beside(found) for found in cells]).as_markdown())
     return 0
 
 
@@ -82,7 +84,20 @@ def cell(model: str, rate: str, arguments: argparse.Namespace) -> dict[str, Any]
 def row(found: dict[str, Any]) -> tuple[str, ...]:
     alone = found["alone"]
     factors = (f"{alone / median(found['seconds'][name]):.2f}" for name in (*ROWS, "auto"))
-    return found["model"], found["rate"], *factors, found["auto"]
+    bound = f"{found['bound']:.2f}"
+    return found["model"], found["rate"], *factors, bound, found["auto"]
+
+
+def beside(found: dict[str, Any]) -> tuple[str, ...]:
+    """Published planners' steps over that of what auto adopted."""
+    own = found["seconds"]["auto"]
+    theirs = {name: found["seconds"][name] for name in PUBLISHED}
+    ratio, low, high = against(own, list(theirs.values()))
+    return (
+        found["model"], found["rate"], f"{1e3 * median(own):.1f}",
+        *(f"{median(seconds) / median(own):.2f}" for seconds in theirs.values()),
+        f"{1 / ratio:.2f} ({1 / high:.2f} to {1 / low:.2f})",
+    )  # fmt: skip
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -102,12 +117,20 @@ def work(arguments: argparse.Namespace) -> None:
         name: Plan.make(ordered, Strategy.parse(text), bucket_bytes=cap // SCALE or 1, lanes=2)
         for name, (text, cap) in ROWS.items()
     }
-    plans["auto"] = adopted
-    steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
-    seconds = dict(zip(plans, seconds_of(steps)))
+    plans |= plans_of(tuner.profile) | {"auto": adopted}
+    digests = {plan.digest(): plan for plan in plans.values()}  # who agree share their turns
+    steps = measure(trainer, list(digests.values()), arguments.rounds, arguments.patience)
+    measured = dict(zip(digests, seconds_of(steps)))
+    seconds = {name: measured[plan.digest()] for name, plan in plans.items()}
     if dist.get_rank() == 0:
-        auto = f"{adopted.main_strategy}, {len(adopted.buckets)} buckets"
-        document = {"alone": median(single), "seconds": seconds, "auto": auto}
+        judged = judge(tuner.profile, adopted)
+        without = judged.best.seconds - judged.best.timeline.exposed_seconds
+        document = {
+            "alone": median(single), "seconds": seconds, "predicted": judged.best.seconds,
+            "bound": without / judged.lower_bound,
+            "auto": f"{adopted.main_strategy}, {len(adopted.buckets)} buckets",
+            "parts": parts(steps[list(digests).index(adopted.digest())]),
+        }  # fmt: skip
         Path(arguments.out).write_text(json.dumps(document))
     dist.barrier()
     sys.stdout.flush()

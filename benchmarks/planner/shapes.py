@@ -106,3 +106,60 @@ def lstm() -> Iterator[Weight]:
             yield Weight(f"{layer}.{kind}.weight", (6000, 1500), 6000 * 1500)
             yield Weight(f"{layer}.{kind}.bias", (6000,))
     yield Weight("scores.bias", (33_278,), 33_278 * 1500)
+
+
+def ugatit() -> Iterator[Weight]:
+    """Kim et al. 2020, images of 256², the full form: two generators, of which one layer each has
+    268 M weights, and four discriminators, as one step of training them all."""
+    for name in ("to b", "to a"):
+        yield from _generator(name)
+    for name in ("a", "b"):
+        yield from _discriminator(f"{name}, whole", 7)
+        yield from _discriminator(f"{name}, parts", 5)
+
+
+def _generator(name: str) -> Iterator[Weight]:
+    wide = 256
+    yield _window(f"{name}.in", 3, 64, 7, 256)
+    yield _window(f"{name}.down1", 64, 128, 3, 128)
+    yield _window(f"{name}.down2", 128, wide, 3, 64)
+    for number in range(8):  # four before what attends, four after, each of two windows
+        if number == 4:
+            yield from _attention(name, wide, 64)
+            for layer, given in (("style1", wide * 64**2), ("style2", wide)):
+                yield Weight(f"{name}.{layer}", (wide, given), wide * given)
+            yield Weight(f"{name}.gamma", (wide, wide), wide**2)
+            yield Weight(f"{name}.beta", (wide, wide), wide**2)
+        for part in (1, 2):
+            yield _window(f"{name}.block{number}.{part}", wide, wide, 3, 64)
+            if number >= 4:
+                yield Weight(f"{name}.block{number}.{part}.rho", (wide,))
+    for number, given in enumerate((wide, wide // 2)):
+        yield _window(f"{name}.up{number}", given, given // 2, 3, 128 << number)
+        for part in ("rho", "gamma", "beta"):
+            yield Weight(f"{name}.up{number}.{part}", (given // 2,))
+    yield _window(f"{name}.out", 64, 3, 7, 256)
+
+
+def _discriminator(name: str, layers: int) -> Iterator[Weight]:
+    given, made = 3, 64
+    for number in range(layers - 1):
+        side = 128 >> min(number, layers - 3)
+        yield _window(f"{name}.{number}", given, made, 4, side)
+        yield Weight(f"{name}.{number}.bias", (made,))
+        given, made = made, 2 * made
+    yield from _attention(name, given, side)
+    yield _window(f"{name}.out", given, 1, 4, side)
+
+
+def _attention(name: str, wide: int, side: int) -> Iterator[Weight]:
+    """Which channels matter, by their means and their largest."""
+    for kind in ("mean", "most"):
+        yield Weight(f"{name}.{kind}", (1, wide), wide)
+    yield _window(f"{name}.join", 2 * wide, wide, 1, side)
+    yield Weight(f"{name}.join.bias", (wide,))
+
+
+def _window(name: str, given: int, made: int, window: int, side: int) -> Weight:
+    shape = (made, given, window, window)
+    return Weight(name, shape, prod(shape) * side**2)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from models import Training
+from torch.optim import Optimizer
 
 from gradwire.plan import Plan
 from gradwire.training.attach import Handle
@@ -38,11 +39,13 @@ class Step(NamedTuple):
 
 
 class Trainer:
-    """Trains, and clocks its steps."""
+    """Trains, and clocks its steps. optimizer: by default the training's own."""
 
-    def __init__(self, training: Training, handle: Handle | None = None) -> None:
+    def __init__(
+        self, training: Training, handle: Handle | None = None, optimizer: Optimizer | None = None
+    ) -> None:
         self.training, self.handle = training, handle
-        self.optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-4)
+        self.optimizer = optimizer or training.make_optimizer(training.model.parameters())
 
     def step(self) -> Step:
         """One step."""

@@ -41,9 +41,9 @@ class Exchange:
             parameters, method.strategy(density, settings), others=others(model)
         )
         self._warmup = method.warmup(settings, steps)
-        local = method.clips == "local"
-        self._norm = None if local else settings.clip
-        self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)
+        norm = {method.clips: settings.clip}
+        self._norm = norm.get("average")
+        self._clip = LocalClip.of(norm.get("local"), overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
         follows = method.follows_rate and (settings.optimizer == "sgd" or method.keeps_moments)
         self.rates = Rates() if follows else None

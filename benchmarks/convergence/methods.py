@@ -93,7 +93,7 @@ class Method:
         densities: of the warm-up, or texts, before the run's own; none: there is no warm-up.
         warm_up: the first one in so many steps, if not the task's.
         whole: the model as one tensor, so that selection is over all of it.
-        clips: "average" after the exchange, "local" each worker's own before it.
+        clips: "average" after the exchange, "local" each worker's own before it, "nothing".
         follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
         optimizer: of the averages.
         workers: what performs the exchange; a negative control has its own, and a rival.
@@ -106,7 +106,7 @@ class Method:
     densities: tuple[float | str, ...] = ()
     warm_up: int | None = None
     whole: bool = False
-    clips: Literal["average", "local"] = "local"
+    clips: Literal["average", "local", "nothing"] = "local"
     follows_rate: bool = True
     optimizer: MakeOptimizer = momentum_on_average
     workers: Callable[..., Any] = Workers
@@ -172,6 +172,9 @@ _REST = ', rest="{} | alltoall"'
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, MERGED)),
+    # What each of DGC's parts is worth: `ef-topk-warm` has all but the correction.
+    replace(DGC, name="dgc-nowarm", densities=()),
+    replace(DGC, name="dgc-noclip", clips="nothing"),
     Method(
         "dgc-nomask",
         "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}, mask=False) | allgather",

@@ -9,6 +9,7 @@ TASKS: dict[str, Task] = {
     for task in (
         digits.FAST,
         glyphs.TASK,
+        glyphs.CONVOLUTIONS,
         language.FAST,
         language.TASK,
         vit.TASK,

@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=30.0, help="seconds, for calm turns")
     parser.add_argument("--out", default="", help="of one rank")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--profiles", default="", help="a folder, for a closer look")
     arguments = parser.parse_args()
     if "RANK" in os.environ:
         work(arguments)
@@ -72,6 +73,7 @@ def cell(model: str, rate: str, arguments: argparse.Namespace) -> dict[str, Any]
         command = [
             sys.executable, __file__, model, "--out", file.name,
             "--rounds", str(arguments.rounds), "--patience", str(arguments.patience),
+            *(["--profiles", str(arguments.profiles), "--rates", rate] * bool(arguments.profiles)),
         ]  # fmt: skip
         with Cluster(arguments.hosts, rate) as cluster:
             code = cluster.run(command)
@@ -124,14 +126,16 @@ def work(arguments: argparse.Namespace) -> None:
     seconds = {name: measured[plan.digest()] for name, plan in plans.items()}
     if dist.get_rank() == 0:
         judged = judge(tuner.profile, adopted)
-        without = judged.best.seconds - judged.best.timeline.exposed_seconds
         document = {
             "alone": median(single), "seconds": seconds, "predicted": judged.best.seconds,
-            "bound": without / judged.lower_bound,
+            "bound": median(single) / judged.lower_bound,
             "auto": f"{adopted.main_strategy}, {len(adopted.buckets)} buckets",
             "parts": parts(steps[list(digests).index(adopted.digest())]),
         }  # fmt: skip
         Path(arguments.out).write_text(json.dumps(document))
+        if arguments.profiles:
+            name = f"{arguments.models[0]}-{arguments.rates[0]}.json"
+            tuner.profile.save(Path(arguments.profiles) / name)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down

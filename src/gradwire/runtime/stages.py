@@ -81,13 +81,13 @@ class BucketStages(Walk):
 
     def _finish(self) -> None:
         word = self._codec.verdict.word
-        numbers = [x.to(self._device) for x in self._numbers]
-        for x in numbers:
+        pairs = zip(self._codec.means, self._numbers)
+        apart = [(mean, x.to(self._device)) for mean, x in pairs if mean is not x]
+        for _, x in apart:
             kernels.flag_non_finite(x, word)
         # Results may lie where gradients do, which undoing reads.
-        for mean, x in zip(self._codec.means, numbers):
-            if mean is not x:
-                kernels.copy_unless(word, x, mean)
+        for mean, x in apart:
+            kernels.copy_unless(word, x, mean)
         self._codec.leave(word)
 
     def undo(self) -> None:
@@ -201,12 +201,12 @@ class BucketStages(Walk):
 
     @property
     def _undoes_by_means(self) -> bool:
-        """Whether averages lie where the gradients do that undoing reads: a sum may leave the
-        range of its dtype, which is seen when it is there."""
+        """Whether averages of float16 lie where the gradients do that undoing reads: they may
+        leave its range, which is seen when they are there."""
         codec = self._codec
         pairs = zip(codec.means, codec.gradients)
         return codec.strategy.feedback is not None and any(
-            mean.data_ptr() == x.data_ptr() for mean, x in pairs
+            mean.dtype == torch.float16 and mean.data_ptr() == x.data_ptr() for mean, x in pairs
         )
 
     def _sums(self, number: int, region: Region, like: Sequence[Tensor]) -> Tensors:

@@ -65,9 +65,10 @@ def _parts(
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             progress(f"compressing with '{left}'")
-            compressors[name] = measure_local(text, session.device, largest)
+            compressors[name] = measure_local(text, session.device, largest, session.circle)
         name = f"{in_pieces(left)} @ {session.device.type}"
         if name not in compressors and left != "none":
-            world = session.world
-            compressors[name] = measure_local(text, session.device, largest, world)
+            compressors[name] = measure_local(
+                text, session.device, largest, session.circle, session.world
+            )
     return replace(profile, moves=moves, compressors=compressors)

@@ -112,7 +112,7 @@ def _with_parts(profile: Profile, session: Session, say: Callable[[str], None]) 
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             say(f"compressing with '{left}'")
-            compressors[name] = measure_local(text, session.device, largest)
+            compressors[name] = measure_local(text, session.device, largest, session.circle)
     return replace(profile, moves=moves, compressors=compressors)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -131,33 +131,51 @@ def _at_once(
     return partial(performer.perform, move, "the probe")
 
 
-def measure_local(strategy: str, device: torch.device, largest: int, pieces: int = 1) -> LocalCost:
-    """Seconds against elements of one parameter, of the strategy's compressor and feedback.
+def measure_local(
+    strategy: str, device: torch.device, largest: int, ranks: Performer, pieces: int = 1
+) -> LocalCost:
+    """Seconds on the slowest rank against elements of one parameter, of the strategy's compressor
+    and feedback: a move after them waits for that one.
 
-    pieces: that are compressed by themselves, as for so many owners.
-
-    Not collective, though ranks that share processors should measure at the same time.
+    Collective: all ranks begin together, as ranks that share processors and memory do in a step,
+    on gradients that were just written. pieces: that are compressed by themselves, as for so many
+    owners. ranks: who measure, all with the same `largest`.
     """
     parsed = Strategy.parse(strategy)
     encodes, decodes, adds = [], [], []
+
+    def seconds(work: Callable[[], object], before: Callable[[], object]) -> list[float]:
+        timed = _timed(_together(ranks, work, before), device)
+        return sorted(of_ranks(ranks, timed).amax(0).tolist())
+
     for n in _up_to(largest, ELEMENTS):
         dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
-        x, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
-        compressor = parsed.compressor
+        given, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
+        x, compressor = torch.empty_like(given), parsed.compressor
         if pieces > 1:
             compressor = PieceByPiece(compressor, Pieces.of("probe", n, pieces).bounds)
         layout = Layout.of([compressor.claims(n)])
         message = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
         (sections,) = layout.views(message)
         encode = _encoding(compressor, parsed.feedback, x, state, sections)
-        encodes.append((n, sorted(_timed([encode] * _RUNS, device))))
+        write = partial(x.copy_, given)
+        encodes.append((n, seconds(encode, write)))
         one, many = (
-            sorted(_timed([_adding(compressor, [sections] * count, x)] * _RUNS, device))
-            for count in (1, _MANY)
+            seconds(_adding(compressor, [sections] * count, x), write) for count in (1, _MANY)
         )
         decodes.append((n, one))
         adds.append((n, [max(b - a, _LEAST) / (_MANY - 1) for a, b in zip(one, many)]))
     return LocalCost(fit(encodes), fit(decodes), fit(adds))
+
+
+def _together(
+    ranks: Performer, work: Callable[[], object], before: Callable[[], object]
+) -> Iterator[Callable[[], object]]:
+    """Work, so many times, each once all ranks are there."""
+    for _ in range(_RUNS):
+        before()
+        of_ranks(ranks, [0.0])
+        yield work
 
 
 def _encoding(

@@ -12,6 +12,7 @@ import torch
 NAMES = (
     "digits-mlp",
     "glyphs",
+    "glyphs-conv",
     "language-small",
     "language",
     "gpt",
@@ -107,9 +108,9 @@ def test_the_rate_ends_below_where_it_was_highest(suite: SimpleNamespace, name: 
     assert 0 < rates[-1] < 0.1 * max(rates)
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "glyphs", "vit", "digits"])
+@pytest.mark.parametrize("name", ["digits-mlp", "glyphs", "glyphs-conv", "vit", "digits"])
 def test_the_untrained_guess(suite: SimpleNamespace, name: str) -> None:
-    classes = 20 if name in ("glyphs", "vit") else 10
+    classes = 20 if name in ("glyphs", "glyphs-conv", "vit") else 10
     task = suite.tasks.TASKS[name]
     assert task.evaluate(task.fresh(0)) < 300 / classes
 

@@ -5,9 +5,9 @@
 
 Every parameter has a function in the graph whose backward waits until the gradient is due and then
 gives one: a fixed heavy-tailed vector, scaled by another number each step. The processors are free
-meanwhile, as beside a GPU: it sleeps, some 40 µs too long each time, which does not add up. Tensors
-are 1/SCALE of the published ones, at their full times: so a link of 1 Gbit/s here is one of SCALE
-Gbit/s there, and kernels here are as ones SCALE times as fast.
+meanwhile, as beside a GPU: it sleeps, some 40 µs too long each time, which does not add up.
+Tensors are 1/SCALE of the published ones, at their full times: so a link of 1 Gbit/s here is one
+of SCALE Gbit/s there, and kernels here are as ones SCALE times as fast.
 """
 
 from __future__ import annotations

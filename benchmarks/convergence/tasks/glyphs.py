@@ -106,4 +106,6 @@ TASK = Task(
     small=Length(1000, 0.01),
     full=Length(20_000, 0.001),
 )
-CONVOLUTIONS = replace(TASK, name="glyphs-conv", model=convnet)
+CONVOLUTIONS = replace(
+    TASK, name="glyphs-conv", model=convnet, settings=replace(TASK.settings, rate=0.2)
+)

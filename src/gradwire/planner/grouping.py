@@ -5,6 +5,8 @@
     options    of every group, on the timeline with its lanes and shared processors (`search`)
       │
     groups     merged, split, shifted at their borders while the step becomes shorter
+      │
+    fewer      merged while it is hardly longer: predictions are no better than that
 
 The lower bound holds for all groupings: every tensor alone, at the
 least it can cost per element in any group, without a start-up.
@@ -14,10 +16,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from gradwire.planner.curves import Curve
 from gradwire.planner.search import Alternatives, lower_bound, search
@@ -25,6 +27,9 @@ from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Executor, Job, Resource, Stage, step_seconds
 
 WORTH = 1e-4  # of a step: less is no improvement
+TIE = 0.005
+"""Of a step: a prediction that is so much shorter may be wrong by more. What messages cost beside
+each other is what it knows least, so of ties the one with fewer groups is taken."""
 _EFFORT = 1500  # timelines that moving borders may cost
 _MOST_LANES = 16
 
@@ -143,8 +148,8 @@ def solve(problem: Problem) -> tuple[Grouping, float]:
     """A grouping with its options, and the seconds of its step."""
     found = [_with_best_options(problem, seed) for seed in _seeds(problem)]
     best = min(found, key=problem.seconds)
-    improved = improve(problem, best)
-    return improved, problem.seconds(improved)
+    grouping = fewer(problem, improve(problem, best))
+    return grouping, problem.seconds(grouping)
 
 
 # -- seeds -------------------------------------------------------------------------------------
@@ -240,6 +245,34 @@ def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Groupin
                     (*ends[:number], cut, *ends[number:]),
                     (*chosen[:number], other, *chosen[number:]),
                 )
+
+
+def fewer(problem: Problem, grouping: Grouping) -> Grouping:
+    """Neighbours that go by the same are merged, the smallest ones first, while the step is at
+    most `TIE` longer than it was."""
+    limit, kept = problem.seconds(grouping) * (1 + TIE), set(problem.borders)
+    while pairs := list(_alike(problem, grouping, kept)):
+        _, number = min(pairs)
+        ends, chosen = list(grouping.ends), list(grouping.chosen)
+        end = ends.pop(number)
+        del chosen[number]
+        merged = Grouping(tuple(ends), tuple(chosen))
+        if problem.seconds(merged) <= limit:
+            grouping = merged
+        else:
+            kept.add(end)
+    return grouping
+
+
+def _alike(
+    problem: Problem, grouping: Grouping, kept: Collection[int]
+) -> Iterator[tuple[int, int]]:
+    """Elements of two neighbours that go by the same, and the first one's number; but for those
+    whose border is kept."""
+    ranges, chosen = grouping.ranges, grouping.chosen
+    for number, ((first, end), (_, last)) in enumerate(pairwise(ranges)):
+        if chosen[number] == chosen[number + 1] and end not in kept:
+            yield sum(t.elements for t in problem.tensors[first:last]), number
 
 
 # -- bound -------------------------------------------------------------------------------------

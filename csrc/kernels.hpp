@@ -26,6 +26,9 @@ enum class Mode : int { feedback = 0, momentum = 1, nesterov = 2 };
 
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffffu;
 inline constexpr std::uint32_t infinity_bits = 0x7f800000u;
+// 2^103, half of the step between the two largest floats: what is less, added to any finite float,
+// leaves it finite.
+inline constexpr std::uint32_t huge_bits = 0x73000000u;
 inline constexpr std::size_t candidate_slack =
     128;  // a group may be appended before the count is looked at
 
@@ -73,7 +76,8 @@ struct Passes {
     // become non-finite keeps its u and v. Returns whether none did. watch: may be null.
     bool (*update)(Float type, const void* gradient, float* u, float* v, std::size_t n,
                    Recurrence how, Candidates& found, const Watch* watch);
-    // The inverse of update, to rounding; elements that update would leave alone are left alone.
+    // The inverse of update, to rounding; elements that update left alone are left alone, but for
+    // those whose gradient is finite and huge, of which it cannot be told.
     void (*undo)(Float type, const void* gradient, float* u, float* v, std::size_t n,
                  Recurrence how);
     // Collects candidates of x. Returns whether all of x is finite.

@@ -222,9 +222,9 @@ void clear_selected(float* u, float* v, bool mask, const Selection& out, float* 
 }  // namespace
 
 // What is not sent is about the threshold or less, so up to this limit inverting the recurrence
-// costs it little.
+// costs it little. Above huge_bits it cannot be told whether an element was left alone.
 std::uint32_t journal_limit(float hint) {
-    return is_known(hint) ? bits_of(journal_factor * hint) : 0;
+    return is_known(hint) ? std::min(bits_of(journal_factor * hint), huge_bits) : 0;
 }
 
 std::uint64_t fallbacks() { return fallback_count.load(std::memory_order_relaxed); }

@@ -31,7 +31,7 @@ Outcome topk(const Passes& passes, const Sparse& sparse, Float type, const void*
 // Advances u and v by the gradient, selects among |v|, and clears what was selected: v, and u if
 // mask. velocities (k) gets the selected u's; u and velocities are null in Mode::feedback.
 // journal, which may be null: gets the old u and v of every block in which a scaled gradient is
-// journal_factor times the hint or more; of all blocks if the hint is unknown.
+// journal_factor times the hint or more, or huge; of all blocks if the hint is unknown.
 // Throws std::bad_alloc, with u and v updated, if the journal could not be held.
 Outcome update_topk(const Passes& passes, const Sparse& sparse, Float type, const void* gradient,
                     float* u, float* v, std::size_t n, Recurrence how, bool mask, Selection out,

@@ -155,8 +155,16 @@ bool update(Float type, const void* gradient, float* u, float* v, std::size_t n,
     });
 }
 
+// Lanes where a huge gradient d may be what v is made of: where v is half of it or more.
+inline std::uint32_t made_by_huge(Vector d, Vector v) {
+    const Vector zero = fill(0);
+    const Vector large = choose(signs(d), sub(zero, d), d), now = choose(signs(v), sub(zero, v), v);
+    return reaches(d, bound(huge_bits)) & ~reaches(d, finite_bound()) &
+           ~signs(sub(now, mul(large, fill(0.5f))));
+}
+
 // Whether update kept an element is told by repeating it: the old values it kept would overflow
-// again.
+// again. So would what a huge gradient has made of small ones, which is inverted.
 template <Mode mode, class G>
 inline void undo_group(const G* g, float* u, float* v, Recurrence how) {
     const Vector m = fill(how.momentum);
@@ -164,6 +172,7 @@ inline void undo_group(const G* g, float* u, float* v, Recurrence how) {
     const Vector u1 = load(u);
     const Vector v1 = load(v);
     std::uint32_t kept = reaches(forward<mode>(d, u1, v1, m).v, finite_bound());
+    if (__builtin_expect(kept != 0, 0)) kept &= ~made_by_huge(d, v1);
     Vector u0 = u1;
     Vector v0 = v1;
     if constexpr (mode == Mode::feedback) {

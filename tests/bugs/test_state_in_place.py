@@ -53,6 +53,20 @@ def test_an_ordinary_step_puts_nothing_aside(compressor: Compressor) -> None:
         encoder.release()
 
 
+def test_the_step_after_one_that_was_taken_back_puts_nothing_aside() -> None:
+    """What was known of sizes before holds still."""
+    compressor, state = Int8(), dict[str, Tensor]()
+    encoder = make_encoder(compressor, ErrorFeedback())
+    sections = sections_of(compressor, 5000)
+    for step in range(5):
+        x = torch.randn(5000, generator=torch.Generator().manual_seed(step))
+        encoder.encode(x, state, sections, StepInfo(step), Key(0, step, "w"), new_status())
+        assert [journal.elements for journal in encoder._journals] == [0]
+        if step == 2:
+            encoder.undo(x, state, sections, StepInfo(step))
+        encoder.release()
+
+
 def test_a_residual_without_a_velocity_is_taken_up() -> None:
     """The state of an `ef` run, given to momentum correction; and undone it is as it was."""
     compressor = Int8()

@@ -92,6 +92,59 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
                 assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
 
 
+def taken_back(text: str, room: str, resumed: bool, kind: str) -> list[dict[str, Named]]:
+    """By how much states differ after a third step that is spoiled on one rank, and has spikes on
+    both. resumed: those who take it back have no earlier step. kind: of spikes."""
+    with use(room):
+        run = Several(text, SHAPES, WORLD)
+        for step in range(2):
+            run.step(drawn(SHAPES, WORLD, step))
+        if resumed:
+            run = Several(text, SHAPES, WORLD, memories=run.memories)
+            run.taken = 2
+        before, gradients = run.kept(), drawn(SHAPES, WORLD, 2)
+        for mine in gradients:
+            if kind != "large":
+                mine["c"][[7, 4098]], mine["a"][9] = 1e20, -1e20
+            if kind == "largest":
+                mine["c"][4000], mine["a"][3], mine["b"][1, 1] = 3e38, -3e38, 1.75e38
+        gradients[1]["c"][5] = torch.inf
+        run.step(gradients)
+        return [
+            {
+                name: {key: (x - earlier[name][key]).abs() for key, x in state.items() if len(x)}
+                for name, state in memory.items()
+            }
+            for memory, earlier in zip(run.kept(), before)
+        ]
+
+
+@pytest.mark.parametrize("kind", ["large", "larger", "largest"])
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topk(0.01)+ef | allgather", "dgc(0.01) | allgather",
+        "dgc(0.01, nesterov=True) | allgather",
+        "int8+ef | allgather", "fp8+ef | allgather", "qsgd(4)+ef | allgather",
+        "lloyd(1)+ef | allgather", "sign(scaled=True)+ef | allgather", "terngrad+ef | allgather",
+        "int8+dgc(mask=False) | allgather", "topk(0.01)+ef | alltoall", "int8+ef | alltoall",
+        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
+    ],
+)  # fmt: skip
+def test_spikes_in_a_spoiled_step_leave_what_they_leave_on_processors(
+    text: str, resumed: bool, kind: str
+) -> None:
+    """Where gradients are far larger than what waits, a step cannot be inverted."""
+    mine, theirs = (taken_back(text, room, resumed, kind) for room in ("triton", "plain"))
+    for rank, (own, others) in enumerate(zip(mine, theirs)):
+        assert own.keys() == others.keys()
+        for name, state in own.items():
+            for key, x in state.items():
+                lost, on_processors = float(x.max()), float(others[name][key].max())
+                assert lost <= max(1e-5, on_processors), (rank, name, key)
+
+
 def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
     """Of gradients in 16 bits: they wait in fp32 until it is known that the step counts."""
     text = "lloyd(2)+adam(beta2=0.99) | alltoall"

@@ -33,7 +33,7 @@ PLAIN = {
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
     "together", "beside", "add_up", "told_to", "judge", "run_unless", "stamp",
     "held_by", "goes_on",
-    "hint_of", "number_of", "gradients_of", "are_rounded",
+    "hint_of", "limit_of", "number_of", "gradients_of", "are_rounded",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; together, beside and add_up: of those that are called
 for many."""

@@ -128,6 +128,19 @@ def test_kernels_are_asked_once_for_all_pieces(text: str) -> None:
     assert asked == [WORLD] * (1 if "int8" in text else 2)
 
 
+@pytest.mark.parametrize("text", ["topk(0.1)+ef", "dgc(0.1)"])
+def test_a_step_that_makes_the_state_puts_nothing_aside(text: str) -> None:
+    """The first after a resume, which knows no threshold, puts all of it aside."""
+    strategy, pieces = pieces_of(text, 5000)
+    state, put_aside = dict[str, Tensor](), []
+    for step in range(2):
+        encoder, sections = make_encoder(pieces, strategy.feedback), sections_of(pieces, 5000)
+        given = gradient(5000, step), state, sections, StepInfo(step), Key(7, step, "w")
+        encoder.encode(*given, new_status())
+        put_aside.append(sum(own.journal.elements for own in encoder.encoders))
+    assert put_aside == [0, 5000]
+
+
 @pytest.mark.parametrize("text", IN_ONE_PASS)
 def test_a_first_step_that_is_spoiled_leaves_no_state(text: str) -> None:
     strategy, pieces = pieces_of(text, 5000)

@@ -10,7 +10,19 @@ from torch import Tensor
 from gradwire.errors import KernelError
 
 FACTOR = 16.0
-"""A block is kept if a scaled gradient in it reaches so many times the candidate threshold."""
+"""A block is kept if a scaled gradient in it reaches so many times the candidate threshold: what
+inverting loses elsewhere is a millionth of that at most."""
+FAR = 2.0**14
+"""The same where room is scarce, on devices: a thousandth."""
+HUGE = 2.0**103
+"""Or if one reaches this, half of the step between the two largest floats: what is less, added to
+any finite float, leaves it finite."""
+
+
+def limit_of(hint: float) -> float:
+    """The magnitude from which on a scaled gradient has its block kept; 0, all of them, where no
+    threshold is known."""
+    return min(FACTOR * hint, HUGE)
 
 
 class Kept(Protocol):
@@ -32,7 +44,8 @@ class Journal:
 
     One `update_topk` fills it and `undo_topk` with the same tensors uses it, as often as wanted,
     until the next update or `clear`. Empty while gradients are of the residual's order; at most
-    as large as velocity and residual together.
+    as large as velocity and residual together; on a device at most a byte for each element, or
+    32,768 elements.
     """
 
     def __init__(self) -> None:

@@ -32,11 +32,18 @@ def undo_topk(
     """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
     what the journal kept is put in its place.
 
-    Arguments as they were given to and written by `update_topk`. Elements that it left alone are
-    left alone. What the journal kept is exact to the bit. Elsewhere each element is off by the
-    rounding of the largest number involved: with a journal, about 16·hint·6e-8 (for the velocity,
-    that over the momentum; in Nesterov's form, three such). Without one there is no such limit.
-    With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
+    Arguments as they were given to and written by `update_topk`. What the journal kept is exact to
+    the bit. Elsewhere each element is off by the rounding of the largest number involved: with a
+    journal, about 16·hint·6e-8, on a device 2^14·hint·6e-8 (for the velocity, that over the
+    momentum; in Nesterov's form, three such). Without one, or beyond a device's room, there is no
+    such limit. With momentum 0 the velocity of before cannot be known and stays as it is.
+
+    Elements that the update left alone are left alone. They are told, in every form, by the step
+    from what is there now: it is not finite again. Nor may it be where the update has added a
+    finite scaled gradient of 2^103 or more. So where the residual is at least half of such a
+    gradient the element counts as updated: what waited is taken to have been the smaller of both.
+    (Where it was the larger, and was left alone, the journal knows; there is no other way to
+    tell.) What is not finite when it is inverted stays as it is. Raises KernelError.
     """
     undo_many_topk([UndoTopk(
         gradient, velocity, residual, indices, values, velocities, momentum, nesterov, mask, scale,

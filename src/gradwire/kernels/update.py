@@ -117,7 +117,8 @@ def update_topk(
     velocity of what was taken, by ascending index. mask also clears the velocity there. decay:
     without momentum, what the residual is multiplied with first, not 0. k may be 0. hint: as of
     `topk`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
-    update back where the gradient is far larger than hint; with hint 0, everything.
+    update back where the gradient is far larger than hint; with hint 0, everything, or on a
+    device, which has less room, where it is far larger than all that waits in a block.
     An element whose new velocity or residual would not be finite keeps both bit for bit, and
     raises the status.
     Raises KernelError.

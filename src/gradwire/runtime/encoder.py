@@ -103,6 +103,7 @@ class InPlaceEncoder(Encoder):
     )
     _places: list[slice | None] = field(default_factory=lambda: [None])
     _hint: float = 0.0
+    _earlier_hint: float = 0.0  # of before this step
     _steps: int = 0
     _fresh: bool = False  # this step made v
     _made: list[str] = field(default_factory=list)  # what state this step made
@@ -167,7 +168,7 @@ class InPlaceEncoder(Encoder):
     def undoing(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo
     ) -> Sequence[kernels.UndoTopk]:
-        rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide
+        rule, self._hint = self.recurrence, self._earlier_hint  # this step's are no guide
         x, info = self._clipped(x, info)
         if self._fresh:  # there was none
             self._forget_made(state)
@@ -208,6 +209,7 @@ class InPlaceEncoder(Encoder):
         A residual of an exact quantizer is far smaller than the gradient: what is twice as large
         as gradients were is not put aside, and inverting is off by so much times 6e-8.
         """
+        self._earlier_hint = self._hint
         if self._hint == 0.0 or self._steps % _STEPS_PER_LOOK == 0:
             usual = 2 * info.clip_scale * self.recurrence.gain * kernels.largest(x)[0]
             if math.isfinite(usual):

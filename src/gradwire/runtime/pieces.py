@@ -109,6 +109,20 @@ class PieceByPiece(Compressor):
             yield sections[j * each : (j + 1) * each]
 
 
+def _without_journals(work: kernels.Work) -> kernels.Work:
+    """A step that makes its state is undone by forgetting that."""
+    asked = next(work, None)
+    while asked is not None:
+        given = yield [
+            one._replace(journal=None) if isinstance(one, kernels.UpdateTopk) else one
+            for one in asked
+        ]
+        try:
+            asked = work.send(given)
+        except StopIteration:
+            return
+
+
 @dataclass
 class _FusedPieces(Encoder):
     """Each piece by a fused encoder of its own, whose state is that part of the whole's; what they
@@ -138,10 +152,11 @@ class _FusedPieces(Encoder):
         for name in self._made:
             state[name] = kernels.zeros(x.numel(), x.device)
         pieces = zip(self.encoders, self._each(x), self._states_of(state), self._own(sections))
-        yield from kernels.beside(
+        work = kernels.beside(
             encoder.work(Own(part, kept, info, of_piece(key, j)), section, status)
             for j, (encoder, part, kept, section) in enumerate(pieces)
         )
+        yield from _without_journals(work) if self._made == self._wanted else work
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         kernels.undo_many_topk(self.undoing(x, state, sections, info))

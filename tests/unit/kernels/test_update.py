@@ -11,7 +11,7 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same, told
 
 from gradwire.errors import KernelError
 from gradwire.extension import TWIN
-from gradwire.kernels import fallbacks, restore_topk, undo_topk, update_topk
+from gradwire.kernels import Journal, fallbacks, restore_topk, undo_topk, update_topk
 from gradwire.kernels.native import use
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -250,9 +250,10 @@ def test_an_element_that_overflows_keeps_its_state() -> None:
     state.residual[7] = 3e38
     gradient = torch.full((40,), 3e38)
     gradient[8:] = 1.0
-    assert not state.update(gradient)[1]
+    journal = Journal()  # which alone can tell it from a gradient that was added to nothing
+    assert not state.update(gradient, hint=1e38, journal=journal)[1]
     assert state.indices.tolist() == [0, 1] or state.indices.tolist() == [0, 7]
-    state.undo(gradient)
+    state.undo(gradient, journal=journal)
     assert state.residual[7] == torch.tensor(3e38)
 
 

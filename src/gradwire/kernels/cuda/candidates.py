@@ -52,7 +52,7 @@ from gradwire.kernels.cuda.device import (
     widened,
     write,
 )
-from gradwire.kernels.cuda.kept import keep_large
+from gradwire.kernels.cuda.kept import keep_far
 
 
 @triton.jit
@@ -67,11 +67,13 @@ def stepped(
     u = x
     if mode != NONE:
         m, s, d = number(tl.load(row + M)), number(tl.load(row + S)), number(tl.load(row + D))
-        v = read(address(tl.load(row + V), tl.float32, aligned), i, n, whole)
+        pv = address(tl.load(row + V), tl.float32, aligned)
+        v, pu = read(pv, i, n, whole), pv
         u = v
         if mode != FEEDBACK:
-            u = read(address(tl.load(row + U), tl.float32, aligned), i, n, whole)
-        keep_large(row, first, x * s, u, v, n, mode, BLOCK)
+            pu = address(tl.load(row + U), tl.float32, aligned)
+            u = read(pu, i, n, whole)
+        keep_far(row, first, x * s, pu, pv, n, mode, BLOCK)
         u, x, good = advanced(x, u, v, m, s, d, mode)
     return u, x, good
 

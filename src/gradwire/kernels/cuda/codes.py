@@ -15,7 +15,7 @@ from torch import Tensor
 
 import gradwire.kernels.torch as twins
 from gradwire.kernels.cuda.adam_steps import Step, stepped, steps
-from gradwire.kernels.cuda.columns import NONE
+from gradwire.kernels.cuda.columns import NONE, hint_at
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
     address,
@@ -35,9 +35,10 @@ from gradwire.kernels.cuda.formats import (
     unit_of,
     written,
 )
+from gradwire.kernels.cuda.kept import Shelf, limit_of, ordered, put_aside, shelf_of
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.powers import pack_powers
-from gradwire.kernels.cuda.selection import TYPES, mode_of, rules_of
+from gradwire.kernels.cuda.selection import TYPES, hints_of, mode_of, rules_of
 from gradwire.kernels.cuda.signs import pack_signs
 from gradwire.kernels.cuda.sums import add_many_codes
 from gradwire.kernels.cuda.tables import (
@@ -72,14 +73,16 @@ G, U, V, N, CODES, SCALES, M, S, D, DICE1, DICE2, DICE3, MOST = (
     tl.constexpr(i) for i in range(13)
 )
 Q, BETA1, REST1, BETA2, REST2, ROOT, EPS, FACTOR = (tl.constexpr(i) for i in range(13, 21))
-WIDTH = tl.constexpr(21)
-"""Of adam, U and Q are the moments."""
+HINT, KEPT = tl.constexpr(21), tl.constexpr(23)
+WIDTH = tl.constexpr(27)
+"""Of adam, U and Q are the moments. From HINT on: of recurrences, as in a selection's rows."""
 
 
 class Coded(NamedTuple):
     """What many segments' codes are made of, field by field.
 
-    numbers: columns M, S and D, and all after MOST, but for Q. Of none: no tensor, or no columns.
+    numbers: columns M, S and D, and those from BETA1 to FACTOR. Of none: no tensor, or no columns.
+    hints: columns HINT and the next. shelf: of those that keep something.
     """
 
     g: Sequence[Tensor]
@@ -90,6 +93,8 @@ class Coded(NamedTuple):
     scales: Sequence[Tensor]
     noise: Sequence[Noise]
     numbers: Sequence[Column]
+    hints: tuple[Column, Column] = (0, 0)
+    shelf: Shelf | None = None
 
 
 @triton.jit
@@ -137,8 +142,8 @@ def present(at, i, on, mode: tl.constexpr):
 
 @triton.jit
 def waiting(at, how, now, i, on, mode: tl.constexpr):
-    """What is to be coded of elements i, and whether it would be finite; where there is a state
-    before that, it is written."""
+    """What is to be coded of elements i, the velocity then, and whether they would be finite; of
+    adam, moments are written."""
     x, v, u, q = now
     good = is_finite(x)
     if mode == NONE:
@@ -149,9 +154,7 @@ def waiting(at, how, now, i, on, mode: tl.constexpr):
         tl.store(at[2] + i, u, mask=on)
     else:
         u, x, good = advanced(x, u, v, how[0], how[1], how[2], mode)
-        if mode != FEEDBACK:
-            tl.store(at[2] + i, u, mask=on)
-    return x, good
+    return x, u, good
 
 
 @triton.jit
@@ -165,47 +168,23 @@ def within(block, i, n, whole: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def encode_blocks(
-    row, first, n, here, status, whole: tl.constexpr, dtype: tl.constexpr, mode: tl.constexpr,
+def write_pieces(
+    p, pieces, block, i, n, whole: tl.constexpr, B: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
+    for q in tl.static_range(B // C):
+        e = i + q * C
+        tl.store(p + e, pieces[q], mask=within(block, e, n, whole, B))
+
+
+@triton.jit
+def write_codes(
+    row, v, pieces, block, i, first, n, here, by, taken, whole: tl.constexpr, mode: tl.constexpr,
     way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr, aligned: tl.constexpr,
     B: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Of those of R blocks that are whole, or of one that is not, in pieces of C columns. here:
-    room for the codes of the latter."""
+    """Codes of pieces, and these out of v, where there is one."""
     parts: tl.constexpr = 8 // bits
     J: tl.constexpr = B // parts
-    block = first // B + tl.arange(0, R)[:, None]
-    i = block * B + tl.arange(0, C)[None, :]
-    given, how = tensors(row, dtype, aligned), told(row, mode)
-    now = present(given, i, within(block, i, n, whole, B), mode)
-    top, bad, pieces = tl.zeros([R, C], tl.float32), i < 0, ()  # none is bad yet
-    for q in tl.static_range(B // C):
-        e = i + q * C
-        following = now
-        if (q + 1) * C < B:  # asked for before this one is written
-            following = present(given, e + C, within(block, e + C, n, whole, B), mode)
-        on = within(block, e, n, whole, B)
-        if not whole:  # several threads may have the same element: all read before one writes
-            tl.debug_barrier()
-        x, good = waiting(given, how, now, e, on, mode)
-        now = following
-        pieces = pieces + (x,)  # type: ignore[assignment]  # noqa: RUF005 - as Triton has it
-        bad = bad | (~good & on)
-        top = gathered(top, x, way)
-    m = B if whole else n - first
-    by, scale, top = scale_of(top, m, number(tl.load(row + MOST)), way, steps, R)
-    scales = address(tl.load(row + SCALES), tl.float32, False)
-    tl.store(scales + block, scale, mask=block * B < (n - B + 1 if whole else n))
-    if tl.max((bad | ~is_finite(top)).to(tl.int32)) != 0:
-        tl.atomic_or(status, tl.full([], 1, tl.int64))
-    if ((way == SIGNS) | (way == QUARTERS)) & whole:
-        # Never read. A sum of lanes leaves all of a row to each thread, and the compiler would go
-        # on so; but it begins with what is loaded last, and lays out what that meets as that.
-        zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
-        by, scale = by + zero, scale + zero
-    taken = unit_of(scale * -1.0, way)
-    if not whole:
-        tl.debug_barrier()
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
     codes = address(tl.load(row + CODES), tl.uint8, aligned)
     for h in tl.static_range(J // C):
@@ -216,7 +195,7 @@ def encode_blocks(
             on = within(block, e, n, whole, B)
             code, value = code_of(x, by, e, dice1, dice2, dice3, way, steps)
             if mode != NONE:
-                tl.store(given[1] + e, x + value * taken, mask=on)
+                tl.store(v + e, x + value * taken, mask=on)
             if whole | (bits == 8):
                 byte = byte | ((code & ((1 << bits) - 1)) << (p * bits))
             else:
@@ -226,6 +205,69 @@ def encode_blocks(
             tl.store(codes + at, byte.to(tl.uint8), mask=on)
     if (not whole) & (bits < 8):
         pack_last(codes, here, n, bits, B)
+
+
+@triton.jit
+def encode_blocks(
+    row, first, n, here, status, keeps, whole: tl.constexpr, dtype: tl.constexpr,
+    mode: tl.constexpr, way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr,
+    aligned: tl.constexpr, B: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """Of those of R blocks that are whole, or of one that is not, in pieces of C columns. here:
+    room for the codes of the latter. keeps: whether TILE elements, or what is left of n, are put
+    aside where a gradient is far larger (found: 1; 2: not finite); returned: whether still."""
+    block = first // B + tl.arange(0, R)[:, None]
+    i = block * B + tl.arange(0, C)[None, :]
+    given, how = tensors(row, dtype, aligned), told(row, mode)
+    now = present(given, i, within(block, i, n, whole, B), mode)
+    top, found, pieces, us = tl.zeros([R, C], tl.float32), (i < 0).to(tl.int32), (), ()
+    recurs: tl.constexpr = (mode != NONE) & (mode != ADAM)
+    limit = 0
+    if recurs:  # noqa: SIM102 - known when compiled, and the next is not
+        if keeps:
+            limit = limit_of(hint_at(row + HINT, 0), first, n, given[1], TILE)
+    for q in tl.static_range(B // C):
+        e = i + q * C
+        following = now
+        if (q + 1) * C < B:  # asked for before this one is written
+            following = present(given, e + C, within(block, e + C, n, whole, B), mode)
+        on = within(block, e, n, whole, B)
+        if not whole:  # several threads may have the same element: all read before one writes
+            tl.debug_barrier()
+        if recurs:
+            found = found | (keeps & (ordered(now[0] * how[1]) >= limit)).to(tl.int32)
+        x, u, good = waiting(given, how, now, e, on, mode)
+        now = following
+        pieces = pieces + (x,)  # type: ignore[assignment]  # noqa: RUF005 - as Triton has it
+        us = us + (u,)  # type: ignore[assignment]  # noqa: RUF005
+        found = found | ((~good & on).to(tl.int32) << 1)
+        top = gathered(top, x, way)
+    m = B if whole else n - first
+    by, scale, top = scale_of(top, m, number(tl.load(row + MOST)), way, steps, R)
+    scales = address(tl.load(row + SCALES), tl.float32, False)
+    tl.store(scales + block, scale, mask=block * B < (n - B + 1 if whole else n))
+    worst = tl.max(found | ((~is_finite(top)).to(tl.int32) << 1))
+    if worst > 1:
+        tl.atomic_or(status, tl.full([], 1, tl.int64))
+    if recurs:  # noqa: SIM102 - known when compiled, and the next is not
+        if keeps & (worst != 0):
+            put_aside(row + KEPT, first, n, given[2], given[1], mode, TILE)
+            keeps = n < 0
+    if ((way == SIGNS) | (way == QUARTERS)) & whole:
+        # Never read. A sum of lanes leaves all of a row to each thread, and the compiler would go
+        # on so; but it begins with what is loaded last, and lays out what that meets as that.
+        zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
+        by, scale = by + zero, scale + zero
+    if not whole:
+        tl.debug_barrier()
+    if recurs & (mode != FEEDBACK):
+        write_pieces(given[2], us, block, i, n, whole, B, C)
+    write_codes(
+        row, given[1], pieces, block, i, first, n, here, by, unit_of(scale * -1.0, way), whole,
+        mode, way, bits, steps, aligned, B, R, C,
+    )  # fmt: skip
+    return keeps
 
 
 @triton.jit
@@ -264,16 +306,18 @@ def encode(
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
-    here = ends + segment * B
+    here, keeps = ends + segment * B, tl.load(row + KEPT) != 0
     last = n // B * B
     if first < last:
-        encode_blocks(
-            row, first, n, here, status, True, dtype, mode, way, bits, steps, aligned, B, R, C
-        )
+        keeps = encode_blocks(
+            row, first, n, here, status, keeps, True, dtype, mode, way, bits, steps, aligned, B, R,
+            C, R * B,
+        )  # fmt: skip
     if (first <= last) & (last < n) & (last < first + R * B):
         encode_blocks(
-            row, last, n, here, status, False, dtype, mode, way, bits, steps, aligned, B, 1, C
-        )
+            row, last, n, here, status, keeps, False, dtype, mode, way, bits, steps, aligned, B, 1,
+            C, R * B,
+        )  # fmt: skip
 
 
 def shape_of(form: Written) -> tuple[int, int]:
@@ -282,18 +326,26 @@ def shape_of(form: Written) -> tuple[int, int]:
     return together, form.columns
 
 
+def tile_of(form: Written) -> int:
+    """Elements of a program."""
+    return shape_of(form)[0] * form.block
+
+
 def encode_all(many: Coded, form: Written, mode: int, most: float, status: Tensor) -> None:
     """One launch; gradients are of one dtype."""
     device, gradients = status.device, plain(many.g)
     sizes = tuple(map(Tensor.numel, gradients))
     together, columns = shape_of(form)
-    blocks = blocks_on(device, sizes, together * form.block)
+    blocks, shelf = blocks_on(device, sizes, tile_of(form)), many.shelf
     g, u, q, v, codes, scales = map(addresses, (gradients, *many[1:6]))
     dice = (0, 0, 0) if are_alike(many.noise, (SILENCE, many.noise[0])) else zip(*many.noise)
     table = rows_on(device, Columns(
         len(sizes), g, u, v, sizes, codes, scales, *many.numbers[:3], *dice, bits_of(most), q,
-        *(many.numbers[3:] or (0,) * 7),
+        *(many.numbers[3:] or (0,) * 7), *many.hints,
+        *((0, 0, 0, 0) if shelf is None else shelf.columns()),
     ))  # fmt: skip
+    if shelf is not None:
+        shelf.table = table
     ends = torch.empty((len(sizes), form.block), dtype=torch.uint8, device=device)
     launch(encode, (blocks.shape[0],),
         table, blocks, ends, status, dtype=TYPES[gradients[0].dtype], mode=mode, way=form.way,
@@ -356,7 +408,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
             update_topk(without_codes(own), status)
             send([_of_what_waits(one) for one in own], status)
         else:
-            encode_all(_of_updates(columns_of(own)), known, mode, form.most_scale, status)
+            encode_all(_of_updates(columns_of(own), known), known, mode, form.most_scale, status)
 
 
 def _kind(one: UpdateCodes) -> tuple[Format, torch.dtype, int]:
@@ -374,14 +426,13 @@ def send(segments: Sequence[EncodeCodes], status: Tensor) -> None:
     add_many_codes([one[:4] for one in segments], -1.0)
 
 
-def _of_updates(every: Any) -> Coded:
-    for journal in every.journal:
-        if journal is not None:
-            journal.clear()  # nothing is kept here: undone to rounding
-    nothing = (None,) * len(every.residual)
+def _of_updates(every: Any, form: Written) -> Coded:
+    nothing, device = (None,) * len(every.residual), every.residual[0].device
+    sizes = tuple(map(Tensor.numel, every.residual))
     return Coded(
         every.gradient, every.velocity, nothing, every.residual, every.codes, every.scales,
-        every.noise, tuple(rules_of(every)),
+        every.noise, tuple(rules_of(every)), hints_of(every.hint, device),
+        shelf_of(every, sizes, device, tile_of(form)),
     )  # fmt: skip
 
 

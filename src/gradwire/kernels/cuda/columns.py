@@ -22,7 +22,7 @@ FIRST, BLOCKS, SLOT, ROOM, ITEM = (tl.constexpr(i) for i in range(13, 18))
 KEPT, WHICH, KEEPS, MET = (tl.constexpr(i) for i in range(18, 22))
 WIDTH = tl.constexpr(22)
 """Where old blocks are put aside, and where each begins; how many there is room for. MET: how many
-there were to put aside, counted by the kernel: the one word that it writes."""
+there were to put aside, counted by the kernel: the one word that it writes, and the last."""
 
 TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, FEW, MANY, LOWER, DONE = (
     tl.constexpr(i) for i in range(10)
@@ -39,10 +39,14 @@ TABLES = tl.constexpr(6)
 
 @triton.jit
 def hint_of(row, which: tl.constexpr):
-    """The bits of a threshold, 0: the upper, 1: the lower: of the words on the device, or of the
-    number, which is both."""
-    word = tl.load(row + HINT)
-    bits = tl.load(row + HINT_BITS).to(tl.int32)
+    """The bits of a threshold, 0: the upper, 1: the lower."""
+    return hint_at(row + HINT, which)
+
+
+@triton.jit
+def hint_at(at, which: tl.constexpr):
+    """The same, of two columns: of the words on the device, or of the number, which is both."""
+    word, bits = tl.load(at), tl.load(at + 1).to(tl.int32)
     return tl.load(address(word, tl.int32, False) + which, mask=word != 0, other=bits)
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import torch
 import triton
@@ -24,7 +25,7 @@ from gradwire.kernels.cuda.columns import (
     V,
     hint_of,
 )
-from gradwire.kernels.cuda.device import FEEDBACK, address, block_of
+from gradwire.kernels.cuda.device import FEEDBACK, address, block_of, magnitude
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.tables import (
     Column,
@@ -32,27 +33,38 @@ from gradwire.kernels.cuda.tables import (
     addresses,
     all_aligned,
     blocks_on,
+    grouped,
     on_its_device,
     rows_on,
 )
-from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
+from gradwire.kernels.journal import FAR as JOURNAL_FAR
+from gradwire.kernels.journal import HUGE as JOURNAL_HUGE
+from gradwire.kernels.journal import Journal
 
-FACTOR = tl.constexpr(JOURNAL_FACTOR)
+FAR, HUGE = tl.constexpr(JOURNAL_FAR), tl.constexpr(JOURNAL_HUGE)
+PART = tl.constexpr(512)
+"""Elements that are put aside at once."""
+LEAST = 8 * BLOCK
+"""Elements of a segment for which there is room always. Of others a byte for each element: one in
+four, or one in eight where there is a velocity."""
 
 
 class Shelf:
-    """Room for old u and v of blocks of many segments, as one update puts them aside: of at most
-    one block in eight of each, whose order nobody knows. One allocation.
+    """Room for old u and v of blocks of many segments, as one update puts them aside, in an order
+    that nobody knows. One allocation.
 
-    sizes: of the segments; 0: of one that keeps nothing. table: the rows of the update, once they
-    are on the device.
+    sizes: of the segments; 0: of one that keeps nothing. block: elements of one. table: the rows
+    of the update, once they are on the device; MET is the last of each.
     """
 
-    def __init__(self, sizes: tuple[int, ...], with_velocity: bool, device: torch.device) -> None:
-        self.sizes, self.with_velocity = sizes, with_velocity
-        self.slots, self.begins = slots_of(sizes)
-        room = torch.empty(self.begins[-1] * (2 * BLOCK + 1), device=device)
-        self.kept, which = room.split([2 * BLOCK * self.begins[-1], self.begins[-1]])
+    def __init__(
+        self, sizes: tuple[int, ...], with_velocity: bool, device: torch.device, block: int
+    ) -> None:
+        self.sizes, self.with_velocity, self.block = sizes, with_velocity, block
+        self.slots, self.begins = slots_of(sizes, with_velocity, block)
+        self.size = block * (1 + with_velocity)
+        room = torch.empty(self.begins[-1] * (self.size + 1), device=device)
+        self.kept, which = room.split([self.size * self.begins[-1], self.begins[-1]])
         self.which = which.view(torch.int32)
         self.table: Tensor | None = None
 
@@ -61,17 +73,43 @@ class Shelf:
         kept, which = self.kept.data_ptr(), self.which.data_ptr()
         begins = self.begins[:-1]
         return (
-            [kept + 8 * BLOCK * at if n else 0 for at, n in zip(begins, self.slots)],
+            [kept + 4 * self.size * at if n else 0 for at, n in zip(begins, self.slots)],
             [which + 4 * at for at in begins], self.slots, 0,
         )  # fmt: skip
 
+    def places(self, number: int) -> tuple[int, int, int, int]:
+        """KEPT, WHICH and KEEPS of a segment; and where MET is counted, if the update got so far:
+        else 0."""
+        begin, met = self.begins[number], 0
+        if self.table is not None:
+            met = self.table.data_ptr() + 8 * ((number + 1) * self.table.shape[1] - 1)
+        kept = self.kept.data_ptr() + 4 * self.size * begin
+        return kept, self.which.data_ptr() + 4 * begin, self.slots[number], met
+
 
 @lru_cache(maxsize=256)
-def slots_of(sizes: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
+def slots_of(
+    sizes: tuple[int, ...], with_velocity: bool, block: int
+) -> tuple[Sequence[int], Sequence[int]]:
     """How many blocks of segments of these sizes are kept, at most; and where theirs begin, and
     end."""
-    slots = array("q", (-(-n // (8 * BLOCK)) for n in sizes))
+    share, least = (8 if with_velocity else 4) * block, LEAST // block
+    slots = array("q", (min(-(-n // block), max(least, -(-n // share))) for n in sizes))
     return slots, array("q", accumulate(slots, initial=0))
+
+
+def shelf_of(every: Any, sizes: tuple[int, ...], device: torch.device, block: int) -> Shelf | None:
+    """Where old blocks go, of those that have a journal; None, where there is none."""
+    journals: Sequence[Journal | None] = every.journal
+    if None in journals:
+        if not any(journals):
+            return None
+        sizes = tuple(0 if one is None else n for one, n in zip(journals, sizes))
+    shelf = Shelf(sizes, every.velocity[0] is not None, device, block)
+    for number, journal in enumerate(journals):
+        if journal is not None:
+            journal.keep(Blocks(shelf, number))
+    return shelf
 
 
 class Blocks:
@@ -84,12 +122,12 @@ class Blocks:
 
     def elements(self) -> int:
         """How many are kept: the host waits for the device."""
-        if self.shelf.table is None:
+        shelf, number = self.shelf, self.number
+        if shelf.table is None:
             return 0
-        met, n = int(self.shelf.table[self.number, MET.value]), self.shelf.sizes[self.number]
-        begin, slots = self.shelf.begins[self.number], self.shelf.slots[self.number]
-        firsts = self.shelf.which[begin : begin + min(met, slots)].tolist()
-        return sum(min(BLOCK, n - first) for first in firsts)
+        begin, met = shelf.begins[number], int(shelf.table[number, -1])
+        firsts = shelf.which[begin : begin + min(met, shelf.slots[number])].tolist()
+        return sum(min(shelf.block, shelf.sizes[number] - first) for first in firsts)
 
     def fits(self, n: int, with_velocity: bool) -> bool:
         own = self.shelf.sizes[self.number], self.shelf.with_velocity
@@ -99,31 +137,25 @@ class Blocks:
     @on_its_device
     def put_all_back(given: Sequence[tuple[Blocks, Tensor | None, Tensor]]) -> None:
         """Those of one launch at least, which are on one device."""
-        us, vs = addresses([u for _, u, _ in given]), addresses([v for *_, v in given])
-        own = [one for one, _, _ in given]
-        slots = tuple(one.shelf.slots[one.number] for one in own)
-        if any(slots):
-            device = given[0][2].device
-            sizes = array("q", (one.shelf.sizes[one.number] for one in own))
-            places = zip(*(one._places() for one in own))
-            rows = rows_on(device, Columns(
-                len(own), 0, us, vs, sizes, *[0] * (KEPT.value - N.value - 1), *places,
-            ))  # fmt: skip
-            blocks = blocks_on(device, tuple(BLOCK * slot for slot in slots), BLOCK)
-            launch(put_back, (blocks.shape[0],),
-                rows, blocks, aligned=all_aligned(us, vs), BLOCK=BLOCK, num_warps=8,
-            )  # fmt: skip
+        for block, own in grouped(given, lambda one: one[0].shelf.block):
+            _put_back(block, own)
 
-    def _places(self) -> tuple[int, int, int, int]:
-        """KEPT, WHICH, KEEPS; and where MET is counted, if the update got so far."""
-        shelf, begin = self.shelf, self.shelf.begins[self.number]
-        kept, which = shelf.kept.data_ptr(), shelf.which.data_ptr()
-        table = shelf.table
-        met = (
-            0 if table is None else table.data_ptr() + 8 * (self.number * WIDTH.value + MET.value)
-        )
-        slots = shelf.slots[self.number]
-        return kept + 8 * BLOCK * begin, which + 4 * begin, slots, met
+
+def _put_back(block: int, given: Sequence[tuple[Blocks, Tensor | None, Tensor]]) -> None:
+    us, vs = addresses([u for _, u, _ in given]), addresses([v for *_, v in given])
+    own = [one for one, _, _ in given]
+    slots = tuple(one.shelf.slots[one.number] for one in own)
+    if any(slots):
+        device = given[0][2].device
+        sizes = array("q", (one.shelf.sizes[one.number] for one in own))
+        places = zip(*(one.shelf.places(one.number) for one in own))
+        rows = rows_on(device, Columns(
+            len(own), 0, us, vs, sizes, *[0] * (KEPT.value - N.value - 1), *places,
+        ))  # fmt: skip
+        blocks = blocks_on(device, tuple(block * slot for slot in slots), block)
+        launch(put_back, (blocks.shape[0],),
+            rows, blocks, aligned=all_aligned(us, vs), BLOCK=block, num_warps=8,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -137,29 +169,57 @@ def put_back(rows, blocks, aligned: tl.constexpr, BLOCK: tl.constexpr):
         n = tl.load(row + N).to(tl.int32)
         i = tl.load(address(tl.load(row + WHICH), tl.int32, False) + slot)
         i = tl.multiple_of(i, 16) + tl.arange(0, BLOCK)
-        here = address(tl.load(row + KEPT), tl.float32, True) + slot.to(tl.int64) * (2 * BLOCK)
-        here += tl.arange(0, BLOCK)
+        u, n_of = tl.load(row + U), tl.arange(0, BLOCK)
+        size = tl.where(u != 0, 2 * BLOCK, BLOCK).to(tl.int64)
+        here = address(tl.load(row + KEPT), tl.float32, True) + slot * size + n_of
         tl.store(address(tl.load(row + V), tl.float32, aligned) + i, tl.load(here), mask=i < n)
-        u = tl.load(row + U)
         if u != 0:
             kept = tl.load(here + BLOCK)
             tl.store(address(u, tl.float32, aligned) + i, kept, mask=i < n)
 
 
 @triton.jit
-def keep_large(row, first, sg, u, v, n, mode: tl.constexpr, BLOCK: tl.constexpr):
-    """Put old u and v aside where a scaled gradient is far larger than the threshold, so that
-    inverting would lose them to rounding: while there is room."""
-    word = tl.load(row + KEPT)
-    if word != 0:
-        hint = hint_of(row, 0).to(tl.float32, bitcast=True)
-        i = first + tl.arange(0, BLOCK)
-        large = (i < n) & ~(tl.abs(sg) < hint * FACTOR)  # NaN is not below it
-        if tl.max(large.to(tl.int32), 0) != 0:
-            slot = tl.atomic_add(row + MET, tl.full([], 1, tl.int64))
-            if slot < tl.load(row + KEEPS):
-                tl.store(address(tl.load(row + WHICH), tl.int32, False) + slot, first)
-                kept = address(word, tl.float32, True) + slot * (2 * BLOCK)
-                tl.store(kept + tl.arange(0, BLOCK), v)
-                if mode != FEEDBACK:
-                    tl.store(kept + BLOCK + tl.arange(0, BLOCK), u)
+def ordered(x):
+    """|x| as a number that is ordered as it is; NaN is above inf."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def limit_of(hint, first, n, v, BLOCK: tl.constexpr):
+    """Bits of the magnitude from which on a scaled gradient has its block kept. hint: bits of the
+    threshold; 0: none is known, and the largest number that waits in the block, v, is taken."""
+    if hint == 0:
+        for part in range(0, BLOCK, PART):
+            i = part + tl.arange(0, PART)
+            waits = tl.load(v + first + i, mask=i < n - first, other=0.0)
+            hint = tl.maximum(hint, tl.max(magnitude(waits), 0))
+    limit = tl.minimum(hint.to(tl.float32, bitcast=True) * FAR, HUGE)
+    return tl.maximum(limit.to(tl.int32, bitcast=True), 1)
+
+
+@triton.jit
+def put_aside(at, first, n, u, v, mode: tl.constexpr, BLOCK: tl.constexpr):
+    """Old u and v of a block, which nobody has written yet, while there is room. at: KEPT of its
+    row."""
+    slot = tl.atomic_add(at + 3, tl.full([], 1, tl.int64))
+    if slot < tl.load(at + 2):
+        tl.store(address(tl.load(at + 1), tl.int32, False) + slot, first)
+        size: tl.constexpr = BLOCK if mode == FEEDBACK else 2 * BLOCK
+        here = address(tl.load(at), tl.float32, True) + slot * size
+        for part in range(0, BLOCK, PART):  # in few registers, as it is rare
+            i = part + tl.arange(0, PART)
+            on = i < n - first
+            tl.store(here + i, tl.load(v + first + i, mask=on, other=0.0))
+            if mode != FEEDBACK:
+                tl.store(here + BLOCK + i, tl.load(u + first + i, mask=on, other=0.0))
+    tl.debug_barrier()  # whoever writes them now may have another thread's
+
+
+@triton.jit
+def keep_far(row, first, sg, u, v, n, mode: tl.constexpr, BLOCK: tl.constexpr):
+    """Put old u and v, which these point to, aside where a scaled gradient is far larger than the
+    threshold, so that inverting would lose them to rounding."""
+    at = row + KEPT
+    if tl.load(at) != 0:  # noqa: SIM102 - the other is not asked for in vain
+        if tl.max(ordered(sg), 0) >= limit_of(hint_of(row, 0), first, n, v, BLOCK):
+            put_aside(at, first, n, u, v, mode, BLOCK)

@@ -27,7 +27,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.cuda.candidates import compact, mark, scan
 from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
 from gradwire.kernels.cuda.device import FEEDBACK, MOMENTUM, NESTEROV
-from gradwire.kernels.cuda.kept import Blocks, Shelf
+from gradwire.kernels.cuda.kept import shelf_of
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
 from gradwire.kernels.cuda.small import choose
@@ -44,7 +44,6 @@ from gradwire.kernels.cuda.tables import (
     plain,
     rows_on,
 )
-from gradwire.kernels.journal import Journal
 from gradwire.kernels.values import Hint, Words
 
 CHUNK = 8192
@@ -105,12 +104,12 @@ def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
     """
     number_of, device = len(every.k), status.device
     sizes = tuple(map(Tensor.numel, every.residual))
-    places, shelf = places_of(sizes, every.k), shelf_of(every, sizes, device)
+    places, shelf = places_of(sizes, every.k), shelf_of(every, sizes, device, BLOCK)
     gradients = plain(every.gradient)
     g, u, v, *taken = map(addresses, (gradients, *every[1:3], *every[4:7]))
     kept = (0, 0, 0, 0) if shelf is None else shelf.columns()
     table = rows_on(device, Columns(
-        number_of, g, u, v, places.sizes, places.ks, *taken, *_hints(every.hint, device),
+        number_of, g, u, v, places.sizes, places.ks, *taken, *hints_of(every.hint, device),
         *rules_of(every), *places.columns, *kept,
     ))  # fmt: skip
     if shelf is not None:
@@ -235,7 +234,7 @@ def rules_of(every: Any) -> Iterator[Column]:
     yield bits_of_many([d if m is None else 1.0 for m, d in zip(ms, decays)])
 
 
-def _hints(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]:
+def hints_of(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]:
     """HINT and HINT_BITS: where two words are, or, where they are not, a number's bits."""
     if type(hints[0]) is Words and _are_ours(hints[0].every, hints[0].length, device):
         x, begin = hints[0].every, hints[0].every.data_ptr()
@@ -257,17 +256,3 @@ def _hint(hint: Hint, device: torch.device) -> tuple[int, int]:
 
 def _are_ours(words: Tensor, count: int, device: torch.device) -> bool:
     return words.dtype == torch.float32 and words.device == device and count == 2
-
-
-def shelf_of(every: Any, sizes: tuple[int, ...], device: torch.device) -> Shelf | None:
-    """Where old blocks go, of those that have a journal; None, where there is none."""
-    journals: Sequence[Journal | None] = every.journal
-    if None in journals:
-        if not any(journals):
-            return None
-        sizes = tuple(0 if one is None else n for one, n in zip(journals, sizes))
-    shelf = Shelf(sizes, every.velocity[0] is not None, device)
-    for number, journal in enumerate(journals):
-        if journal is not None:
-            journal.keep(Blocks(shelf, number))
-    return shelf

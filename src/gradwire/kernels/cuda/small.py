@@ -2,7 +2,7 @@
 launch, with a program for each segment, whose elements stay in its registers.
 
 The k-th largest is found bit by bit of the magnitudes, in 31 turns. No threshold is needed; the
-k-th largest is told as one for those who ask what is large (`kept.keep_large`).
+k-th largest is told as one for those who ask what is large (`kept.keep_far`).
 Bytes for each element with an fp32 gradient: dgc 20, ef 12; and 8 or 12 for each entry.
 """
 

@@ -42,6 +42,7 @@ from gradwire.kernels.cuda.device import (
     read,
     write,
 )
+from gradwire.kernels.cuda.kept import HUGE
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES, mode_of, rules_of
 from gradwire.kernels.cuda.tables import (
@@ -98,7 +99,8 @@ def inverted(
     u1 = v1
     if mode != FEEDBACK:
         u1 = read(u, i, n, whole)
-    good = is_finite(step_of(sg, u1, v1, m, d, mode))
+    huge = (tl.abs(sg) >= HUGE) & is_finite(sg) & (tl.abs(v1) >= tl.abs(sg) * 0.5)
+    good = is_finite(step_of(sg, u1, v1, m, d, mode)) | huge
     u0 = u1
     if mode == FEEDBACK:
         v0 = tl.div_rn(v1 - sg, tl.zeros_like(v1) + d)
@@ -120,7 +122,7 @@ def inverted(
 @triton.jit
 def step_of(sg, u, v, m, d, mode: tl.constexpr):
     """What v would become if the step were repeated: an element that would not be finite then was
-    kept by the update."""
+    kept by the update, unless a huge gradient is what made v."""
     if mode == FEEDBACK:
         v1 = v * d + sg
     elif mode == MOMENTUM:

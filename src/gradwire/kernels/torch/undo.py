@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.kernels.journal import HUGE
 from gradwire.kernels.segments import UndoTopk
 from gradwire.kernels.torch.sparse import first_violation
 from gradwire.kernels.torch.update import forward
@@ -26,10 +27,11 @@ def undo_topk(segments: Sequence[UndoTopk]) -> int:
 
 
 def _invert(one: UndoTopk, d: Tensor) -> None:
-    """An element that would overflow when repeated was kept by the update, so it is kept here. d:
-    the scaled gradient."""
+    """An element that would overflow when repeated was kept by the update, so it is kept here,
+    unless a huge gradient is what made its residual. d: the scaled gradient."""
     velocity, residual, momentum, nesterov = one.velocity, one.residual, one.momentum, one.nesterov
     good = forward(d, velocity, residual, momentum, nesterov, one.decay)[1].isfinite()
+    good |= (d.abs() >= HUGE) & d.isfinite() & (residual.abs() >= d.abs() * 0.5)
     if momentum is None or velocity is None:
         v = (residual - d) / torch.tensor(one.decay, dtype=torch.float32, device=d.device)
     else:

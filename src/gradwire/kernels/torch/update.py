@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.journal import FACTOR, Journal
+from gradwire.kernels.journal import Journal, limit_of
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
@@ -86,6 +86,6 @@ def keep_whole(
     """Before an update: all or nothing, by the limit that the extension applies to blocks."""
     journal.clear()
     largest = number_of(hint)
-    if largest > 0.0 and bool((scaled.abs() < FACTOR * largest).all()):  # NaN is not below it
+    if largest > 0.0 and bool((scaled.abs() < limit_of(largest)).all()):  # NaN is not below it
         return
     journal.keep(Whole(velocity, residual))

@@ -45,7 +45,6 @@ from gradwire.lab import Cluster
 from gradwire.plan import Plan
 from gradwire.planner.candidates import FP32, timeline_of
 from gradwire.planner.choose import choose
-from gradwire.planner.correction import with_moves
 from gradwire.planner.profile import Profile
 from gradwire.planner.timeline import Timeline
 from gradwire.report.table import Table
@@ -115,7 +114,7 @@ def work(arguments: argparse.Namespace) -> None:
     raced = {plan.digest() for plan, _ in tuner.raced}
     plans = {"adopted": trainer.handle.plan}
     for factor in arguments.wrong:
-        tuner.plan_again(with_moves(profile, factor))
+        tuner.plan_again(profile.slowed(factor))
         settle(trainer, tuner)
         plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
     tuner.close()

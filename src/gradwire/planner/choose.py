@@ -25,6 +25,7 @@ from gradwire.planner.candidates import (
     timeline_of,
 )
 from gradwire.planner.exactness import error_of, known_errors
+from gradwire.planner.grouping import SLOWER
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import way
 from gradwire.strategy import Strategy
@@ -129,7 +130,7 @@ def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
     is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
     if maker.algorithm == "joint" and is_enough:
-        return _Found(_shortest(dense), baselines, (), is_enough)
+        return _Found(_steady(maker.profile, dense), baselines, (), is_enough)
     taken = (maker.dynamics.take(option) for option in options)
     own = [text for text in taken if text is not None and maker.profile.measured(text)]
     found = list(maker.plans(own))
@@ -141,9 +142,7 @@ def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
     if not found:
         return None
     found.sort(key=lambda c: c.seconds)
-    best, line = found[0], _shortest(dense) if maker.algorithm == "joint" and dense else found[0]
-    if line.seconds < (1 + LEAST_GAIN) * best.seconds:
-        best = line
+    best = found[0] if maker.algorithm != "joint" else _steady(maker.profile, [*dense, *found])
     return _Found(best, baselines, _rivals(best, found))
 
 
@@ -224,6 +223,17 @@ def _baselines(maker: Maker) -> dict[str, Candidate]:
 
 def _shortest(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda c: c.seconds)
+
+
+def _steady(profile: Profile, candidates: Sequence[Candidate]) -> Candidate:
+    """The first of those that are hardly longer than the shortest, neither as was measured nor if
+    moves were slower: what fills the link to the brim is measured longer than it is predicted."""
+    most = (1 + LEAST_GAIN) * _shortest(candidates).seconds
+    near = [c for c in candidates if c.seconds <= most]
+    slower = profile.slowed(SLOWER)
+    later = [timeline_of(slower, c.plan).iteration_seconds for c in near]
+    limit = (1 + LEAST_GAIN) * min(later)
+    return next(c for c, seconds in zip(near, later) if seconds <= limit)
 
 
 def _rivals(best: Candidate, found: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -23,22 +23,6 @@ _WORTH = 0.7  # of the error must be left at most
 _SHARED = 0.5  # of what all plans are off by
 
 
-def with_moves(profile: Profile, factor: float) -> Profile:
-    """The profile as if every move took so many times as long."""
-    costs = {
-        text: replace(
-            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(factor)),
-            latency_seconds=cost.latency_seconds * factor,
-        )
-        for text, cost in profile.strategies.items()
-    }  # fmt: skip
-    moves = {
-        text: replace(fit, curve=fit.curve.scaled(factor)) for text, fit in profile.moves.items()
-    }
-    tables = tuple(cost._replace(wire=cost.wire * factor) for cost in profile.tables)
-    return replace(profile, strategies=costs, moves=moves, tables=tables)
-
-
 def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:
     """The profile as if forward and the optimizer took as much longer, or shorter, as steps did
     than was predicted: the median of plans."""
@@ -55,7 +39,7 @@ def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> fl
     that does not explain them, or explains noise."""
     if not measured:
         return 1.0
-    errors = {factor: _error(with_moves(profile, factor), measured) for factor in _FACTORS}
+    errors = {factor: _error(profile.slowed(factor), measured) for factor in _FACTORS}
     best = min(errors, key=lambda factor: (errors[factor], abs(math.log(factor))))
     is_wrong = not 1 / _LEAST < best < _LEAST
     return best if is_wrong and errors[best] <= _WORTH * errors[1.0] else 1.0

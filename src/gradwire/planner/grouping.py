@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -30,6 +30,8 @@ WORTH = 1e-4  # of a step: less is no improvement
 TIE = 0.005
 """Of a step: a prediction that is so much shorter may be wrong by more. What messages cost beside
 each other is what it knows least, so of ties the one with fewer groups is taken."""
+SLOWER = 1.25
+"""Times as long as was measured may moves take: what is a tie must be one then, too."""
 _EFFORT = 1500  # timelines that moving borders may cost
 _MOST_LANES = 16
 
@@ -62,6 +64,12 @@ class Problem:
     errors: Sequence[Sequence[float]] = ()
     most_error: float = math.inf
     _jobs: dict[tuple[int, int, int], Job] = field(default_factory=dict)
+
+    @cached_property
+    def slower(self) -> Problem:
+        """The same with moves that take `SLOWER` times as long."""
+        profile = self.stages.profile.slowed(SLOWER)
+        return replace(self, stages=Stages(profile), _jobs={})
 
     @cached_property
     def executor(self) -> Executor:
@@ -249,15 +257,16 @@ def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Groupin
 
 def fewer(problem: Problem, grouping: Grouping) -> Grouping:
     """Neighbours that go by the same are merged, the smallest ones first, while the step is at
-    most `TIE` longer than it was."""
-    limit, kept = problem.seconds(grouping) * (1 + TIE), set(problem.borders)
+    most `TIE` longer than it was, were moves slower, too."""
+    limits = [(own, own.seconds(grouping) * (1 + TIE)) for own in (problem, problem.slower)]
+    kept = set(problem.borders)
     while pairs := list(_alike(problem, grouping, kept)):
         _, number = min(pairs)
         ends, chosen = list(grouping.ends), list(grouping.chosen)
         end = ends.pop(number)
         del chosen[number]
         merged = Grouping(tuple(ends), tuple(chosen))
-        if problem.seconds(merged) <= limit:
+        if all(own.seconds(merged) <= limit for own, limit in limits):
             grouping = merged
         else:
             kept.add(end)

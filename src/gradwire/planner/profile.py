@@ -8,7 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -203,6 +203,21 @@ class Profile:
             f"{', '.join(only_here[:5]) or 'nothing'}, only in the model: "
             f"{', '.join(only_there[:5]) or 'nothing'}. Profile this model."
         )
+
+    def slowed(self, factor: float) -> Profile:
+        """As if every move took so many times as long."""
+        costs = {
+            text: replace(
+                cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(factor)),
+                latency_seconds=cost.latency_seconds * factor,
+            )
+            for text, cost in self.strategies.items()
+        }  # fmt: skip
+        moves = {
+            text: replace(fit, curve=fit.curve.scaled(factor)) for text, fit in self.moves.items()
+        }
+        tables = tuple(cost._replace(wire=cost.wire * factor) for cost in self.tables)
+        return replace(self, strategies=costs, moves=moves, tables=tables)
 
     def cost(self, strategy: str) -> StrategyCost:
         """The cost of a strategy by its text; PlanError, naming what there is, if it was not

@@ -22,7 +22,7 @@ from gradwire.dynamics import Dynamics, has_vectors_apart
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate, is_vector
 from gradwire.planner.choose import Choice, choose
-from gradwire.planner.correction import moves_factor, with_around, with_moves
+from gradwire.planner.correction import moves_factor, with_around
 from gradwire.planner.paths import example, is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.soundness import Verdict, name_of, sound
@@ -149,7 +149,7 @@ class Tuner:
             factor = self._correction(profile)
             if factor == 1.0:
                 break
-            profile = with_moves(profile, factor)
+            profile = profile.slowed(factor)
             self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
             best = yield from self._choose(profile, best)
         measured = self._measured()

@@ -12,16 +12,17 @@ import pytest
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32, timeline_of
-from gradwire.planner.choose import choose
+from gradwire.planner.choose import LEAST_GAIN, choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
-from gradwire.planner.grouping import Grouping, Problem, solve
+from gradwire.planner.grouping import SLOWER, TIE, Grouping, Problem, fewer, solve
 from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
 from gradwire.planner.stages import Bucketed, Stages
 from suites import first
 
 TOPK, INT8 = "topk(0.01)+ef | allgather", "int8+ef | alltoall"
 ALONE = Contention()
+TENSORS = [Bucketed(30_000, 1, 1e-3 * (i + 1)) for i in range(16)]
 ELEMENT_BYTES = {FP32: 4.0, BF16: 2.0, INT8: 1.0, TOPK: 0.06}
 
 
@@ -96,7 +97,45 @@ def test_where_starting_costs_much_there_is_one_group_and_where_nothing_many() -
     dear = choose(profile(1e8, start=0.05), [BF16], lanes=[1]).best.plan
     free = choose(profile(1e8, start=0.0), [BF16], lanes=[1]).best.plan
     assert len(dear.buckets) == 1
-    assert len(free.buckets) > 6
+    assert len(free.buckets) > 3
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_of_ties_the_one_with_fewer_groups(lanes: int) -> None:
+    """Merged neighbours, that hardly lengthen the step, whether moves take as long as measured or
+    longer; and none that could still be merged so."""
+    problem = Problem(Stages(profile(2e8, start=1e-6)), TENSORS, [BF16], lanes)
+    every = Grouping(tuple(range(1, len(TENSORS) + 1)), (0,) * len(TENSORS))
+    found = fewer(problem, every)
+    assert 1 < len(found.ends) < len(TENSORS)
+    for own in (problem, problem.slower):
+        assert own.seconds(found) <= own.seconds(every) * (1 + TIE)
+    for number in range(len(found.ends) - 1):
+        ends = found.ends[:number] + found.ends[number + 1 :]
+        merged = Grouping(ends, found.chosen[1:])
+        assert any(
+            own.seconds(merged) > own.seconds(every) * (1 + TIE)
+            for own in (problem, problem.slower)
+        )
+    assert fewer(replace(problem, borders=frozenset(range(len(TENSORS)))), every) == every
+
+
+def test_what_fills_the_link_to_the_brim_gives_way() -> None:
+    """fp32 is hidden behind backward, just so, and bf16 with room to spare: neither is faster as
+    measured, and fp32 would be slower were the network."""
+    ready = model(layers=60)
+    needed = sum(r.parameter.bytes for r in ready) / 60e-3  # bytes a second
+    brim = profile(1.15 * needed, start=1e-6, ready=ready)
+    found = choose(brim, [FP32, BF16], lanes=[1])
+    as_fp32, as_bf16 = (found.baselines[text] for text in (FP32, BF16))
+    assert as_fp32.seconds < (1 + LEAST_GAIN) * as_bf16.seconds
+    slower = brim.slowed(SLOWER)
+    assert timeline_of(slower, as_fp32.plan).iteration_seconds > 1.02 * (
+        timeline_of(slower, as_bf16.plan).iteration_seconds
+    )
+    assert main_kinds(found.best.plan) == {BF16}
+    roomy = profile(4 * needed, start=1e-6, ready=ready)
+    assert main_kinds(choose(roomy, [FP32, BF16], lanes=[1]).best.plan) == {FP32}
 
 
 @pytest.mark.once

@@ -13,7 +13,6 @@ from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import FP32, tables_of, timeline_of
 from gradwire.planner.choose import choose
-from gradwire.planner.correction import with_moves
 from gradwire.planner.explain import explain
 from gradwire.planner.profile import Profile, Ready, TableCost
 
@@ -55,7 +54,7 @@ def test_their_time_is_on_the_timeline() -> None:
     plan = choose(slow, [FP32]).best.plan
     assert timeline_of(slow, plan).iteration_seconds > 50e-3
     assert timeline_of(without, plan).iteration_seconds < 40e-3, "nobody measured it"
-    halved = with_moves(slow, 0.5)
+    halved = slow.slowed(0.5)
     assert halved.tables[0].wire == 25e-3
     assert timeline_of(halved, plan).iteration_seconds < timeline_of(slow, plan).iteration_seconds
 

@@ -10,7 +10,7 @@ from profiles import few, profile
 from gradwire.plan import Plan
 from gradwire.planner.candidates import timeline_of
 from gradwire.planner.choose import choose
-from gradwire.planner.correction import moves_factor, with_around, with_moves
+from gradwire.planner.correction import moves_factor, with_around
 from gradwire.planner.profile import Profile
 from suites import first
 
@@ -31,7 +31,7 @@ SLOW = profile(bits_per_second=2e8, parameters=few(), backward_seconds=0.01)
 @pytest.mark.parametrize("wrong", first([0.5, 2.0, 0.25, 4.0], 2))
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_a_wrong_network_is_found(wrong: float, noise: float) -> None:
-    said = with_moves(SLOW, wrong)
+    said = SLOW.slowed(wrong)
     assert moves_factor(said, raced(said, SLOW, noise)) == pytest.approx(1 / wrong, rel=0.2)
 
 
@@ -44,7 +44,7 @@ def test_steps_that_wait_for_nothing_say_nothing() -> None:
     fast = profile(
         bits_per_second=1e11, start_seconds=1e-6, parameters=few(), backward_seconds=1.0
     )
-    assert moves_factor(with_moves(fast, 0.5), raced(fast, fast, 0.1)) == 1.0
+    assert moves_factor(fast.slowed(0.5), raced(fast, fast, 0.1)) == 1.0
 
 
 @pytest.mark.parametrize("pace", [0.6, 0.75, 1.3, 1.6])
@@ -79,7 +79,7 @@ def test_nothing_measured_corrects_nothing() -> None:
 
 
 def test_moves_take_so_many_times_as_long() -> None:
-    slower = with_moves(SLOW, 3.0)
+    slower = SLOW.slowed(3.0)
     for text, cost in SLOW.strategies.items():
         assert slower.strategies[text].wire(5000) == pytest.approx(3 * cost.wire(5000))
         assert slower.strategies[text].encode == cost.encode

@@ -1,4 +1,4 @@
-// What becomes of packets that do not arrive, and of paths once routing has gone around what failed.
+// What becomes of packets that do not arrive, and of paths when routing has gone around failures.
 #include "packets.hpp"
 
 namespace gradwire {
@@ -11,12 +11,14 @@ void Packets::lose(const Packet& packet, std::int64_t now) {
 }
 
 // The header goes on before all else, as acknowledgements do, and the receiver asks at once for
-// what it announces (Handley et al. 2017). Where the way is broken it is lost like others.
+// what it announces (Handley et al. 2017). Where the way is broken, or no queue is long enough for
+// the packet, it is lost like others.
 void Packets::trim(const Packet& packet, std::int64_t now) {
     const Ends& ends = messages_[static_cast<std::size_t>(packet.connection)].ends;
     const auto link = [&](std::uint8_t hop) {
         return static_cast<std::size_t>(link_of(ends, packet.path, hop, packet.hops));
     };
+    if (size_of(packet) > transport_.queue) return lose(packet, now);
     for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)
         if (is_down(link(hop), now)) return lose(packet, now);
     for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)

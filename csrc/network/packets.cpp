@@ -401,8 +401,9 @@ void Packets::back_heard(Sender& sender, const Notice& notice) {
     if (is_missing && notice.number < sender.acked) return;
     sender.next = sender.acked;
     ++sender.turn;
-    sender.in_vain += is_missing;
-    if (notice.kind == Kind::lost) suspect(sender, notice);
+    if (notice.kind != Kind::lost) return;
+    ++sender.in_vain;
+    suspect(sender, notice);
 }
 
 void Packets::single_heard(Sender& sender, const Notice& notice) {
@@ -414,9 +415,10 @@ void Packets::single_heard(Sender& sender, const Notice& notice) {
             sender.good.push_back(notice.path);
         return;
     }
-    ++sender.in_vain;
     sender.again.push_back(notice.number);
-    if (notice.kind == Kind::lost) suspect(sender, notice);
+    if (notice.kind != Kind::lost) return;
+    ++sender.in_vain;
+    suspect(sender, notice);
 }
 
 void Packets::heard(const Notice& notice) {

@@ -83,6 +83,19 @@ def test_jobs_share_a_fabric(engine: str, capsys: pytest.CaptureFixture[str]) ->
     assert "alone" in capsys.readouterr().out
 
 
+def test_a_job_takes_what_it_takes_from_its_own_start_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.toml").write_text(
+        "[[job]]\nranks = 4\n[[job]]\nranks = 4\nstart_seconds = 9"
+    )
+    asked = ["network", "simulate", "--topology", "leaf_spine(2, 4, 4)", "--scheme", "spray",
+             "--jobs", str(tmp_path / "jobs.toml")]  # fmt: skip
+    one, other = rows(capsys, *asked)
+    assert one["seconds"] == pytest.approx(other["seconds"])
+    assert other["seconds"] == pytest.approx(other["alone"])
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -127,6 +127,26 @@ def test_hosts_that_spray_may_remember_what_failed(spraying: Spraying) -> None:
     assert dropped[1] < dropped[0]
 
 
+@ENGINES
+@pytest.mark.parametrize(("converged", "took"), [([140e-6], 4.004e-6), ([], 22.004e-6)])
+def test_what_a_host_avoided_is_forgotten_when_routing_has_converged(
+    converged: list[float], took: float, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two packets meet in a queue for one: the second host's is lost at 1.001 µs, sent again by
+    the other, slow path from 31.001 on, and there at 53.005. Its next message, 100 µs later, is
+    pinned to the fast path, which it has avoided since."""
+    monkeypatch.setenv(VARIABLE, engine)
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    slow = {link: 8 * 10**8 for link in fabric.links if "spine1" in link}
+    flows = Flows([0, 1, 1], [2, 3, 3], 1000, [0, 0, 1], [0, 0, 100_000])
+    routes = route(flows, fabric.with_rates(slow), "coloured")
+    routes = replace(routes, path=np.zeros_like(routes.path))
+    how = replace(FAST, queue_bytes=1000, exclude_us=1e5)
+    sent = send(routes, how, Outages({}, [(when, routes) for when in converged]))
+    assert sent.dropped == 1
+    assert sent.seconds.max() == pytest.approx(153.005e-6 + took, abs=2e-9)
+
+
 def two(scheme: str) -> tuple[Routes, Fabric]:
     """Two flows of a second each, alone on a spine each, or sprayed over both."""
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
@@ -206,6 +226,15 @@ def test_a_piece_goes_where_its_bytes_go(scheme: str) -> None:
             for of, path in ((before, own), (before, before.path), (after, after.path))
         ]
         assert many[0] >= min(many[1:]) - 1
+
+
+def test_it_is_the_middle_byte_that_says_where() -> None:
+    """Halves, then a fifth, a fifth and the rest: bytes 250 and 750 of a thousand."""
+    fabric = leaf_spine(2, 2, 4)
+    flows, path = Flows([1, 0], [3, 2], [7, 1000]), np.array([3, 1, 0, 2])
+    halves = Routes(fabric, flows, np.array([1, 1, 0]), path[:3], np.array([500, 500, 7]))
+    after = Routes(fabric, flows, np.array([1, 1, 0, 1]), path, np.array([200, 200, 7, 600]))
+    assert paths_after(halves, after).tolist() == [1, 2, 0]
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -90,11 +90,26 @@ def test_what_is_selective_sends_again_what_was_lost_and_no_more(
 def test_a_queue_for_less_than_a_packet_is_given_up(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By trimming too: there is no end otherwise."""
+    """Where payloads are cut off, too: there is no end otherwise."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route(Flows([0], [2], 1000), FABRIC)
     for selective in (False, True):
         how = replace(SHORT, queue_bytes=10, trim=True, selective=selective, window=2)
         sent = send(routes, how)
         assert np.isinf(sent.seconds).all()
-        assert sent.trimmed == 64 * (2 if selective else 1)
+        assert sent.trimmed == 0
+        assert sent.dropped == 64 * (2 if selective else 1)
+
+
+@ENGINES
+def test_who_is_cut_off_time_and_again_does_not_give_up(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty connections to one host, through a queue of two packets, go back hundreds of times
+    each: nobody is given up, as by timers they are after 64."""
+    monkeypatch.setenv(VARIABLE, engine)
+    flows = Flows(np.tile([0, 1, 2], 20), 3, 4000)
+    routes = route(flows, leaf_spine(2, 4, 2, host_gbps=8))
+    sent = send(routes, replace(SHORT, queue_bytes=2000, trim=True, window=4))
+    assert sent.trimmed > 64 * 3
+    assert np.isfinite(sent.seconds).all()

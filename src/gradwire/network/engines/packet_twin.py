@@ -144,9 +144,8 @@ class _Engine:
             return
         sender.next = sender.acked
         sender.turn += 1
-        if is_missing:
-            sender.in_vain += 1
         if notice.kind == "lost":
+            sender.in_vain += 1
             self.suspect(sender, notice, now)
 
     def single_heard(self, sender: Sender, notice: Notice, now: int) -> None:
@@ -157,11 +156,11 @@ class _Engine:
             if int(self.all.choice[notice.connection]) == _RECYCLED and not notice.marked:
                 sender.good.append(notice.path)
             return
-        sender.in_vain += 1
         sender.again.append(notice.number)
         if notice.kind == "trimmed":
             self.adapt(sender, notice)
         else:
+            sender.in_vain += 1
             self.suspect(sender, notice, now)
 
     def suspect(self, sender: Sender, notice: Notice, now: int) -> None:
@@ -329,7 +328,8 @@ class _Engine:
         )
         if is_full or self.is_down(link, now):
             ways = packet.links[packet.hop :]
-            is_cut = self.how.trim and not any(self.is_down(way, now) for way in ways)
+            is_broken = any(self.is_down(way, now) for way in ways)
+            is_cut = self.how.trim and not is_broken and size <= self.how.queue_bytes
             (self.trim if is_cut else self.lose)(packet, now)
             return
         if packet.hop == 0:

@@ -38,8 +38,9 @@ class Transport:
     timer ran out, unless switches choose; 0: each finds out by itself. jitter_ns: each begins so
     much later at most. trim: what finds a queue full loses its payload only; the header goes
     before all else, and the sender hears of it in a round trip, not by a timer (Handley et al.
-    2017). selective: pinned connections, too, are acknowledged packet by packet, and send again
-    only what was lost, as sprayed ones do anyway; else they go back to it.
+    2017), unless no queue is long enough for it. selective: pinned connections, too, are
+    acknowledged packet by packet, and send again only what was lost, as sprayed ones do anyway;
+    else they go back to it.
     Counts are at most 2^53, times 1,000 seconds.
     """
 

@@ -75,12 +75,19 @@ FlowSet flow_set_at(const FlowsAt& flows, std::size_t links, Address rate) {
             rows_at(next), at<double>(delay), at<double>(rate)};
 }
 
+using ChangeAt = std::tuple<double, RowsAt, Address, Address>;
+
 std::size_t share_links_at(const FlowsAt& flows, std::size_t links, Address rate,
-                           double tolerance, Address begin, Address end) {
+                           double tolerance, const std::vector<ChangeAt>& changes, Address begin,
+                           Address end) {
     const nb::gil_scoped_release release;
     const FlowSet set = flow_set_at(flows, links, rate);
+    std::vector<Change> later;
+    for (const auto& [since, uses, part, now] : changes)
+        later.push_back({since, rows_at(uses), at<double>(part), at<double>(now)});
     Interrupt signals = python_signals();
-    return MaxMin(set, tolerance, signals).run(at<double>(begin), at<double>(end));
+    return MaxMin(set, tolerance, signals, std::move(later))
+        .run(at<double>(begin), at<double>(end));
 }
 
 void fair_rates_at(const FlowsAt& flows, std::size_t links, Address rate, Address found) {
@@ -90,39 +97,46 @@ void fair_rates_at(const FlowsAt& flows, std::size_t links, Address rate, Addres
     MaxMin(set, 0.0, signals).rates(at<double>(found));
 }
 
+using PathsAt = std::tuple<std::int64_t, Address, Address, Address, Address, std::int64_t>;
 using ConnectionsAt = std::tuple<std::size_t, Address, Address, Address, Address, Address,
-                                 Address, Address, Address, Address, Address, std::int64_t>;
+                                 Address, Address, std::vector<PathsAt>>;
 using HostsAt = std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address>;
 using TransportAt = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
-                               bool, std::uint64_t>;
+                               bool, bool, bool, std::uint64_t>;
 using LimitsAt = std::tuple<std::int64_t, std::int64_t>;
 
-std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> send_packets_at(
+Connections connections_at(const ConnectionsAt& connections) {
+    const auto& [n, source, target, bytes, choice, start, step, job, paths] = connections;
+    Connections all{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                    at<std::int64_t>(bytes), at<std::int64_t>(choice), at<std::int64_t>(start),
+                    at<std::int64_t>(step), at<std::int64_t>(job), {}};
+    for (const auto& [since, path, counts, pair, table, most] : paths)
+        all.paths.push_back({since, at<std::int64_t>(path), at<std::int64_t>(counts),
+                             at<std::int64_t>(pair), at<std::int64_t>(table), most});
+    return all;
+}
+
+std::array<std::int64_t, 5> send_packets_at(
     const ConnectionsAt& connections, const TiersAt& tiers, const HostsAt& hosts,
     const TransportAt& transport, const LimitsAt& limits, Address end, Address longest) {
     const nb::gil_scoped_release release;
-    const auto& [n, source, target, bytes, path, choice, start, step, counts, pair, table, most] =
-        connections;
-    const Connections all{n, at<std::int64_t>(source), at<std::int64_t>(target),
-                          at<std::int64_t>(bytes), at<std::int64_t>(path),
-                          at<std::int64_t>(choice), at<std::int64_t>(start),
-                          at<std::int64_t>(step), at<std::int64_t>(counts),
-                          at<std::int64_t>(pair), at<std::int64_t>(table), most};
+    const Connections all = connections_at(connections);
     const auto& [count, ports, leaf_of, plane_of, rates, fails] = hosts;
     const Hosts ends{count, ports, at<std::int64_t>(leaf_of), at<std::int64_t>(plane_of),
                      at<std::int64_t>(rates), at<std::int64_t>(fails)};
     const auto& [packet, header, window, latency, timeout, queue, mark, ack, acked, band,
-                 entropies, exclude, repath, slow_down, seed] = transport;
+                 entropies, exclude, repath, slow_down, trim, selective, seed] = transport;
     const Transport same{packet, header, window, latency, timeout, queue, mark, ack,
-                         acked, band, entropies, exclude, repath, slow_down, seed};
+                         acked, band, entropies, exclude, repath, slow_down, trim, selective,
+                         seed};
     const Tiers fabric = tiers_at(tiers);
     const Limits bounds{std::get<0>(limits), std::get<1>(limits)};
     Interrupt signals = python_signals();
     const Totals totals = Packets(all, fabric, ends, same, bounds, signals)
                               .run(at<std::int64_t>(end), at<std::int64_t>(longest));
-    return {totals.events, totals.dropped, totals.marked,
+    return {totals.events, totals.dropped, totals.marked, totals.trimmed,
             static_cast<std::int64_t>(totals.stopped)};
 }
 

@@ -23,28 +23,48 @@ bool all_one(const double* values, std::size_t n) {
 
 }  // namespace
 
-MaxMin::MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt)
-    : set_(set), tolerance_(tolerance), interrupt_(interrupt),
-      is_plain_(all_one(set.many, set.n) && all_one(set.part, at(set.uses.start[set.n]))),
-      flows_(set.n), used_(set.uses.value, set.uses.value + set.uses.start[set.n]),
-      open_(set.n / 64 + 1, 0), begin_(set.links, 0), end_(set.links, 0), full_(set.links),
-      now_(set.links), before_(set.n, 0), left_(set.bytes, set.bytes + set.n),
+MaxMin::MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt,
+               std::vector<Change> changes)
+    : set_(set), changes_(std::move(changes)), tolerance_(tolerance), interrupt_(interrupt),
+      flows_(set.n), open_(set.n / 64 + 1, 0), begin_(set.links, 0), end_(set.links, 0),
+      full_(set.links), now_(set.links), before_(set.n, 0), left_(set.bytes, set.bytes + set.n),
       ready_(set.n, 0.0) {
-    for (std::size_t i = 0; i < set.n; ++i) {
-        const auto first = static_cast<std::uint32_t>(set.uses.start[i]);
-        const auto uses = static_cast<std::uint32_t>(set.uses.start[i + 1]) - first;
+    lay_out();
+    for (std::size_t i = 0; i < set.n; ++i)
+        for (std::int64_t k = set.next.start[i]; k < set.next.start[i + 1]; ++k)
+            ++before_[at(set.next.value[k])];
+}
+
+// What each flow uses, where it is looked at.
+void MaxMin::lay_out() {
+    used_.assign(set_.uses.value, set_.uses.value + set_.uses.start[set_.n]);
+    is_plain_ = all_one(set_.many, set_.n) && all_one(set_.part, used_.size());
+    for (std::size_t i = 0; i < set_.n; ++i) {
+        const auto first = static_cast<std::uint32_t>(set_.uses.start[i]);
+        const auto uses = static_cast<std::uint32_t>(set_.uses.start[i + 1]) - first;
         flows_[i] = {0.0, first, uses, {}};
         if (uses <= 12) std::copy_n(used_.begin() + first, uses, flows_[i].link);
     }
     if (!is_plain_) {
-        weights_.assign(set.part, set.part + used_.size());
-        for (std::size_t i = 0; i < set.n; ++i)
+        weights_.assign(set_.part, set_.part + used_.size());
+        for (std::size_t i = 0; i < set_.n; ++i)
             for (std::uint32_t u = 0; u < flows_[i].uses; ++u)
-                weights_[flows_[i].first + u] *= set.many[i];
+                weights_[flows_[i].first + u] *= set_.many[i];
     }
-    for (std::size_t i = 0; i < set.n; ++i)
-        for (std::int64_t k = set.next.start[i]; k < set.next.start[i + 1]; ++k)
-            ++before_[at(set.next.value[k])];
+    is_stale_ = true;
+}
+
+double MaxMin::next_change() const {
+    return changed_ < changes_.size() ? changes_[changed_].since
+                                      : std::numeric_limits<double>::infinity();
+}
+
+void MaxMin::change() {
+    const Change& now = changes_[changed_++];
+    set_.uses = now.uses;
+    set_.part = now.part;
+    set_.rate = now.rate;
+    lay_out();
 }
 
 void MaxMin::rates(double* rate) {
@@ -168,6 +188,7 @@ std::size_t MaxMin::run(double* begin, double* end) {
     std::size_t rounds = 0;
     while (!waiting_.empty() || !active_.empty()) {
         if (active_.empty()) now = std::max(now, waiting_.top().first);
+        while (next_change() <= now) change();
         admit(now, begin, end);
         if (active_.empty()) continue;
         interrupt_(10 * std::ssize(active_));
@@ -183,7 +204,7 @@ std::size_t MaxMin::run(double* begin, double* end) {
             if (ends < until) until = ends, lasted = ends - begin[flow];
         }
         if (!waiting_.empty()) until = std::min(until, waiting_.top().first);
-        until += tolerance_ * lasted;
+        until = std::min(until + tolerance_ * lasted, next_change());
         if (until == never) break;  // what is left has links of rate 0
         const double limit = until * (1 + rounding);
         std::size_t kept = 0;

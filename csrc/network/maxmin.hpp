@@ -30,11 +30,20 @@ struct FlowSet {
     const double* rate;  // of links, bytes per second
 };
 
+// What flows use, and rates of links, from some second on.
+struct Change {
+    double since;
+    Rows uses;
+    const double* part;
+    const double* rate;
+};
+
 class MaxMin {
   public:
     // tolerance: flows that end within so much of a flow's duration after it do not see each
-    // other go; 0: exact.
-    MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt);
+    // other go; 0: exact. changes: one after the other.
+    MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt,
+           std::vector<Change> changes = {});
     // Seconds at which each starts and ends. How many times rates were found.
     std::size_t run(double* begin, double* end);
     // Fair rates of all flows at once: no flow can have more without a slower one having less.
@@ -59,13 +68,18 @@ class MaxMin {
         return is_plain_ ? 1.0 : weights_[flow.first + use];
     }
     bool is_open(std::size_t flow) const { return open_[flow / 64] >> flow % 64 & 1; }
+    void lay_out();
+    double next_change() const;
+    void change();
     void rebuild();
     void share();
     void freeze(std::size_t link, double share);
     void done(std::size_t flow, double now, double* end);
     void admit(double now, double* begin, double* end);
 
-    const FlowSet& set_;
+    FlowSet set_;
+    std::vector<Change> changes_;
+    std::size_t changed_ = 0;  // how many of them are past
     double tolerance_;
     Interrupt& interrupt_;
     bool is_plain_;                      // every use counts for one

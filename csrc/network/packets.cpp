@@ -11,11 +11,8 @@ namespace gradwire {
 
 namespace {
 
-// Queues of notices, after those of links: acknowledgements by the hops of the way back, what
-// timers say, and beginnings.
-enum : std::size_t { back2, back4, back6, timers, starts, queues };
-
 constexpr std::int32_t below_leaf = -1;  // less the port: instead of a path
+constexpr std::int32_t no_path = -1;
 constexpr std::int64_t never_busy = -1;
 constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
@@ -30,15 +27,19 @@ std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
 Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
                  const Transport& transport, const Limits& limits, Interrupt& interrupt)
     : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport), limits_(limits),
-      interrupt_(interrupt),
+      interrupt_(interrupt), routing_(all.paths.data()), settled_(all.paths.back().since),
+      owes_(transport.ack > 0 || (transport.trim && transport.header > 0)),
       links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
-      receivers_(all.n), wires_(links_), notices_(queues),
+      receivers_(all.n), wires_(links_),
+      notices_(starts + (all.n ? at(all.job[all.n - 1]) + 1 : 0)),
       turns_(at(hosts.count * hosts.ports), all.n * at(hosts.ports)), free_(links_, never_busy),
       owed_(links_, 0), per_byte_(links_, 0.0),
       switches_(at(tiers.leaves + tiers.pods * tiers.uplinks), transport.seed) {
-    for (std::size_t i = 0; i < links_; ++i)
+    for (std::size_t i = 0; i < links_; ++i) {
+        fails_ |= hosts.fails[i] >= 0;
         if (hosts.rates[i] > 0)
             per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
+    }
     for (std::size_t i = 0; i < all.n; ++i) {
         Sender& sender = senders_[i];
         const std::int64_t packets = (all.bytes[i] - 1) / transport.packet + 1;
@@ -49,7 +50,7 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
               narrow(hosts.leaf_of[all.source[i]]), narrow(hosts.leaf_of[all.target[i]])}});
         is_steered_ |= all.choice[i] >= static_cast<std::int64_t>(Choice::adaptive);
         sender.window = static_cast<double>(transport.window);
-        sender.path = static_cast<std::int32_t>(all.path[i]);
+        sender.path = static_cast<std::int32_t>(routing_->path[i]);
         if (at(all.step[i]) == open_.size()) open_.push_back(0), first_.push_back(i);
         ++open_.back();
     }
@@ -64,38 +65,43 @@ void Packets::tell(std::size_t queue, const Notice& notice) {
 
 void Packets::begin(std::int64_t step, std::int64_t now) {
     for (std::size_t i = first_[at(step)]; i < first_[at(step) + 1]; ++i)
-        tell(starts, {now + all_.start[i], static_cast<std::int32_t>(i), 0, 0, 0, Kind::start,
-                      false, 0});
+        tell(starts + at(all_.job[i]), {now + all_.start[i], static_cast<std::int32_t>(i), 0, 0, 0,
+                                        Kind::start, false, 0});
 }
 
 std::int32_t Packets::usable(std::int32_t connection, std::int64_t number) const {
-    if (!all_.table) return static_cast<std::int32_t>(number);
-    return static_cast<std::int32_t>(all_.table[all_.pair[connection] * all_.most + number]);
+    const Paths& now = *routing_;
+    if (!now.table) return static_cast<std::int32_t>(number);
+    return static_cast<std::int32_t>(now.table[now.pair[connection] * now.most + number]);
 }
 
-std::int32_t Packets::next_path(std::int32_t connection) {
+std::int32_t Packets::next_path(std::int32_t connection, std::int64_t now) {
     Sender& sender = senders_[at(connection)];
-    const std::int64_t count = all_.counts[connection], sent = sender.sent;
+    const std::int64_t count = routing_->counts[connection], sent = sender.sent;
     const Dice dice(transport_.seed + static_cast<std::uint64_t>(connection));
-    switch (static_cast<Choice>(all_.choice[connection])) {
-        case Choice::random:
+    std::int64_t number = sent;
+    switch (choice(connection)) {
         case Choice::adaptive:
         case Choice::round_robin:  // by this port; switches choose the rest
             return usable(connection, pick(dice(static_cast<std::uint64_t>(sent)), count));
+        case Choice::random:
+            number = pick(dice(static_cast<std::uint64_t>(sent)), count);
+            break;
         case Choice::rotating:
-            return usable(connection, (pick(dice(0), count) + sent) % count);
+            number = (pick(dice(0), count) + sent) % count;
+            break;
         case Choice::recycled:
-            if (!sender.good.empty() && sent >= transport_.window) {
+            while (!sender.good.empty() && sent >= transport_.window) {
                 const std::int32_t path = sender.good.front();
                 sender.good.pop_front();
-                return path;
+                if (!avoids(connection, path, now)) return path;
             }
-            return usable(connection,
-                          pick(dice(static_cast<std::uint64_t>(sent % transport_.entropies)),
-                               count));
+            number = pick(dice(static_cast<std::uint64_t>(sent % transport_.entropies)), count);
+            break;
         default:
             return sender.path;
     }
+    return unavoided(connection, number, now, no_path);
 }
 
 // Of a host to a leaf.
@@ -107,22 +113,30 @@ std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
 }
 
 bool Packets::avoids(std::int32_t connection, std::int32_t path, std::int64_t now) const {
+    if (avoided_.empty()) return false;
     const auto found = avoided_.find(way(connection, path));
     return found != avoided_.end() && now < found->second;
 }
 
-// Any of the others, or the next one after it that is not avoided, if there is one.
+// The usable path of this number, or the next one after it that is not avoided, if there is one.
+std::int32_t Packets::unavoided(std::int32_t connection, std::int64_t number, std::int64_t now,
+                                std::int32_t but) const {
+    const std::int64_t count = routing_->counts[connection];
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int32_t path = usable(connection, (number + i) % count);
+        if (path != but && !avoids(connection, path, now)) return path;
+    }
+    return usable(connection, number);
+}
+
+// Any of the others.
 std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) const {
     const Sender& sender = senders_[at(connection)];
-    const std::int64_t count = all_.counts[connection];
+    const std::int64_t count = routing_->counts[connection];
     const Dice dice(transport_.seed + static_cast<std::uint64_t>(connection));
     std::int64_t number = pick(dice(static_cast<std::uint64_t>(sender.sent)), count - 1);
     if (usable(connection, number) == sender.path) number = count - 1;
-    for (std::int64_t i = 0; i < count; ++i) {
-        const std::int32_t path = usable(connection, (number + i) % count);
-        if (path != sender.path && !avoids(connection, path, now)) return path;
-    }
-    return usable(connection, number);
+    return unavoided(connection, number, now, sender.path);
 }
 
 // Up, the fabric, down.
@@ -146,13 +160,13 @@ std::int64_t Packets::link_of(const Ends& ends, std::int64_t path, std::uint8_t 
 // A leaf chooses its uplink, of those of the same port of hosts, the switch above it a core.
 void Packets::steer(Packet& packet, std::int64_t now) {
     const std::int32_t one = packet.connection;
-    const auto choice = static_cast<Choice>(all_.choice[one]);
+    const Choice chosen = choice(one);
     const bool is_far = packet.hops == 6, is_leaf = packet.hop == 1;
-    if (choice < Choice::adaptive || packet.hops == 2 || packet.hop > (is_far ? 2 : 1)) return;
+    if (chosen < Choice::adaptive || packet.hops == 2 || packet.hop > (is_far ? 2 : 1)) return;
     const Ends& ends = messages_[at(one)].ends;
     const std::int64_t cores = is_far ? tiers_.cores : 1, uplink = packet.path / cores;
     paths_.clear(), ways_.clear();
-    for (std::int64_t i = 0; i < all_.counts[one]; ++i) {
+    for (std::int64_t i = 0; i < routing_->counts[one]; ++i) {
         const std::int32_t path = usable(one, i);
         const std::int64_t own = path / cores;
         const bool is_open = is_leaf ? hosts_.plane_of[own] == hosts_.plane_of[uplink]
@@ -170,7 +184,7 @@ void Packets::steer(Packet& packet, std::int64_t now) {
             static_cast<double>(ready(link, now) - now) /
             (static_cast<double>(transport_.band) * per_byte_[link]));
     };
-    packet.path = paths_[choice == Choice::adaptive
+    packet.path = paths_[chosen == Choice::adaptive
                              ? switches_.shortest(which, paths_, wait)
                              : switches_.in_turn(which, ways_,
                                                  at(is_leaf ? tiers_.uplinks : cores))];
@@ -183,7 +197,7 @@ void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t no
     const std::int64_t a = messages_[at(connection)].ends.from;
     const std::int64_t b = messages_[at(connection)].ends.to;
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
-    const std::int32_t path = a == b ? sender.path : next_path(connection);
+    const std::int32_t path = a == b ? sender.path : next_path(connection, now);
     ++sender.sent;
     ++sender.under_way;
     const Packet packet{0, connection, static_cast<std::int32_t>(number), path,
@@ -195,7 +209,7 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
     Sender& sender = senders_[at(connection)];
     const auto window = static_cast<std::int64_t>(sender.window);
     const std::int64_t packets = messages_[at(connection)].packets;
-    if (is_pinned(connection)) {
+    if (goes_back(connection)) {
         const std::int64_t end = std::min(packets, sender.acked + window);
         while (sender.next < end) {
             const std::int64_t number = sender.next++;
@@ -230,7 +244,7 @@ bool Packets::is_down(std::size_t link, std::int64_t now) const {
 // their time from what comes after them.
 std::int64_t Packets::ready(std::size_t link, std::int64_t now) const {
     const std::int64_t begins = std::max(now, free_[link]);
-    if (transport_.ack == 0) return begins;
+    if (!owes_) return begins;
     const std::int64_t idled = begins - std::max<std::int64_t>(free_[link], 0);
     return begins + std::max<std::int64_t>(0, owed_[link] - idled);
 }
@@ -244,9 +258,7 @@ void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
         waits + static_cast<double>(size_of(packet)) * per_byte_[i] >
             static_cast<double>(transport_.queue) * per_byte_[i];
     if (is_full || is_down(i, now)) {
-        ++totals_.dropped;
-        tell(timers, {now + transport_.timeout, packet.connection, packet.number, packet.path,
-                      packet.turn, Kind::lost, false, 1});
+        transport_.trim ? trim(packet, now) : lose(packet, now);
         return;
     }
     if (packet.hop == 0) {
@@ -289,7 +301,7 @@ void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at)
     if (takes > static_cast<double>(limits_.latest)) throw Stopped::too_late;
     free_[i] = starts_at + std::llround(takes);
     if (free_[i] > limits_.latest) throw Stopped::too_late;
-    if (transport_.ack > 0) owed_[i] = 0;
+    if (owes_) owed_[i] = 0;
     packet.time = free_[i] + transport_.latency;
     if (wires_[i].empty()) due_.push({packet.time, link});
     wires_[i].push(packet);
@@ -298,13 +310,14 @@ void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at)
 void Packets::ended(std::int32_t connection, std::int64_t now) {
     end_[connection] = now;
     const std::int64_t step = all_.step[connection];
-    if (--open_[at(step)] == 0 && at(step) + 1 < open_.size()) begin(step + 1, now);
+    if (--open_[at(step)] > 0 || at(step) + 1 == open_.size()) return;
+    if (all_.job[first_[at(step) + 1]] == all_.job[connection]) begin(step + 1, now);
 }
 
 void Packets::deliver(const Packet& packet, std::int64_t now) {
     Receiver& receiver = receivers_[at(packet.connection)];
     const std::int64_t packets = messages_[at(packet.connection)].packets;
-    const bool is_next = packet.number == receiver.expected, is_spread = !is_pinned(packet.connection);
+    const bool is_next = packet.number == receiver.expected, is_spread = !goes_back(packet.connection);
     if (!is_spread && packet.number > receiver.expected) {  // what is between was lost
         if (!receiver.told) answer(packet, Kind::gap, receiver.expected, now);
         receiver.told = true;
@@ -332,6 +345,11 @@ void Packets::answer(const Packet& packet, Kind kind, std::int64_t number, std::
     if (transport_.ack > 0) take_way_back(packet, now);
 }
 
+void Packets::owe(std::size_t link, std::int64_t bytes) {
+    owed_[link] += std::llround(static_cast<double>(bytes) * per_byte_[link]);
+    if (owed_[link] > limits_.latest) throw Stopped::too_late;
+}
+
 // Acknowledgements go first, so they wait for nobody, and take links' time from what comes later.
 // Their way is another hash: one for each connection and way there.
 void Packets::take_way_back(const Packet& packet, std::int64_t now) {
@@ -340,14 +358,12 @@ void Packets::take_way_back(const Packet& packet, std::int64_t now) {
     if (path >= 0) {
         const Dice dice(transport_.seed + way_back + static_cast<std::uint64_t>(packet.connection));
         path = usable(packet.connection, pick(dice(static_cast<std::uint64_t>(path)),
-                                              all_.counts[packet.connection]));
+                                              routing_->counts[packet.connection]));
     }
     for (std::uint8_t hop = 0; hop < packet.hops; ++hop) {
         const std::int64_t link = link_of(ends, path, hop, packet.hops);
         if (hop == 0) serve(link, now);
-        const double takes = static_cast<double>(transport_.ack) * per_byte_[at(link)];
-        owed_[at(link)] += std::llround(takes);
-        if (owed_[at(link)] > limits_.latest) throw Stopped::too_late;
+        owe(at(link), transport_.ack);
     }
 }
 
@@ -363,54 +379,59 @@ void Packets::adapt(Sender& sender, const Notice& notice) {
     sender.seen = sender.seen_marked = 0;
 }
 
-void Packets::pinned_heard(Sender& sender, const Notice& notice) {
-    if (notice.kind != Kind::lost) {
+// What a timer says of a path. One that routing has changed since is not to blame.
+void Packets::suspect(Sender& sender, const Notice& notice) {
+    if (notice.path < 0 || choice(notice.connection) >= Choice::adaptive) return;
+    if (transport_.exclude > 0)
+        avoided_[way(notice.connection, notice.path)] = notice.time + transport_.exclude;
+    if (may_repath(notice) && notice.path == sender.path)
+        sender.path = other_path(notice.connection, notice.time);
+}
+
+void Packets::back_heard(Sender& sender, const Notice& notice) {
+    const bool is_missing = notice.kind == Kind::lost || notice.kind == Kind::trimmed;
+    if (!is_missing) {
         if (notice.number > sender.acked) sender.in_vain = 0;
         sender.acked = std::max(sender.acked, static_cast<std::int64_t>(notice.number));
         sender.next = std::max(sender.next, sender.acked);
     }
-    if (notice.kind == Kind::acknowledged) {
-        adapt(sender, notice);
-        return;
-    }
+    if (notice.kind == Kind::acknowledged || notice.kind == Kind::trimmed) adapt(sender, notice);
+    if (notice.kind == Kind::acknowledged) return;
     if (notice.turn != sender.turn) return;  // it went back since
-    if (notice.kind == Kind::lost && notice.number < sender.acked) return;
+    if (is_missing && notice.number < sender.acked) return;
     sender.next = sender.acked;
     ++sender.turn;
-    if (notice.kind == Kind::lost) {
-        ++sender.in_vain;
-        if (notice.path >= 0 && transport_.exclude > 0)
-            avoided_[way(notice.connection, notice.path)] = notice.time + transport_.exclude;
-        if (may_repath(notice)) sender.path = other_path(notice.connection, notice.time);
-    }
+    if (notice.kind != Kind::lost) return;
+    ++sender.in_vain;
+    suspect(sender, notice);
 }
 
-void Packets::sprayed_heard(Sender& sender, const Notice& notice) {
+void Packets::single_heard(Sender& sender, const Notice& notice) {
     sender.under_way -= notice.count;
-    sender.in_vain = notice.kind == Kind::lost ? sender.in_vain + 1 : 0;
-    if (notice.kind == Kind::lost) {
-        sender.again.push_back(notice.number);
+    if (notice.kind != Kind::lost) adapt(sender, notice);
+    if (notice.kind == Kind::acknowledged) {
+        sender.in_vain = 0;
+        if (choice(notice.connection) == Choice::recycled && !notice.marked)
+            sender.good.push_back(notice.path);
         return;
     }
-    adapt(sender, notice);
-    const bool recycles =
-        all_.choice[notice.connection] == static_cast<std::int64_t>(Choice::recycled);
-    if (recycles && !notice.marked) sender.good.push_back(notice.path);
+    sender.again.push_back(notice.number);
+    if (notice.kind != Kind::lost) return;
+    ++sender.in_vain;
+    suspect(sender, notice);
 }
 
 void Packets::heard(const Notice& notice) {
     Sender& sender = senders_[at(notice.connection)];
+    const bool is_back = goes_back(notice.connection);
     if (notice.kind == Kind::start) {
         if (may_repath(notice) && avoids(notice.connection, sender.path, notice.time))
             sender.path = other_path(notice.connection, notice.time);
     } else {
-        if (is_pinned(notice.connection))
-            pinned_heard(sender, notice);
-        else
-            sprayed_heard(sender, notice);
+        is_back ? back_heard(sender, notice) : single_heard(sender, notice);
     }
-    const std::int64_t most = is_pinned(notice.connection) ? tries : tries * transport_.window;
-    if (sender.in_vain < most) send(notice.connection, notice.time);
+    const std::int64_t most = is_back ? tries : tries * transport_.window;
+    if (sender.in_vain < most || notice.time < settled_) send(notice.connection, notice.time);
 }
 
 Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
@@ -419,7 +440,12 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
     std::fill_n(end, all_.n, -1);
     std::fill_n(longest, links_, 0);
     try {
-        if (all_.n > 0) begin(0, 0);
+        for (std::size_t i = 1; i < all_.paths.size(); ++i)
+            tell(changes, {all_.paths[i].since, 0, narrow(static_cast<std::int64_t>(i)), 0, 0,
+                           Kind::change, false, 0});
+        for (std::size_t step = 0; step < open_.size(); ++step)
+            if (step == 0 || all_.job[first_[step]] != all_.job[first_[step] - 1])
+                begin(static_cast<std::int64_t>(step), 0);
         go();
     } catch (const Stopped why) {
         totals_.stopped = why;
@@ -442,7 +468,12 @@ void Packets::go() {
         interrupt_(100);
         ++totals_.events;
         if (at(number) >= links_) {
-            heard(advance(notices_[at(number) - links_], number));
+            const Notice notice = advance(notices_[at(number) - links_], number);
+            notice.kind == Kind::change ? change(notice.number) : heard(notice);
+            continue;
+        }
+        if (fails_ && has_failed(at(number), now)) {
+            lose(advance(wires_[at(number)], number), now);
             continue;
         }
         if (wires_[at(number)].front().hop == 0) serve(number, now);

@@ -25,27 +25,36 @@ struct Transport {
     std::int64_t exclude;    // for so long a host avoids a path that timed out
     bool repath;             // a pinned connection that timed out takes another path
     bool slow_down;          // windows shrink by marks
+    bool trim;               // what finds a queue full loses its payload, not its header
+    bool selective;          // pinned connections send again only what was lost
     std::uint64_t seed;
 };
 
 // Of hosts, and of switches.
 enum class Choice : std::int64_t { pinned, random, rotating, recycled, adaptive, round_robin };
 
-// Messages in one direction, by step and then by start. Those of a step begin when all of the
-// step before have arrived.
+// The paths of all connections from some time on.
+struct Paths {
+    std::int64_t since;          // picoseconds
+    const std::int64_t* path;    // of pinned ones; negative: below the leaf
+    const std::int64_t* counts;  // usable ones
+    const std::int64_t* pair;    // row of the table
+    const std::int64_t* table;   // [pairs, most], or null: the first are usable
+    std::int64_t most;
+};
+
+// Messages in one direction, by job, then by step and then by start. Those of a step begin when
+// all of their job's step before have arrived.
 struct Connections {
     std::size_t n;
     const std::int64_t* source;  // hosts
     const std::int64_t* target;
     const std::int64_t* bytes;
-    const std::int64_t* path;    // of pinned ones; negative: below the leaf
     const std::int64_t* choice;
-    const std::int64_t* start;   // after the step begins
-    const std::int64_t* step;    // from 0, without gaps
-    const std::int64_t* counts;  // usable paths
-    const std::int64_t* pair;    // row of the table
-    const std::int64_t* table;   // [pairs, most], or null: the first are usable
-    std::int64_t most;
+    const std::int64_t* start;  // after the step begins
+    const std::int64_t* step;   // from 0, without gaps, all jobs' one after the other
+    const std::int64_t* job;    // from 0, without gaps
+    std::vector<Paths> paths;   // the first from the beginning on, each until the next
 };
 
 // Hosts' links come after those of the tiers: up by each port, then down.
@@ -66,7 +75,7 @@ struct Limits {
 enum class Stopped : std::int64_t { not_at_all, too_many, too_late };
 
 struct Totals {
-    std::int64_t events = 0, dropped = 0, marked = 0;
+    std::int64_t events = 0, dropped = 0, marked = 0, trimmed = 0;
     Stopped stopped = Stopped::not_at_all;
 };
 
@@ -91,7 +100,7 @@ class Packets {
         std::uint8_t hops;
         bool asks;
     };
-    enum class Kind : std::uint8_t { acknowledged, gap, lost, start };
+    enum class Kind : std::uint8_t { acknowledged, gap, lost, trimmed, start, change };
     struct Notice {
         std::int64_t time;
         std::int32_t connection, number, path, turn;
@@ -99,6 +108,10 @@ class Packets {
         bool marked;
         std::uint16_t count;  // packets that it is for
     };
+    // Queues of notices, after those of links: acknowledgements by the hops of the way back, what
+    // timers say, changes of paths, what is trimmed by the hops that its header has left and of the
+    // way back, and beginnings, job by job.
+    enum : std::size_t { back2, back4, back6, timers, changes, trimmed, starts = trimmed + 12 };
     struct Ends {
         std::int32_t source, target, from, to;  // hosts and their leaves
         Ends back() const { return {target, source, to, from}; }
@@ -113,7 +126,7 @@ class Packets {
         std::int64_t seen = 0, seen_marked = 0;
         double window = 0.0, congestion = 1.0;
         std::int32_t path = 0, turn = 0;  // turn: how often it went back
-        std::vector<std::int32_t> again;  // sprayed ones that were lost
+        std::vector<std::int32_t> again;  // that were lost, where only these are sent again
         std::deque<std::int32_t> good;    // paths that were not congested
     };
     struct Receiver {
@@ -135,17 +148,24 @@ class Packets {
     std::int64_t ready(std::size_t link, std::int64_t now) const;
     bool is_down(std::size_t link, std::int64_t now) const;
     void steer(Packet& packet, std::int64_t now);
+    void lose(const Packet& packet, std::int64_t now);
+    void trim(const Packet& packet, std::int64_t now);
+    void change(std::int64_t number);
     void deliver(const Packet& packet, std::int64_t now);
     void answer(const Packet& packet, Kind kind, std::int64_t number, std::int64_t now);
+    void owe(std::size_t link, std::int64_t bytes);
     void take_way_back(const Packet& packet, std::int64_t now);
     void heard(const Notice& notice);
-    void pinned_heard(Sender& sender, const Notice& notice);
-    void sprayed_heard(Sender& sender, const Notice& notice);
+    void back_heard(Sender& sender, const Notice& notice);
+    void single_heard(Sender& sender, const Notice& notice);
+    void suspect(Sender& sender, const Notice& notice);
     void adapt(Sender& sender, const Notice& notice);
     void ended(std::int32_t connection, std::int64_t now);
     void tell(std::size_t queue, const Notice& notice);
-    std::int32_t next_path(std::int32_t connection);
+    std::int32_t next_path(std::int32_t connection, std::int64_t now);
     std::int32_t other_path(std::int32_t connection, std::int64_t now) const;
+    std::int32_t unavoided(std::int32_t connection, std::int64_t number, std::int64_t now,
+                           std::int32_t but) const;
     std::uint64_t way(std::int32_t connection, std::int32_t path) const;
     bool avoids(std::int32_t connection, std::int32_t path, std::int64_t now) const;
     std::int32_t usable(std::int32_t connection, std::int64_t number) const;
@@ -155,14 +175,21 @@ class Packets {
         return link_of(messages_[static_cast<std::size_t>(packet.connection)].ends, packet.path,
                        packet.hop, packet.hops);
     }
-    bool is_pinned(std::int32_t connection) const {
-        return all_.choice[connection] == static_cast<std::int64_t>(Choice::pinned);
+    Choice choice(std::int32_t connection) const {
+        return static_cast<Choice>(all_.choice[connection]);
     }
-
+    bool is_pinned(std::int32_t connection) const { return choice(connection) == Choice::pinned; }
+    bool goes_back(std::int32_t connection) const {  // to the first that is missing
+        return is_pinned(connection) && !transport_.selective;
+    }
+    // Whether a link went down while something was on it, or before.
+    bool has_failed(std::size_t link, std::int64_t now) const {
+        return hosts_.fails[link] >= 0 && now > hosts_.fails[link];
+    }
     bool may_repath(const Notice& notice) const {
         return transport_.repath && is_pinned(notice.connection) &&
                senders_[static_cast<std::size_t>(notice.connection)].path >= 0 &&
-               all_.counts[notice.connection] > 1;
+               routing_->counts[notice.connection] > 1;
     }
 
     const Connections& all_;
@@ -171,6 +198,9 @@ class Packets {
     const Transport& transport_;
     const Limits& limits_;
     Interrupt& interrupt_;
+    const Paths* routing_;  // as it is now
+    std::int64_t settled_;  // when it changes for the last time
+    bool fails_ = false, owes_;  // some link, some time; links owe what goes before all else
     std::size_t links_;
     std::vector<Message> messages_;
     std::vector<Sender> senders_;

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gradwire.cli.arguments import above_0, after_dashes
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
+from gradwire.lab.outages import outage_of
 from gradwire.lab.rates import format_rate
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--placement", choices=places, default="in-order", help=how)
     running.add_argument("--seed", type=int, default=0, help="of the placement; default: 0")
     running.add_argument("--timeout", type=above_0, metavar="SECONDS", help="end it after so long")
+    down = "a link, as host3 or leaf0-spine1, goes down so long after the start; repeatable"
+    running.add_argument(
+        "--down", action="append", default=[], metavar="LINK@SECONDS[:UNTIL]", help=down
+    )
     running.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …")
     probing = actions.add_parser("probe", help="measure what the links really deliver")
     _add_cluster_arguments(probing)
@@ -88,6 +93,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 def _run(arguments: argparse.Namespace) -> int:
     command = after_dashes(arguments.command_line)
+    outages = [outage_of(text) for text in arguments.down]
     topology = None
     if arguments.topology is not None:
         from gradwire.network.topologies import topology_of
@@ -109,6 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
             command,
             on_line=_to_stderr if arguments.json else None,
             timeout_seconds=arguments.timeout,
+            outages=outages,
         )
         seconds = time.monotonic() - started
         if arguments.json:

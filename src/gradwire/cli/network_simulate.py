@@ -2,6 +2,8 @@
 
 gradwire network simulate --topology "leaf_spine(16, 16, 16)" --placement shuffled --engine flow
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --engine packet
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --fail leaf0-spine1@0.001
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --jobs jobs.toml --placement shuffled
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --step plan.json --profile profile.json
 """
 
@@ -9,24 +11,29 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
+    fails_asked,
+    flows_on,
     placement_of,
     topology_asked,
-    traffic_of,
 )
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
-    from gradwire.network.engines.transport import Spraying
-    from gradwire.network.fabric import Fabric
+    from gradwire.network.engines.transport import Spraying, Transport
+    from gradwire.network.fabric import Fabric, Link
     from gradwire.network.placement import Placement
+    from gradwire.network.sharing import Placed
     from gradwire.network.workload import Workload
+
+
+_LONGEST_SECONDS = 1000.0  # of what a transport waits for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     demand.add_argument("--step", metavar="TEXT", help=what)
     parser.add_argument("--profile", metavar="FILE", help="of the job whose plan --step is")
+    jobs = "several jobs at once, each with traffic and hosts of its own (.toml), instead"
+    demand.add_argument("--jobs", metavar="FILE", help=jobs)
+    converges = "routing has gone around what failed @SECONDS so much later; default: 100"
+    parser.add_argument("--convergence-ms", type=float, default=100.0, metavar="N", help=converges)
     engines = ("static", "flow", "packet")
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
@@ -52,34 +63,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--header-bytes", 0, "of each packet, besides its 4096"),
         ("--ack-bytes", 0, "of each acknowledgement"),
         ("--ack-packets", 1, "that an acknowledgement is for"),
+        ("--queue-bytes", 64 << 20, "of each switch's queue"),
     ):
         text = f"of the packet engine: {what}; default: {default}"
         parser.add_argument(name, type=int, default=default, metavar="N", help=text)
     latency = "of the packet engine: of each link; default: what a .topo file says, else 500"
-    parser.add_argument("--latency-ns", type=float, help=latency)
+    parser.add_argument("--latency-ns", type=float, metavar="N", help=latency)
+    _add_transport_arguments(parser)
+
+
+def _add_transport_arguments(parser: argparse.ArgumentParser) -> None:
+    """What happens to packets that are lost."""
+    timeout = "of the packet engine: what is lost is sent again so much later; default: 100"
+    parser.add_argument("--timeout-us", type=float, default=100.0, metavar="N", help=timeout)
+    exclude = (
+        "of the packet engine: for so long a host avoids a path on which a timer ran out; "
+        "default: what --convergence-ms says where something fails @SECONDS, else 0"
+    )
+    parser.add_argument("--exclude-us", type=float, metavar="N", help=exclude)
+    for name, what in (
+        ("--slow-down", "windows shrink by marks, as DCTCP's do"),
+        ("--trim", "full queues cut payloads off; headers go on, and are sent for again at once"),
+        ("--selective", "pinned connections send again only what was lost, as sprayed ones do"),
+    ):
+        parser.add_argument(name, action="store_true", help=f"of the packet engine: {what}")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
-    seconds_by, least = _step(arguments) if arguments.step else _collective(arguments)
-    rows, refused = list[dict[str, float | str]](), dict[str, str]()
+    measured, least = _step(arguments) if arguments.step else _traffic(arguments)
+    rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
     for scheme, asked in _asked(arguments).items():
         try:
-            seconds = seconds_by(*asked)
+            rows += [{"scheme": scheme, **row} for row in measured(*asked)]
         except NetworkError as error:
             if arguments.scheme:
                 raise
             refused[scheme], failure = str(error), error
-            continue
-        rows.append({"scheme": scheme, "seconds": seconds})
     if failure and not rows:
         raise failure
     _tell(rows, least, refused, arguments)
     return 0
 
 
-_SecondsBy: TypeAlias = "Callable[[str, Spraying], float]"
+_Row: TypeAlias = dict[str, Any]
+_Measured: TypeAlias = "Callable[[str, Spraying], Sequence[_Row]]"
+"""Of a scheme, and of how its packets choose: seconds; of each job if there are several, with
+those that it takes alone; whole: those without what fails meanwhile."""
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, tuple[str, Spraying]]:
@@ -100,50 +131,100 @@ def _asked(arguments: argparse.Namespace) -> dict[str, tuple[str, Spraying]]:
     return rows | {f"spray, {way}": ("spray", way) for way in ways}
 
 
-def _collective(arguments: argparse.Namespace) -> tuple[_SecondsBy, float]:
-    """Seconds by a scheme, and at least."""
+def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
+    """What is measured of a collective, or of jobs, and seconds that they take at least."""
     from gradwire.network.bounds import bounds
+    from gradwire.network.jobs import routed
+    from gradwire.network.outages import outages
+    from gradwire.network.routing.route import scheme_of
+    from gradwire.network.simulate import simulate_jobs
+
+    topology = topology_asked(arguments)
+    jobs, how = _jobs(arguments, topology), _transport(arguments)
+    flows, fails = [job.flows for job in jobs], fails_asked(arguments, topology)
+    convergence = arguments.convergence_ms * 1e-3
+    if fails and arguments.exclude_us is None and 0 < convergence <= _LONGEST_SECONDS:
+        how = replace(how, exclude_us=convergence * 1e6)
+
+    def ends(
+        which: slice, scheme: str, own: Transport, dying: Mapping[Link, float]
+    ) -> list[float]:
+        part, seed = flows[which], arguments.seed + which.start
+        took = simulate_jobs(
+            routed(part, topology, scheme, seed), arguments.engine,
+            tolerance=arguments.tolerance, transport=own, seed=arguments.seed,
+            outages=outages(part, topology, scheme, dying, convergence, seed),
+        )  # fmt: skip
+        return [float(end) - job.start_seconds for end, job in zip(took, jobs[which])]
+
+    def measured(scheme: str, spraying: Spraying) -> Sequence[_Row]:
+        own, everyone = replace(how, spraying=spraying), slice(0, len(jobs))
+        if fails:
+            own = replace(own, repath=not scheme_of(scheme).is_hashed)
+        rows: list[_Row] = [{"seconds": took} for took in ends(everyone, scheme, own, fails)]
+        if len(jobs) > 1:
+            for number, (row, job) in enumerate(zip(rows, jobs)):
+                alone = ends(slice(number, number + 1), scheme, own, fails)
+                row.update(job=job.name, alone=alone[0])
+        if fails:
+            for row, whole in zip(rows, ends(everyone, scheme, own, {})):
+                row["whole"] = whole
+        return rows
+
+    return measured, max(bounds(own, topology).seconds for own in flows)
+
+
+def _jobs(arguments: argparse.Namespace, topology: Fabric) -> list[Placed]:
+    """Those of a file, or the one that was asked for."""
+    from gradwire.network.placement import Placement
+    from gradwire.network.sharing import Placed, jobs_of, placed
+
+    if arguments.jobs is None:
+        return [Placed("job0", flows_on(arguments, topology.hosts, arguments.seed), 0.0)]
+    order = Placement.in_order(topology.hosts)
+    if arguments.placement == "shuffled":
+        order = Placement.shuffled(topology.hosts, arguments.seed)
+    return placed(jobs_of(arguments.jobs), order.host)
+
+
+def _transport(arguments: argparse.Namespace) -> Transport:
     from gradwire.network.engines.transport import Transport
-    from gradwire.network.routing.route import route
-    from gradwire.network.simulate import simulate
     from gradwire.network.topologies import latency_ns_of
 
-    topology, flows = traffic_of(arguments)
     how = Transport(
         window=arguments.window, header_bytes=arguments.header_bytes,
         ack_bytes=arguments.ack_bytes, ack_packets=arguments.ack_packets,
+        queue_bytes=arguments.queue_bytes, timeout_us=arguments.timeout_us,
+        exclude_us=arguments.exclude_us or 0.0, slow_down=arguments.slow_down,
+        trim=arguments.trim, selective=arguments.selective,
     )  # fmt: skip
     latency = arguments.latency_ns
     if latency is None and arguments.engine == "packet":
         latency = latency_ns_of(arguments.topology)
-    if latency is not None:
-        how = replace(how, latency_ns=latency)
-
-    def seconds(scheme: str, spraying: Spraying) -> float:
-        return simulate(
-            route(flows, topology, scheme, arguments.seed), arguments.engine,
-            tolerance=arguments.tolerance, transport=replace(how, spraying=spraying),
-            seed=arguments.seed,
-        )  # fmt: skip
-
-    return seconds, bounds(flows, topology).seconds
+    return how if latency is None else replace(how, latency_ns=latency)
 
 
-def _step(arguments: argparse.Namespace) -> tuple[_SecondsBy, float]:
+def _step(arguments: argparse.Namespace) -> tuple[_Measured, float]:
     """Seconds by a scheme, and without a network."""
     if arguments.engine != "flow":
         raise NetworkError(
             f"a step is simulated by fair shares; got --engine {arguments.engine}. Leave it out."
         )
     topology = topology_asked(arguments)
+    if fails_asked(arguments, topology):
+        raise NetworkError(
+            "what fails @SECONDS meets traffic, not a step; got --step and --fail "
+            f"{' '.join(arguments.fail)}. Leave one out, or let it fail before, without @."
+        )
     workload, where = _workload(arguments, topology)
 
-    def seconds(scheme: str, _: Spraying) -> float:
-        return workload.seconds(
+    def measured(scheme: str, _: Spraying) -> Sequence[_Row]:
+        took = workload.seconds(
             topology, where, scheme, tolerance=arguments.tolerance, seed=arguments.seed
         )
+        return [{"seconds": took}]
 
-    return seconds, workload.work_seconds()
+    return measured, workload.work_seconds()
 
 
 def _workload(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
@@ -193,21 +274,23 @@ def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload,
 
 
 def _tell(
-    rows: list[dict[str, float | str]], least: float, refused: dict[str, str],
-    arguments: argparse.Namespace,
-) -> None:  # fmt: skip
+    rows: Sequence[_Row], least: float, refused: dict[str, str], arguments: argparse.Namespace
+) -> None:
     from gradwire.report.table import Table
 
     if arguments.json:
         told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
         print(json.dumps(told, indent=2))
         return
+    names = {"scheme": "scheme", "job": "job", "seconds": "seconds", "alone": "alone",
+             "whole": "nothing fails"}  # fmt: skip
+    columns = [key for key in names if key in rows[0]]
     cells = [
-        (str(row["scheme"]), f"{row['seconds']:.4g}",
-         f"{float(row['seconds']) / least:.2f}" if least else "–")
+        (*(f"{row[key]:.4g}" if isinstance(row[key], float) else row[key] for key in columns),
+         f"{row['seconds'] / least:.2f}" if least else "–")
         for row in rows
     ]  # fmt: skip
-    print(Table(("scheme", "seconds", "× least"), cells).as_text())
+    print(Table((*(names[key] for key in columns), "× least"), cells).as_text())
     what = "Without a network" if arguments.step else "At least"
     print(f"\n{what}: {least:.4g} s; engine: {arguments.engine}")
     for scheme, why in refused.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
-    from gradwire.network.fabric import Fabric
+    from gradwire.network.fabric import Fabric, Link
     from gradwire.network.flows import Flows
     from gradwire.network.placement import Placement
 
@@ -48,7 +48,10 @@ def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     parser.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
     places, how = ("in-order", "shuffled"), "of machines; default: in-order"
     parser.add_argument("--placement", choices=places, default="in-order", help=how)
-    fails = "a switch, or a cable as leaf0-spine1; repeatable"
+    fails = (
+        "a switch, or a cable as leaf0-spine1; with @SECONDS (simulate) while traffic runs; "
+        "repeatable"
+    )
     parser.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -63,12 +66,44 @@ def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffi
 
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:
-    """The topology without what failed. Raises NetworkError."""
+    """The topology without what failed before anything began. Raises NetworkError."""
     from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
-    failed = [link for name in arguments.fail for link in both_ways(name)]
+    failed = [link for name, when in _failures(arguments) if when is None
+              for link in both_ways(name)]  # fmt: skip
     return topology_of(arguments.topology).without(*failed)
+
+
+def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, float]:
+    """The second at which each link dies, of those that die meanwhile. Raises NetworkError."""
+    from gradwire.network.importers.toml import both_ways
+
+    found: dict[Link, float] = {}
+    for name, when in _failures(arguments):
+        if when is not None:
+            for link in topology.named(*both_ways(name)):
+                found[link] = min(when, found.get(link, when))
+    return found
+
+
+def _failures(arguments: argparse.Namespace) -> list[tuple[str, float | None]]:
+    """What fails, and at which second, or None: it was never there."""
+    found = list[tuple[str, float | None]]()
+    for text in arguments.fail:
+        name, at, seconds = text.partition("@")
+        if at and not hasattr(arguments, "convergence_ms"):
+            raise NetworkError(
+                "what fails while traffic runs is for `gradwire network simulate`; got --fail "
+                f"{text}. Use that, or leave out @{seconds}."
+            )
+        try:
+            found.append((name, float(seconds) if at else None))
+        except ValueError:
+            raise NetworkError(
+                f"--fail is NAME, or NAME@SECONDS; got {text!r}. Write leaf0-spine1@0.001."
+            ) from None
+    return found
 
 
 def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:

@@ -9,6 +9,7 @@ Nothing made here has a name outside the lab, so nothing can be left behind; see
 from gradwire.lab.availability import Availability, available
 from gradwire.lab.cluster import Cluster, Connection, LabTimeoutError
 from gradwire.lab.counters import bytes_sent
+from gradwire.lab.outages import Outage
 from gradwire.lab.rates import parse_rate
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Cluster",
     "Connection",
     "LabTimeoutError",
+    "Outage",
     "available",
     "bytes_sent",
     "parse_rate",

@@ -20,6 +20,7 @@ from gradwire.lab.availability import available, refused
 from gradwire.lab.environment import Layout, rank_environment
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.job import Job, LabTimeoutError, LineHandler, print_prefixed
+from gradwire.lab.outages import Outage, Turn, turns
 from gradwire.lab.rates import parse_rate
 from gradwire.lab.wiring import Wiring, one_switch
 
@@ -115,6 +116,7 @@ class Cluster:
     def run(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None,
         on_line: LineHandler | None = None, timeout_seconds: float | None = None,
+        outages: Sequence[Outage] = (),
     ) -> int:  # fmt: skip
         """Start the command once per rank and wait; return the first failure's exit code, or 0.
 
@@ -126,15 +128,18 @@ class Cluster:
             env: variables to add to this process's own.
             on_line: called with rank, "stdout" or "stderr", and the line; prints by default.
             timeout_seconds: after so long all ranks are ended and `LabTimeoutError` raised.
+            outages: links that go down meanwhile; all are up again when the command has ended.
 
         Raises:
-            LabError: the command is empty or cannot be started, or the cluster is not entered.
+            LabError: the command is empty or cannot be started, the cluster is not entered, or an
+                outage is of no link of it, or in loopback mode.
         """
         guard = self._entered()
         _check_command(command)
+        going = self._turns(outages)
         layout = self._layout()
         port = self._next_port()
-        with Job(guard, on_line or print_prefixed) as job:
+        with Job(guard, on_line or print_prefixed, going) as job:
             for rank in range(layout.ranks):
                 environment = rank_environment(layout, rank, port, env)
                 job.start(rank, layout.host_of(rank), command, environment)
@@ -201,6 +206,13 @@ class Cluster:
                 "with Cluster(...) as cluster: cluster.run(...)"
             )
         return self._guard
+
+    def _turns(self, outages: Sequence[Outage]) -> list[Turn]:
+        if outages and self.loopback:
+            raise LabError(
+                "links go down where there are links; loopback has none; leave out one of the two"
+            )
+        return turns(outages, self._wiring)
 
     def _wire(self, hash_seed: int) -> Wiring:
         if self.topology is None:

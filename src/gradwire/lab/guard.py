@@ -118,6 +118,8 @@ class _Guard:
             self._signal(message["signal"])
         elif message["order"] == "look":
             send(self._channel, self._look(message))
+        elif message["order"] == "turn":
+            self._turn(message)
         else:
             self.kill_all()
             self._report_ends()
@@ -132,6 +134,15 @@ class _Guard:
             return {"event": "seen", "sent": self._network.bytes_sent(), "answers": answers}
         except (LabError, OSError) as error:
             return {"event": "failed", "reason": str(error)}
+
+    def _turn(self, message: Message) -> None:
+        """Set a link up or down; only where that fails there is an answer."""
+        try:
+            if self._network is None:
+                raise LabError("without namespaces there is no link that could go down")
+            self._network.turn(message["machine"], message["interface"], up=message["up"])
+        except (LabError, OSError) as error:
+            send(self._channel, {"event": "failed", "reason": str(error)})
 
     def _start(self, message: Message, descriptors: list[int]) -> None:
         stdout, stderr = descriptors

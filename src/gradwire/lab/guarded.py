@@ -61,7 +61,8 @@ class GuardConnection:
 
     def order(self, name: str, files: tuple[int, ...] = (), **what: Any) -> None:
         """Have it "start" a rank, whose standard output and error are the files; "signal" all that
-        still run, and their process groups; or "clear", which kills whatever ranks started and is
+        still run, and their process groups; "turn" a link up or down, which is answered by the
+        event "failed" where it cannot be; or "clear", which kills whatever ranks started and is
         answered by the event "cleared"."""
         with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard
             send(self.channel, {"order": name, **what}, files)

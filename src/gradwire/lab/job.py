@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gradwire.errors import LabError
 from gradwire.lab.guarded import GuardConnection
+from gradwire.lab.outages import Turn
 from gradwire.lab.wire import Message
 
 LineHandler = Callable[[int, str, str], None]
@@ -66,11 +67,16 @@ class LinePipe:
 
 
 class Job:
-    """Ranks that run the same command. Leaving it ends all, and their children."""
+    """Ranks that run the same command, while links go down and come back. Leaving it ends all, and
+    their children, and mends the links."""
 
-    def __init__(self, guard: GuardConnection, on_line: LineHandler) -> None:
+    def __init__(
+        self, guard: GuardConnection, on_line: LineHandler, turns: Sequence[Turn] = ()
+    ) -> None:
         self._guard = guard
         self._on_line = on_line
+        self._turns = list(turns)
+        self._down = set[tuple[str, str]]()
         self._running: set[int] = set()
         self._first_failure = 0
         self._refusal: str | None = None
@@ -98,14 +104,24 @@ class Job:
 
     def wait(self, timeout_seconds: float | None) -> int:
         """Wait for all ranks' ends; return the exit code of the first that failed, or 0."""
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        began = time.monotonic()
+        deadline = None if timeout_seconds is None else began + timeout_seconds
         while self._running and not self._failed():
             self._raise_if_over(deadline, timeout_seconds)
-            self._step(deadline)
+            while self._turns and time.monotonic() >= began + self._turns[0].seconds:
+                self._turn(self._turns.pop(0))
+            due = [began + turn.seconds for turn in self._turns[:1]]
+            self._step(min([*due, deadline] if deadline is not None else due, default=None))
         self._wind_down(_GRACE_SECONDS)
         if self._refusal is not None:
             raise LabError(self._refusal)
         return self._first_failure
+
+    def _turn(self, turn: Turn) -> None:
+        """Have a link set up or down; who has an end down from two outages is up when one ends."""
+        end = turn.machine, turn.interface
+        (self._down.discard if turn.up else self._down.add)(end)
+        self._guard.order("turn", machine=end[0], interface=end[1], up=turn.up)
 
     def _failed(self) -> bool:
         return self._first_failure != 0 or self._refusal is not None
@@ -125,6 +141,8 @@ class Job:
         if self._running:
             self._guard.order("signal", signal=signal.SIGTERM)
             self._step_until(time.monotonic() + _TERMINATION_SECONDS)
+        for machine, interface in sorted(self._down):
+            self._turn(Turn(0.0, machine, interface, up=True))
         self._guard.order("clear")
         while not self._cleared or len(self._selector.get_map()) > 1:
             self._step(None)
@@ -148,6 +166,9 @@ class Job:
         event = message["event"]
         if event == "cleared":
             self._cleared = True
+            return
+        if event == "failed":
+            self._refusal = message["reason"]
             return
         self._running.discard(message["rank"])
         if event == "refused":

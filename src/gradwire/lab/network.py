@@ -58,6 +58,15 @@ class Network:
         with self._on(machine):
             return _batch("ip", lines, options=["-json"])
 
+    def turn(self, machine: str, interface: str, *, up: bool) -> None:
+        """Set an interface up or down there. The kernel forgets the routes over one that is down:
+        they come back with it."""
+        own = next(each for each in self._wiring.machines if each.name == machine)
+        lost = [line.replace("route add", "route replace", 1) for line in own.lines
+                if line.startswith("route add") and interface in line.split()]  # fmt: skip
+        with self._on(machine):
+            _batch("ip", [f"link set {interface} {'up' if up else 'down'}", *(lost if up else ())])
+
     def bytes_sent(self) -> dict[str, dict[str, int]]:
         """Count what every machine's interface has sent since it came up; headers are counted once
         for each super-packet of up to 64 KiB."""

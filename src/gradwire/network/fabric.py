@@ -231,8 +231,13 @@ class Fabric:
     def without(self, *failed: Link | str) -> Fabric:
         """The same, where these links, in one direction, or switches with all of theirs, failed.
         NetworkError if one is unknown."""
+        return self.with_rates(dict.fromkeys(self.named(*failed), 0))
+
+    def named(self, *names: Link | str) -> list[Link]:
+        """Links by themselves, or by a switch that all of them are at. NetworkError if one is
+        unknown."""
         known = {*self.links, *(name for link in self.links for name in link[:2])}
-        for one in failed:
+        for one in names:
             if one not in known:
                 link = self._example
                 shown = "-".join(one[:2]) if isinstance(one, tuple) else one
@@ -240,9 +245,7 @@ class Fabric:
                     f"what fails is a link or a switch of the topology; got '{shown}'. Name one "
                     f"that is there, as {link.source}-{link.target} or {link.target}."
                 )
-        return self.with_rates({
-            link: 0 for link in self.links if not {link, *link[:2]}.isdisjoint(failed)
-        })  # fmt: skip
+        return [link for link in self.links if not {link, *link[:2]}.isdisjoint(names)]
 
     def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
         """The same, with other rates of some links; NetworkError if one is unknown."""

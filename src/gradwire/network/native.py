@@ -20,10 +20,12 @@ Tiers: TypeAlias = tuple[int, int, int, int, int, int]
 Columns: TypeAlias = tuple[int, int, int, int]
 Rows: TypeAlias = tuple[int, int]
 FlowSet: TypeAlias = tuple[int, Rows, int, int, int, Rows, int]
-Connections: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+Paths: TypeAlias = tuple[int, int, int, int, int, int]
+Connections: TypeAlias = tuple[int, int, int, int, int, int, int, int, list[Paths]]
+Change: TypeAlias = tuple[float, Rows, int, int]
 Hosts: TypeAlias = tuple[int, int, int, int, int, int]
 Transport: TypeAlias = tuple[
-    int, int, int, int, int, int, int, int, int, int, int, int, bool, bool, int
+    int, int, int, int, int, int, int, int, int, int, int, int, bool, bool, bool, bool, int
 ]  # fmt: skip
 
 
@@ -54,8 +56,9 @@ class NetworkCore(Protocol):
         """Find the slowest link for each of many seeds of random paths."""
 
     def share_links(
-        self, flows: FlowSet, links: int, rate: int, tolerance: float, begin: int, end: int, /
-    ) -> int:
+        self, flows: FlowSet, links: int, rate: int, tolerance: float, changes: list[Change],
+        begin: int, end: int, /,
+    ) -> int:  # fmt: skip
         """Simulate flows that share links fairly; return what stopped it."""
 
     def fair_rates(self, flows: FlowSet, links: int, rate: int, found: int, /) -> None:
@@ -64,8 +67,8 @@ class NetworkCore(Protocol):
     def send_packets(
         self, connections: Connections, tiers: Tiers, hosts: Hosts, transport: Transport,
         limits: tuple[int, int], end: int, longest: int, /,
-    ) -> tuple[int, int, int, int]:  # fmt: skip
-        """Simulate every packet; return events, drops, marks and what stopped it."""
+    ) -> tuple[int, int, int, int, int]:  # fmt: skip
+        """Simulate every packet; return events, drops, marks, trims and what stopped it."""
 
 
 def core() -> NetworkCore | None:

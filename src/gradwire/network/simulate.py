@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
+import numpy as np
+
 from gradwire.errors import NetworkError
-from gradwire.network.engines.flow import transfers_of
-from gradwire.network.engines.maxmin import run
+from gradwire.network.checked import Reals
+from gradwire.network.engines.flow import ends_of
 from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
+from gradwire.network.jobs import together
+from gradwire.network.outages import NONE, Outages
 from gradwire.network.routes import Routes
 
 Engine = Literal["static", "flow", "packet"]
@@ -16,7 +21,7 @@ Engine = Literal["static", "flow", "packet"]
 
 def simulate(
     routes: Routes, engine: Engine = "static", *, tolerance: float = 0.0,
-    transport: Transport | None = None, seed: int = 0,
+    transport: Transport | None = None, seed: int = 0, outages: Outages = NONE,
 ) -> float:  # fmt: skip
     """Seconds until the last flow has arrived; steps one after the other.
 
@@ -28,21 +33,42 @@ def simulate(
     as a part of it, which is that much off at most, and faster.
     packet: every packet in every queue (`engines.packet`), as the transport says, by random
     numbers of the seed.
+    outages: what dies meanwhile, and how routing goes around it; not of the engine static.
 
     NetworkError for an engine that is not known, and if something never arrives.
     """
+    ends = simulate_jobs(
+        [routes], engine, tolerance=tolerance, transport=transport, seed=seed, outages=outages
+    )
+    return float(ends[0])
+
+
+def simulate_jobs(
+    jobs: Sequence[Routes], engine: Engine = "flow", *, tolerance: float = 0.0,
+    transport: Transport | None = None, seed: int = 0, outages: Outages = NONE,
+) -> Reals:  # fmt: skip
+    """The second at which each of some jobs has its last byte, all on the same links at once
+    (`jobs.routed`). Arguments and errors as of `simulate`; NetworkError for several jobs by the
+    engine static, which knows no time, and for jobs on different topologies."""
     if engine not in get_args(Engine):
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
         raise NetworkError(f"an engine is one of {known}; got {engine!r}. Use 'static'.")
+    if engine == "static" and len(jobs) == 1 and outages is NONE:
+        return np.array([jobs[0].seconds])
+    if engine == "static":
+        raise NetworkError(
+            "jobs that meet, and links that die meanwhile, need an engine that knows time; got "
+            "'static'. Use 'flow' or 'packet'."
+        )
     if engine == "flow":
-        return float(run(transfers_of(routes), tolerance).end.max()) if len(routes.flow) else 0.0
-    if engine == "packet":
-        sent = send(routes, transport, seed=seed)
-        last = float(sent.seconds.max(initial=0.0))
-        if last == float("inf"):
-            raise NetworkError(
-                f"every message arrives; {int((sent.seconds == last).sum())} never do: they were "
-                "lost time and again. Use a longer queue, or routes around what failed."
-            )
-        return last
-    return routes.seconds
+        return ends_of(jobs, tolerance, outages)
+    sent, offset = send(jobs, transport, outages, seed), together(jobs).offset
+    ends = np.zeros(len(offset) - 1)
+    np.maximum.at(ends, np.searchsorted(offset, sent.pieces, side="right") - 1, sent.seconds)
+    lost = int(np.isinf(sent.seconds).sum())
+    if lost:
+        raise NetworkError(
+            f"every message arrives; {lost} never do: they were "
+            "lost time and again. Use a longer queue, or routes around what failed."
+        )
+    return ends

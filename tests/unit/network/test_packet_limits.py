@@ -12,7 +12,7 @@ import pytest
 
 from gradwire.errors import NetworkError
 from gradwire.extension import VARIABLE
-from gradwire.network import Flows, Link, leaf_spine, native, route, simulate
+from gradwire.network import Flows, Link, Outages, leaf_spine, native, route, simulate
 from gradwire.network.engines import packet, transport
 from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
@@ -129,7 +129,7 @@ def test_a_failure_that_never_comes_changes_nothing(
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     routes = route(Flows([0, 1], [2, 3], 5000), fabric, "coloured")
-    late = send(routes, fails={Link("leaf0", "spine0"): 1e300})
+    late = send(routes, outages=Outages({Link("leaf0", "spine0"): 1e300}))
     assert np.array_equal(late.seconds, send(routes).seconds)
 
 

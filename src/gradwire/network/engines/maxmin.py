@@ -7,7 +7,7 @@ control is after, and what flow-level simulators compute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,14 +48,24 @@ class Rows(NamedTuple):
         return self.value[self.start[row] : self.start[row + 1]]
 
 
+class Change(NamedTuple):
+    """What transfers use, with which part of their rates, and rates of links, from some second
+    on: as of `Transfers`."""
+
+    seconds: float
+    uses: Rows
+    part: Reals
+    rate: Reals
+
+
 @dataclass(frozen=True, eq=False)
 class Transfers:
     """Columns, a row for each; one may stand for `many` that are alike.
 
     uses: links of each, by numbers below len(rate), and `part`, of each use, of the transfer's
     rate; bytes: 0 for what only waits. next: transfers that begin `delay` seconds after the last
-    one before them. rate: of links, bytes per second. NetworkError for columns that do not fit
-    together, and numbers that are negative, not finite, or beyond 10^20.
+    one before them. rate: of links, bytes per second. changes: in their order. NetworkError for
+    columns that do not fit together, and numbers that are negative, not finite, or beyond 10^20.
     """
 
     uses: Rows
@@ -65,6 +75,7 @@ class Transfers:
     next: Rows
     delay: Reals
     rate: Reals
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("part", "bytes", "many", "delay", "rate"):
@@ -74,11 +85,28 @@ class Transfers:
         for name, end in (("uses", links), ("next", n)):
             object.__setattr__(self, name, getattr(self, name).checked(name, n, end))
         same_length(uses=self.uses.value, part=self.part)
+        checked = [self._checked(change) for change in self.changes]
+        object.__setattr__(self, "changes", tuple(checked))
         if max(n, links, len(self.part)) >= _MOST:
             raise NetworkError(
                 f"transfers, links and uses are below 2^32 each; got {n}, {links} and "
                 f"{len(self.part)}. Take some steps at a time."
             )
+
+    def _checked(self, change: Change) -> Change:
+        """Its columns as these are."""
+        seconds, part, rate = (
+            real(f"{name} of a change", getattr(change, name))
+            for name in ("seconds", "part", "rate")
+        )
+        uses = change.uses.checked("uses", len(self), len(self.rate))
+        same_length(uses=uses.value, part=part)
+        same_length(rate=self.rate, rates_of_a_change=rate)
+        return Change(float(seconds[0]), uses, part, rate)
+
+    def changed(self, change: Change) -> Transfers:
+        """They, as they are then."""
+        return replace(self, uses=change.uses, part=change.part, rate=change.rate, changes=())
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -108,6 +136,11 @@ def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
         begin, end = np.zeros(len(transfers)), np.zeros(len(transfers))
         rounds = native.share_links(
             _given(transfers), len(transfers.rate), transfers.rate.ctypes.data, tolerance,
+            [
+                (own.seconds, (own.uses.start.ctypes.data, own.uses.value.ctypes.data),
+                 own.part.ctypes.data, own.rate.ctypes.data)
+                for own in transfers.changes
+            ],
             begin.ctypes.data, end.ctypes.data,
         )  # fmt: skip
         times = Times(begin, end, rounds)
@@ -177,11 +210,14 @@ def run_twin(transfers: Transfers, tolerance: float) -> Times:
     n = len(transfers)
     begin, end = np.full(n, np.inf), np.full(n, np.inf)
     left, now, rounds = transfers.bytes.copy(), 0.0, 0
+    changes, shared = list(transfers.changes), transfers
     before: list[set[int]] = [set() for _ in range(n)]
     for one in range(n):
         for other in transfers.next.of_row(one).tolist():
             before[other].add(one)
     while True:
+        while changes and changes[0].seconds <= now:
+            shared = transfers.changed(changes.pop(0))
         _begin(transfers, before, begin, end, now)
         active = np.flatnonzero((begin <= now) & np.isinf(end))
         later = begin[(begin > now) & (begin < np.inf)]
@@ -190,15 +226,18 @@ def run_twin(transfers: Transfers, tolerance: float) -> Times:
                 return Times(begin, end, rounds)
             now = float(later.min())
             continue
-        rate = rates_twin(transfers, active)
+        rate = rates_twin(shared, active)
         rounds += 1
         with np.errstate(divide="ignore"):
             ends = now + left[active] / rate[active]
         first = int(ends.argmin())
-        if np.isinf(ends[first]):
-            return Times(begin, end, rounds)
+        next_change = changes[0].seconds if changes else np.inf
         until = min(float(ends[first]), float(later.min(initial=np.inf)))
-        until += tolerance * float(ends[first] - begin[active[first]])
+        if np.isfinite(ends[first]):
+            until += tolerance * float(ends[first] - begin[active[first]])
+        until = min(until, next_change)
+        if np.isinf(until):
+            return Times(begin, end, rounds)
         for one, its_end in zip(active.tolist(), ends.tolist()):
             if its_end <= until * (1 + 1e-12):
                 end[one] = its_end

@@ -7,16 +7,19 @@
 An acknowledgement has its own time of links if it has bytes, by a way back of its own hash: what
 comes later waits for it. A connection has at most a window of packets under way, and those of a
 host take turns at its own link, a packet each, as in network cards. Pinned ones go back to the
-first that is missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then
-they may take another path. Sprayed ones choose a path for every packet, or switches do, and send
-again what a timer says was lost. What stays below a leaf has a connection for each port of the
-hosts. What finds a queue full is dropped, what waits longer than the mark allows is marked;
-windows may shrink by marks, as those of DCTCP do (Alizadeh et al. 2010).
+first that is missing when one after it arrives (go-back-N, as RoCE), or when a timer says so;
+then they may take another path. Sprayed ones choose a path for every packet, or switches do.
+Their packets count in whatever order they arrive, and only what a timer says was lost is sent
+again. What stays below a leaf has a connection for each port of the hosts. What finds a queue full
+is dropped, or trimmed; what waits longer than the mark allows is marked. Windows may shrink by
+marks, as those of DCTCP do (Alizadeh et al. 2010).
+
+A link that fails loses what is on it and all that is sent into it. Once routing has converged,
+senders have the paths that it says then; until then nobody gives up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +28,13 @@ from gradwire.errors import NetworkError
 from gradwire.network import native
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.engines import packet_twin
-from gradwire.network.engines.transport import CHOICES, Connections, Transport
-from gradwire.network.fabric import BELOW, EVERY, Link, count
+from gradwire.network.engines.transport import CHOICES, Connections, Paths, Transport
+from gradwire.network.fabric import BELOW, EVERY, Fabric, count
+from gradwire.network.flows import Flows
+from gradwire.network.jobs import Jobs, Together, together
 from gradwire.network.loads import all_rates, port_shares
 from gradwire.network.native import TOO_LATE, TOO_MANY, columns, tiers
+from gradwire.network.outages import NONE, Outages, paths_after
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
 
@@ -45,7 +51,7 @@ _JITTER = 1
 class Sent(NamedTuple):
     """What happened. seconds: when the last byte of each piece had arrived, inf: never, in the
     order of `pieces`, which are rows of the routes; longest_wait: seconds at each link; events:
-    packets at ends of links and notices at senders; dropped, marked: packets."""
+    packets at ends of links and notices at senders; dropped, marked, trimmed: packets."""
 
     seconds: Reals
     pieces: Ints
@@ -53,42 +59,33 @@ class Sent(NamedTuple):
     events: int
     dropped: int
     marked: int
+    trimmed: int
 
 
 def send(
-    routes: Routes, transport: Transport | None = None,
-    fails: Mapping[Link, float] | None = None, seed: int = 0,
-) -> Sent:  # fmt: skip
-    """All pieces of all steps; fails: seconds at which links go down. The same for the same seed.
-    NetworkError for links that are not there, and for a run beyond MOST_PACKETS, MOST_UNDER_WAY
-    or LATEST. Ctrl-C ends it."""
-    how, fabric = transport or Transport(), routes.fabric
+    routes: Jobs, transport: Transport | None = None, outages: Outages = NONE, seed: int = 0
+) -> Sent:
+    """All pieces of all steps, of one job or of several, whose rows follow each other. The same
+    for the same seed. NetworkError for jobs on different topologies, links that are not there, and
+    for a run beyond MOST_PACKETS, MOST_UNDER_WAY or LATEST. Ctrl-C ends it."""
+    how, all = transport or Transport(), together(routes)
     count("seed", seed, 0)
-    rows, connections = _connections(routes, how, seed)
+    rows, connections = _connections(all, how, outages, seed)
     _refuse_too_many(connections, how)
-    rates = all_rates(fabric)
-    down = np.full(len(rates), _NEVER)
-    for link, when in (fails or {}).items():
-        if not 0 <= when < float("inf"):
-            raise NetworkError(
-                f"a link fails at second 0 or later; got {link} at {when}. Correct it."
-            )
-        down[fabric.numbers_of([link])] = round(min(when * 1e12, LATEST))
+    fabric = all.routes.fabric
+    rates, down = all_rates(fabric), _fails(fabric, outages)
     fast = native.core()
     limits = MOST_PACKETS, LATEST
     if fast is None:
         end, wait, totals = packet_twin.run(connections, fabric, rates, down, how, seed, limits)
     else:
         end, wait = np.zeros(len(rows), np.int64), np.zeros(len(rates), np.int64)
-        table = connections.table
         given = columns(*connections[:-1])
         leaf_of, plane_of, rates, down = columns(fabric.leaf_of, fabric.plane_of, rates, down)
-        source, target, bytes, path, choice, start, step, counts, pair = (
-            c.ctypes.data for c in given
-        )
+        source, target, bytes, choice, start, step, job = (c.ctypes.data for c in given)
         totals = fast.send_packets(
-            (len(rows), source, target, bytes, path, choice, start, step, counts, pair,
-             0 if table is None else table.ctypes.data, 0 if table is None else table.shape[1]),
+            (len(rows), source, target, bytes, choice, start, step, job,
+             [_given_paths(paths) for paths in connections.paths]),
             tiers(fabric),
             (fabric.hosts, fabric.host_up.shape[1], leaf_of.ctypes.data, plane_of.ctypes.data,
              rates.ctypes.data, down.ctypes.data),
@@ -108,6 +105,14 @@ def send(
     np.maximum.at(seconds, place, np.where(end == _NEVER, np.inf, end / 1e12))
     order = np.argsort(first)
     return Sent(seconds[order], own[order], wait / 1e12, *counted)
+
+
+def _fails(fabric: Fabric, outages: Outages) -> Ints:
+    """When each link goes down, hosts' own never."""
+    down = np.full(len(all_rates(fabric)), _NEVER)
+    when = np.rint(np.minimum([*outages.fails.values()], LATEST / 1e12) * 1e12)
+    down[fabric.numbers_of(outages.fails)] = when
+    return down
 
 
 def _refuse_too_many(connections: Connections, how: Transport) -> None:
@@ -134,12 +139,22 @@ def _given(how: Transport, seed: int) -> native.Transport:
         how.packet_bytes, how.header_bytes, how.window, round(how.latency_ns * 1e3),
         round(how.timeout_us * 1e6), how.queue_bytes, how.mark_bytes, how.ack_bytes,
         how.ack_packets, how.band_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,
-        how.slow_down, seed % (1 << 64),
+        how.slow_down, how.trim, how.selective, seed % (1 << 64),
     )  # fmt: skip
 
 
-def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Ints, Connections]:
+def _given_paths(paths: Paths) -> native.Paths:
+    table = paths.table
+    at, width = (0, 0) if table is None else (table.ctypes.data, table.shape[1])
+    path, counts, pair = (c.ctypes.data for c in (paths.path, paths.counts, paths.pair))
+    return paths.since, path, counts, pair, at, width
+
+
+def _connections(
+    all: Together, how: Transport, outages: Outages, seed: int
+) -> tuple[Ints, Connections]:
     """Rows of the routes, and the connections of each, in the engine's order."""
+    routes = all.routes
     flows = routes.flows
     row, bytes, path = _by_port(routes)
     dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
@@ -148,21 +163,35 @@ def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Ints, Conne
     steps = np.unique(flows.step[routes.flow[row]], return_inverse=True)[1]
     one = np.flatnonzero(bytes > 0)
     one = one[np.lexsort((row[one], start[one], steps[one]))]
-    rows = row[one]
-    crossing = Crossing(routes.fabric, flows)
+    rows, path = row[one], path[one]
+    flow = routes.flow[rows]
+    paths = [_paths(routes.fabric, flows, flow, path, 0)]
+    for when, later in outages.converged:
+        after = together(later).routes
+        own = np.where(path >= 0, paths_after(routes, after)[rows], path)
+        since = round(min(when * 1e12, LATEST))
+        paths.append(_paths(after.fabric, flows, flow, own, since))
+    choice = np.where(routes.path[rows] == EVERY, CHOICES.index(how.spraying), 0)
+    return rows, Connections(
+        flows.src[flow], flows.dst[flow], bytes[one], choice, start[one],
+        np.unique(steps[one], return_inverse=True)[1],
+        np.unique(all.job[flow], return_inverse=True)[1], tuple(paths),
+    )  # fmt: skip
+
+
+def _paths(fabric: Fabric, flows: Flows, flow: Ints, path: Ints, since: int) -> Paths:
+    """Of connections, each of a flow, and those that they may take."""
+    far = fabric.leaf_of[flows.src[flow]] != fabric.leaf_of[flows.dst[flow]]
+    crossing = Crossing(fabric, flows)
     usable, place = crossing.usable, np.zeros(len(flows), np.int64)
     place[crossing.which] = np.arange(len(crossing.which))
-    flow = routes.flow[rows]
-    far = routes.path[rows] != BELOW
-    counts, pair = np.ones(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    counts, pair = np.ones(len(flow), np.int64), np.zeros(len(flow), np.int64)
     counts[far] = usable.counts[place[flow[far]]]
     if usable.pair is not None:
         pair[far] = usable.pair[place[flow[far]]]
-    choice = np.where(routes.path[rows] == EVERY, CHOICES.index(how.spraying), 0)
-    return rows, Connections(
-        flows.src[flow], flows.dst[flow], bytes[one], path[one], choice, start[one],
-        np.unique(steps[one], return_inverse=True)[1], counts, pair, usable.table,
-    )  # fmt: skip
+    table = None if usable.table is None else np.ascontiguousarray(usable.table, np.int64)
+    path, counts, pair = columns(path, counts, pair)
+    return Paths(since, path, counts, pair, table)
 
 
 def _by_port(routes: Routes) -> tuple[Ints, Ints, Ints]:

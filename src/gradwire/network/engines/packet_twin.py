@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.network.checked import Ints
 from gradwire.network.dice import draws, pick
+from gradwire.network.engines.packet_state import FREED, Notice, Packet, Port, Sender, Switch
 from gradwire.network.fabric import BELOW, Fabric
 from gradwire.network.native import TOO_LATE, TOO_MANY
 
@@ -20,84 +20,9 @@ if TYPE_CHECKING:
 _PINNED, _RANDOM, _ROTATING, _RECYCLED, _ADAPTIVE, _ROUND_ROBIN = range(6)
 _TRIES = 64
 _WAY_BACK = 1 << 32
-
-
-class _Packet(NamedTuple):
-    connection: int
-    number: int
-    path: int
-    links: tuple[int, ...]
-    hop: int
-    marked: bool
-    turn: int
-    asks: bool
-
-
-class _Notice(NamedTuple):
-    kind: str
-    connection: int
-    number: int
-    path: int = -1
-    marked: bool = False
-    turn: int = 0
-    packets: int = 1
-
-
-_FREED = _Notice("freed", -1, -1)
-
-
-@dataclass
-class _Port:
-    """A host's link up. Connections with packets are in line, but for the one served last."""
-
-    line: deque[int] = field(default_factory=deque)
-    waiting: defaultdict[int, deque[_Packet]] = field(default_factory=lambda: defaultdict(deque))
-    served: int | None = None
-    busy: bool = False
-
-    def push(self, packet: _Packet) -> None:
-        one = packet.connection
-        if not self.waiting[one] and one != self.served:
-            self.line.append(one)
-        self.waiting[one].append(packet)
-
-    def pop(self) -> _Packet | None:
-        """One packet of who has waited longest for a turn."""
-        if self.served is not None and self.waiting[self.served]:
-            self.line.append(self.served)
-        if not self.line:
-            return None
-        self.served = self.line.popleft()
-        return self.waiting[self.served].popleft()
-
-
-@dataclass
-class _Sender:
-    packets: int
-    window: float
-    path: int
-    next: int = 0
-    acked: int = 0
-    under_way: int = 0
-    sent: int = 0
-    turn: int = 0
-    in_vain: int = 0
-    seen: int = 0
-    seen_marked: int = 0
-    congestion: float = 1.0
-    again: list[int] = field(default_factory=list)
-    good: deque[int] = field(default_factory=deque)
-    expected: int = 0
-    told: bool = False
-    silent: int = 0
-
-
-@dataclass
-class _Switch:
-    """How many random numbers it has drawn, and the ways up that it has not taken this round."""
-
-    drawn: int = 0
-    round: list[int] = field(default_factory=list)
+_BACK, _TIMERS, _CHANGES, _TRIMMED, _STARTS = 0, 3, 4, 5, 17
+_LAST = 1 << 40
+"""Queues of events of equal times, after those of links, in their order."""
 
 
 class _Stopped(Exception):
@@ -107,17 +32,21 @@ class _Stopped(Exception):
 def run(
     connections: Connections, fabric: Fabric, rates: Ints, fails: Ints, how: Transport,
     seed: int, limits: tuple[int, int],
-) -> tuple[Ints, Ints, tuple[int, int, int, int]]:  # fmt: skip
+) -> tuple[Ints, Ints, tuple[int, int, int, int, int]]:  # fmt: skip
     """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
-    dropped and marked packets, and why it stopped. limits: packets, picoseconds."""
+    dropped, marked and trimmed packets, and why it stopped. limits: packets, picoseconds."""
     engine = _Engine(connections, fabric, rates, fails, how, seed, limits)
     why = 0
     try:
-        engine.begin(0, 0)
         engine.go()
     except _Stopped as stopped:
         why = stopped.args[0]
-    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked, why)
+    counted = engine.events, engine.dropped, engine.marked, engine.trimmed
+    return engine.end, engine.longest, (*counted, why)
+
+
+def _missing(kind: str, packet: Packet) -> Notice:
+    return Notice(kind, packet.connection, packet.number, packet.path, False, packet.turn)
 
 
 class _Engine:
@@ -134,19 +63,22 @@ class _Engine:
         self.exclude = round(how.exclude_us * 1e6)
         self.avoided = dict[tuple[int, int, int], int]()
         self.free, self.owed = [0] * len(rates), [0] * len(rates)
-        self.switches = defaultdict[int, _Switch](_Switch)
-        self.ports = defaultdict[int, _Port](_Port)
+        self.switches = defaultdict[int, Switch](Switch)
+        self.ports = defaultdict[int, Port](Port)
         self.longest = np.zeros(len(rates), np.int64)
         self.end = np.full(len(connections.source), -1, np.int64)
         self.open = np.bincount(connections.step).tolist()
+        self.routing, self.settled = connections.paths[0], connections.paths[-1].since
+        self.owes = how.ack_bytes > 0 or (how.trim and how.header_bytes > 0)
         self.senders = [
-            _Sender(-(-size // how.packet_bytes), float(how.window), path)
-            for size, path in zip(connections.bytes.tolist(), connections.path.tolist())
+            Sender(-(-size // how.packet_bytes), float(how.window), path)
+            for size, path in zip(connections.bytes.tolist(), self.routing.path.tolist())
         ]
-        self.heap: list[tuple[int, int, int, _Packet | _Notice]] = []
-        self.events = self.dropped = self.marked = self.pushed = self.emitted = 0
+        self.heap: list[tuple[int, int, int, Packet | Notice]] = []
+        self.events = self.dropped = self.marked = self.trimmed = 0
+        self.pushed = self.emitted = 0
 
-    def push(self, time: int, queue: int, item: _Packet | _Notice) -> None:
+    def push(self, time: int, queue: int, item: Packet | Notice) -> None:
         """Add an event; of equal times the queue with the smaller number, and in it what came
         first."""
         self.pushed += 1
@@ -155,19 +87,26 @@ class _Engine:
     def begin(self, step: int, now: int) -> None:
         for one in np.flatnonzero(self.all.step == step).tolist():
             start = int(self.all.start[one])
-            self.push(now + start, len(self.free) + 4, _Notice("start", one, 0))
+            queue = len(self.free) + _STARTS + int(self.all.job[one])
+            self.push(now + start, queue, Notice("start", one, 0))
 
     def go(self) -> None:
+        for number, paths in enumerate(self.all.paths[1:], 1):
+            self.push(paths.since, len(self.free) + _CHANGES, Notice("change", 0, number))
+        for job in range(int(self.all.job.max(initial=-1)) + 1):
+            self.begin(int(self.all.step[self.all.job == job].min()), 0)
         while self.heap:
             now, queue, _, item = heapq.heappop(self.heap)
-            if item is _FREED:
-                self.serve(queue - len(self.free) - 5, now)
+            if item is FREED:
+                self.serve(queue - _LAST, now)
                 continue
             if now > self.latest:
                 raise _Stopped(TOO_LATE)
             self.events += 1
-            if isinstance(item, _Notice):
-                self.heard(item, now)
+            if isinstance(item, Notice):
+                (self.change if item.kind == "change" else self.heard)(item, now)
+            elif 0 <= self.fails[queue] < now:  # while it was on it
+                self.lose(item, now)
             elif item.hop + 1 == len(item.links):
                 self.deliver(item, now)
             else:
@@ -175,50 +114,73 @@ class _Engine:
 
     # -- hosts that send -------------------------------------------------------------------
 
-    def heard(self, notice: _Notice, now: int) -> None:
+    def heard(self, notice: Notice, now: int) -> None:
         sender, one = self.senders[notice.connection], notice.connection
-        is_pinned = int(self.all.choice[one]) == _PINNED
+        goes_back = self.goes_back(one)
         if notice.kind == "start":
             if self.may_repath(one) and self.avoids(one, sender.path, now):
                 sender.path = self.other_path(one, now)
         else:
-            (self.pinned_heard if is_pinned else self.sprayed_heard)(sender, notice, now)
-        if sender.in_vain < (_TRIES if is_pinned else _TRIES * self.how.window):
+            (self.back_heard if goes_back else self.single_heard)(sender, notice, now)
+        most = _TRIES if goes_back else _TRIES * self.how.window
+        if sender.in_vain < most or now < self.settled:
             self.send(one, now)
 
-    def pinned_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
-        if notice.kind != "lost":
+    def goes_back(self, one: int) -> bool:
+        return int(self.all.choice[one]) == _PINNED and not self.how.selective
+
+    def back_heard(self, sender: Sender, notice: Notice, now: int) -> None:
+        is_missing = notice.kind in ("lost", "trimmed")
+        if not is_missing:
             if notice.number > sender.acked:
                 sender.in_vain = 0
             sender.acked = max(sender.acked, notice.number)
             sender.next = max(sender.next, sender.acked)
-        if notice.kind == "acknowledged":
+        if notice.kind in ("acknowledged", "trimmed"):
             self.adapt(sender, notice)
+        if notice.kind == "acknowledged" or notice.turn != sender.turn:
             return
-        if notice.turn != sender.turn:
-            return
-        if notice.kind == "lost" and notice.number < sender.acked:
+        if is_missing and notice.number < sender.acked:
             return
         sender.next = sender.acked
         sender.turn += 1
         if notice.kind == "lost":
             sender.in_vain += 1
-            if notice.path >= 0:
-                self.avoided[self.way(notice.connection, notice.path)] = now + self.exclude
-            if self.may_repath(notice.connection):
-                sender.path = self.other_path(notice.connection, now)
+            self.suspect(sender, notice, now)
 
-    def sprayed_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
+    def single_heard(self, sender: Sender, notice: Notice, now: int) -> None:
         sender.under_way -= notice.packets
-        sender.in_vain = sender.in_vain + 1 if notice.kind == "lost" else 0
-        if notice.kind == "lost":
-            sender.again.append(notice.number)
+        if notice.kind == "acknowledged":
+            sender.in_vain = 0
+            self.adapt(sender, notice)
+            if int(self.all.choice[notice.connection]) == _RECYCLED and not notice.marked:
+                sender.good.append(notice.path)
             return
-        self.adapt(sender, notice)
-        if int(self.all.choice[notice.connection]) == _RECYCLED and not notice.marked:
-            sender.good.append(notice.path)
+        sender.again.append(notice.number)
+        if notice.kind == "trimmed":
+            self.adapt(sender, notice)
+        else:
+            sender.in_vain += 1
+            self.suspect(sender, notice, now)
 
-    def adapt(self, sender: _Sender, notice: _Notice) -> None:
+    def suspect(self, sender: Sender, notice: Notice, now: int) -> None:
+        """A timer ran out on a path."""
+        one = notice.connection
+        if notice.path < 0 or int(self.all.choice[one]) >= _ADAPTIVE:
+            return
+        self.avoided[self.way(one, notice.path)] = now + self.exclude
+        if self.may_repath(one) and notice.path == sender.path:
+            sender.path = self.other_path(one, now)
+
+    def change(self, notice: Notice, now: int) -> None:
+        """From now on other paths are usable."""
+        self.routing = self.all.paths[notice.number]
+        self.avoided.clear()
+        for sender, path in zip(self.senders, self.routing.path.tolist()):
+            sender.path, sender.in_vain = path, 0
+            sender.good.clear()
+
+    def adapt(self, sender: Sender, notice: Notice) -> None:
         if not self.how.slow_down:
             return
         sender.seen += notice.packets
@@ -240,14 +202,14 @@ class _Engine:
         sender = self.senders[one]
         if not self.may_send(one):
             return None
-        if int(self.all.choice[one]) != _PINNED and sender.again:
+        if not self.goes_back(one) and sender.again:
             return sender.again.pop()
         sender.next += 1
         return sender.next - 1
 
     def may_send(self, one: int) -> bool:
         sender, window = self.senders[one], int(self.senders[one].window)
-        if int(self.all.choice[one]) == _PINNED:
+        if self.goes_back(one):
             return sender.next < min(sender.packets, sender.acked + window)
         return sender.under_way < window and (bool(sender.again) or sender.next < sender.packets)
 
@@ -259,30 +221,37 @@ class _Engine:
         sender = self.senders[one]
         leaf = self.fabric.leaf_of
         stays = leaf[self.all.source[one]] == leaf[self.all.target[one]]
-        path = sender.path if stays else self.next_path(one)
+        path = sender.path if stays else self.next_path(one, now)
         sender.sent += 1
         sender.under_way += 1
         asks, links = not self.may_send(one), self.links(one, path)
-        self.enqueue(_Packet(one, number, path, links, 0, False, sender.turn, asks), now)
+        self.enqueue(Packet(one, number, path, links, 0, False, sender.turn, asks), now)
 
-    def next_path(self, one: int) -> int:
-        sender, count = self.senders[one], int(self.all.counts[one])
+    def next_path(self, one: int, now: int) -> int:
+        sender, count = self.senders[one], self.count(one)
         choice = int(self.all.choice[one])
-        if choice in (_RANDOM, _ADAPTIVE, _ROUND_ROBIN):
+        if choice == _PINNED:
+            return sender.path
+        if choice in (_ADAPTIVE, _ROUND_ROBIN):
             return self.usable(one, pick(self.drawn(one, sender.sent), count))
         if choice == _ROTATING:
-            first = pick(self.drawn(one, 0), count)
-            return self.usable(one, (first + sender.sent) % count)
-        if choice == _RECYCLED:
-            if sender.good and sender.sent >= self.how.window:
-                return sender.good.popleft()
-            drawn = self.drawn(one, sender.sent % self.how.entropies)
-            return self.usable(one, pick(drawn, count))
-        return sender.path
+            number = (pick(self.drawn(one, 0), count) + sender.sent) % count
+        elif choice == _RECYCLED:
+            while sender.good and sender.sent >= self.how.window:
+                path = sender.good.popleft()
+                if not self.avoids(one, path, now):
+                    return path
+            number = pick(self.drawn(one, sender.sent % self.how.entropies), count)
+        else:
+            number = pick(self.drawn(one, sender.sent), count)
+        return self.unavoided(one, number, now)
+
+    def count(self, one: int) -> int:
+        return int(self.routing.counts[one])
 
     def may_repath(self, one: int) -> bool:
         is_pinned = int(self.all.choice[one]) == _PINNED and self.senders[one].path >= 0
-        return self.how.repath and is_pinned and int(self.all.counts[one]) > 1
+        return self.how.repath and is_pinned and self.count(one) > 1
 
     def way(self, one: int, path: int) -> tuple[int, int, int]:
         """The way of a host to a leaf."""
@@ -293,21 +262,26 @@ class _Engine:
         return now < self.avoided.get(self.way(one, path), 0)
 
     def other_path(self, one: int, now: int) -> int:
-        """Any of the others, or the next one after it that is not avoided, if there is one."""
-        sender, count = self.senders[one], int(self.all.counts[one])
+        """Any of the others."""
+        sender, count = self.senders[one], self.count(one)
         number = pick(self.drawn(one, sender.sent), count - 1)
         if self.usable(one, number) == sender.path:
             number = count - 1
+        return self.unavoided(one, number, now, sender.path)
+
+    def unavoided(self, one: int, number: int, now: int, but: int = -1) -> int:
+        """The usable path of this number, or the next one that is not avoided, if there is one."""
+        count = self.count(one)
         paths = [self.usable(one, (number + i) % count) for i in range(count)]
-        free = [p for p in paths if p != sender.path and not self.avoids(one, p, now)]
+        free = [p for p in paths if p != but and not self.avoids(one, p, now)]
         return free[0] if free else paths[0]
 
     def drawn(self, one: int, index: int) -> int:
         return int(draws(self.seed + one, index + 1)[index])
 
     def usable(self, one: int, number: int) -> int:
-        table = self.all.table
-        return number if table is None else int(table[self.all.pair[one], number])
+        table = self.routing.table
+        return number if table is None else int(table[self.routing.pair[one], number])
 
     # -- links -----------------------------------------------------------------------------
 
@@ -330,7 +304,7 @@ class _Engine:
         up, down, core_up, core_down = hops
         return (first, up, core_up, core_down, down, last) if far else (first, up, down, last)
 
-    def size(self, packet: _Packet) -> int:
+    def size(self, packet: Packet) -> int:
         most, sender = self.how.packet_bytes, self.senders[packet.connection]
         if packet.number + 1 < sender.packets:
             return self.how.header_bytes + most
@@ -346,18 +320,17 @@ class _Engine:
         begins = max(now, self.free[link])
         return begins + max(0, self.owed[link] - (begins - self.free[link]))
 
-    def enqueue(self, packet: _Packet, now: int) -> None:
+    def enqueue(self, packet: Packet, now: int) -> None:
         link, size = packet.links[packet.hop], self.size(packet)
         per_byte, begins = self.per_byte[link], self.ready(link, now)
         is_full = packet.hop > 0 and (
             begins - now + size * per_byte > self.how.queue_bytes * per_byte
         )
         if is_full or self.is_down(link, now):
-            self.dropped += 1
-            lost = _Notice(
-                "lost", packet.connection, packet.number, packet.path, False, packet.turn
-            )
-            self.push(now + self.timeout, len(self.free) + 3, lost)
+            ways = packet.links[packet.hop :]
+            is_broken = any(self.is_down(way, now) for way in ways)
+            is_cut = self.how.trim and not is_broken and size <= self.how.queue_bytes
+            (self.trim if is_cut else self.lose)(packet, now)
             return
         if packet.hop == 0:
             self.ports[link].push(packet)
@@ -370,15 +343,36 @@ class _Engine:
         self.longest[link] = max(int(self.longest[link]), begins - now)
         self.transmit(link, packet, begins)
 
+    def lose(self, packet: Packet, now: int) -> None:
+        self.dropped += 1
+        when, lost = now + self.timeout, _missing("lost", packet)
+        self.push(when, len(self.free) + _TIMERS, lost)
+
+    def trim(self, packet: Packet, now: int) -> None:
+        """Its header goes on, before all else, and its sender hears of it."""
+        self.trimmed += 1
+        for link in packet.links[packet.hop :]:
+            self.owe(link, self.how.header_bytes)
+        hops = 2 * len(packet.links) - packet.hop
+        when, queue = now + hops * self.latency, len(self.free) + _TRIMMED + hops
+        self.push(when, queue, _missing("trimmed", packet)._replace(marked=True))
+        if self.how.ack_bytes:
+            self.take_way_back(packet)
+
+    def owe(self, link: int, bytes: int) -> None:
+        self.owed[link] += int(bytes * self.per_byte[link] + 0.5)
+        if self.owed[link] > self.latest:
+            raise _Stopped(TOO_LATE)
+
     def serve(self, link: int, now: int) -> None:
         """Whose turn it is. When a link is free again, that is asked last of all at that time."""
         packet = self.ports[link].pop()
         self.ports[link].busy = packet is not None
         if packet is not None:
             self.transmit(link, packet, self.ready(link, now))
-            self.push(self.free[link], len(self.free) + 5 + link, _FREED)
+            self.push(self.free[link], _LAST + link, FREED)
 
-    def transmit(self, link: int, packet: _Packet, begins: int) -> None:
+    def transmit(self, link: int, packet: Packet, begins: int) -> None:
         self.free[link] = begins + int(self.size(packet) * self.per_byte[link] + 0.5)
         if self.free[link] > self.latest:
             raise _Stopped(TOO_LATE)
@@ -387,7 +381,7 @@ class _Engine:
 
     # -- switches that choose --------------------------------------------------------------
 
-    def steered(self, packet: _Packet, now: int) -> _Packet:
+    def steered(self, packet: Packet, now: int) -> Packet:
         """By another way up: a leaf chooses its uplink, of those of the same port of hosts, the
         switch above it a core."""
         one, hops = packet.connection, len(packet.links)
@@ -396,7 +390,7 @@ class _Engine:
             return packet
         cores = self.fabric.cores if hops == 6 else 1
         plane, own, ways = self.fabric.plane_of, packet.path // cores, dict[int, int]()
-        for number in range(int(self.all.counts[one])):
+        for number in range(self.count(one)):
             path = self.usable(one, number)
             up, core = divmod(path, cores)
             if plane[up] == plane[own] if is_leaf else up == own:
@@ -440,9 +434,9 @@ class _Engine:
 
     # -- hosts that receive ----------------------------------------------------------------
 
-    def deliver(self, packet: _Packet, now: int) -> None:
+    def deliver(self, packet: Packet, now: int) -> None:
         one, sender = packet.connection, self.senders[packet.connection]
-        is_spread = int(self.all.choice[one]) != _PINNED
+        is_spread = not self.goes_back(one)
         if not is_spread and packet.number > sender.expected:
             if not sender.told:
                 self.answer(packet, "gap", sender.expected, now)
@@ -460,25 +454,27 @@ class _Engine:
         else:
             sender.silent += 1
 
-    def answer(self, packet: _Packet, kind: str, number: int, now: int) -> None:
+    def answer(self, packet: Packet, kind: str, number: int, now: int) -> None:
         """Tell the sender, for this packet and those since the last answer."""
         one, sender, hops = packet.connection, self.senders[packet.connection], len(packet.links)
-        when, queue = now + hops * self.latency, len(self.free) + (2, 4, 6).index(hops)
+        when, queue = now + hops * self.latency, len(self.free) + _BACK + (2, 4, 6).index(hops)
         path, marked, turn = packet.path, packet.marked, packet.turn
-        self.push(when, queue, _Notice(kind, one, number, path, marked, turn, sender.silent + 1))
+        self.push(when, queue, Notice(kind, one, number, path, marked, turn, sender.silent + 1))
         sender.silent = 0
-        back = path
+        self.take_way_back(packet)
+
+    def take_way_back(self, packet: Packet) -> None:
+        one, path = packet.connection, packet.path
         if path >= 0:
             drawn = int(draws(self.seed + _WAY_BACK + one, path + 1)[path])
-            back = self.usable(one, pick(drawn, int(self.all.counts[one])))
-        for link in self.links(one, back, back=True):
-            self.owed[link] += int(self.how.ack_bytes * self.per_byte[link] + 0.5)
-            if self.owed[link] > self.latest:
-                raise _Stopped(TOO_LATE)
+            path = self.usable(one, pick(drawn, self.count(one)))
+        for link in self.links(one, path, back=True):
+            self.owe(link, self.how.ack_bytes)
 
     def ended(self, one: int, now: int) -> None:
         self.end[one] = now
         step = int(self.all.step[one])
         self.open[step] -= 1
-        if not self.open[step] and step + 1 < len(self.open):
+        of_next = self.all.job[self.all.step == step + 1]
+        if not self.open[step] and self.all.job[one] in of_next:
             self.begin(step + 1, now)

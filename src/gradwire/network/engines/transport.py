@@ -35,7 +35,12 @@ class Transport:
     be recycled.
     slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
     another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
-    timer ran out; 0: each finds out by itself. jitter_ns: each begins so much later at most.
+    timer ran out, unless switches choose; 0: each finds out by itself. jitter_ns: each begins so
+    much later at most. trim: what finds a queue full loses its payload only; the header goes
+    before all else, and the sender hears of it in a round trip, not by a timer (Handley et al.
+    2017), unless no queue is long enough for it. selective: pinned connections, too, are
+    acknowledged packet by packet, and send again only what was lost, as sprayed ones do anyway;
+    else they go back to it.
     Counts are at most 2^53, times 1,000 seconds.
     """
 
@@ -55,6 +60,8 @@ class Transport:
     repath: bool = True
     exclude_us: float = 0.0
     jitter_ns: float = 0.0
+    trim: bool = False
+    selective: bool = False
 
     def __post_init__(self) -> None:
         _DOCUMENT.take(vars(self))
@@ -70,21 +77,31 @@ _DOCUMENT = Document(
         "latency_ns": Number(1e-3, _LONGEST * 1e9), "timeout_us": Number(1e-6, _LONGEST * 1e6),
         "exclude_us": Number(0, _LONGEST * 1e6), "jitter_ns": Number(0, _LONGEST * 1e9),
         "spraying": Text(SPRAYING), "slow_down": Flag(), "repath": Flag(),
+        "trim": Flag(), "selective": Flag(),
     }),
     NetworkError, "Correct it",
 )  # fmt: skip
 
 
+class Paths(NamedTuple):
+    """The paths of all connections from `since` on, in picoseconds: columns, and a table of
+    `Usable`."""
+
+    since: int
+    path: Ints
+    counts: Ints
+    pair: Ints
+    table: Ints | None
+
+
 class Connections(NamedTuple):
-    """Columns, by step and then by start: what the engine reads."""
+    """Columns, by job, then by step and then by start: what the engine reads."""
 
     source: Ints
     target: Ints
     bytes: Ints
-    path: Ints
     choice: Ints
     start: Ints
     step: Ints
-    counts: Ints
-    pair: Ints
-    table: Ints | None
+    job: Ints
+    paths: tuple[Paths, ...]

@@ -21,6 +21,7 @@ class Adaptive(Scheme):
 
     flowlets: int = 1
     name: ClassVar[str] = "adaptive"
+    is_hashed: ClassVar[bool] = True
     seeds: ClassVar[int] = 20
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ class Ecmp(Scheme):
 
     polarized: bool = False
     name: ClassVar[str] = "ecmp"
+    is_hashed: ClassVar[bool] = True
     seeds: ClassVar[int] = 200
 
     @property

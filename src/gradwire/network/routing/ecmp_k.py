@@ -17,6 +17,7 @@ class EcmpK(Scheme):
 
     k: int
     name: ClassVar[str] = "ecmp_k"
+    is_hashed: ClassVar[bool] = True
     examples: ClassVar[tuple[str, ...]] = ("ecmp_k(2)", "ecmp_k(4)", "ecmp_k(8)")
     seeds: ClassVar[int] = 200
 

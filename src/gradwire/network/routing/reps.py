@@ -21,6 +21,7 @@ class Reps(Scheme):
 
     entropies: int = 256
     name: ClassVar[str] = "reps"
+    is_hashed: ClassVar[bool] = True
     is_compared: ClassVar[bool] = False
     seeds: ClassVar[int] = 20
 

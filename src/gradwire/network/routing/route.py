@@ -34,7 +34,7 @@ def route(
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)
     given.refuse_beyond(topology.hosts)
-    _refuse_disconnected(topology, given)
+    refuse_disconnected(topology, given)
     groups = given.steps()
     if sum(map(len, groups)) < 2:
         return _routed(chosen, topology, given, seed)
@@ -86,7 +86,8 @@ def scheme_of(scheme: str | Scheme) -> Scheme:
     return made
 
 
-def _refuse_disconnected(topology: Fabric, flows: Flows) -> None:
+def refuse_disconnected(topology: Fabric, flows: Flows) -> None:
+    """NetworkError for flows between hosts that no path connects."""
     crossing = Crossing(topology, flows)
     lost = np.flatnonzero(crossing.usable.counts == 0)
     if len(lost):

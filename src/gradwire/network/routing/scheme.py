@@ -172,11 +172,13 @@ class Scheme(Member):
 
     seeds: what it takes is the distribution over so many of them; 1: nothing is left to chance.
     is_planned: paths can be pinned by it; those of MEMBERS that come first change least.
+    is_hashed: switches choose its paths, so no host whose timer ran out can take another.
     is_compared: it stands beside others, unasked, as its examples are written.
     """
 
     seeds: ClassVar[int] = 1
     is_planned: ClassVar[bool] = False
+    is_hashed: ClassVar[bool] = False
     is_compared: ClassVar[bool] = True
 
     @property

@@ -1,0 +1,46 @@
+// What becomes of packets that do not arrive, and of paths when routing has gone around failures.
+#include "packets.hpp"
+
+namespace gradwire {
+
+// Its sender hears of it from a timer.
+void Packets::lose(const Packet& packet, std::int64_t now) {
+    ++totals_.dropped;
+    tell(timers, {now + transport_.timeout, packet.connection, packet.number, packet.path,
+                  packet.turn, Kind::lost, false, 1});
+}
+
+// The header goes on before all else, as acknowledgements do, and the receiver asks at once for
+// what it announces (Handley et al. 2017). Where the way is broken, or no queue is long enough for
+// the packet, it is lost like others.
+void Packets::trim(const Packet& packet, std::int64_t now) {
+    const Ends& ends = messages_[static_cast<std::size_t>(packet.connection)].ends;
+    const auto link = [&](std::uint8_t hop) {
+        return static_cast<std::size_t>(link_of(ends, packet.path, hop, packet.hops));
+    };
+    if (size_of(packet) > transport_.queue) return lose(packet, now);
+    for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)
+        if (is_down(link(hop), now)) return lose(packet, now);
+    for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)
+        owe(link(hop), transport_.header);
+    ++totals_.trimmed;
+    const std::int64_t hops = std::int64_t{2} * packet.hops - packet.hop;
+    tell(trimmed + static_cast<std::size_t>(hops),
+         {now + hops * transport_.latency, packet.connection, packet.number, packet.path,
+          packet.turn, Kind::trimmed, true, 1});
+    if (transport_.ack > 0) take_way_back(packet, now);
+}
+
+// Nobody is told: who sends from now on takes other paths, and what is under way stays there.
+void Packets::change(std::int64_t number) {
+    routing_ = &all_.paths[static_cast<std::size_t>(number)];
+    avoided_.clear();
+    for (std::size_t i = 0; i < all_.n; ++i) {
+        Sender& sender = senders_[i];
+        sender.in_vain = 0;
+        sender.good.clear();
+        sender.path = static_cast<std::int32_t>(routing_->path[i]);
+    }
+}
+
+}  // namespace gradwire

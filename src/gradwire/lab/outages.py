@@ -1,0 +1,76 @@
+"""Links that are cut while a job runs, and mended: what `ip link set … down` does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gradwire.errors import LabError
+from gradwire.lab.wiring import Cable, Wiring
+
+_LATEST_SECONDS = 1e6
+
+
+class Outage(NamedTuple):
+    """A link, "host3" or "leaf0-spine1", that is down from so many seconds after a job began until
+    so many, or to the job's end."""
+
+    link: str
+    seconds: float
+    until: float | None = None
+
+
+class Turn(NamedTuple):
+    """One end of a cable is set up or down, so many seconds after a job began."""
+
+    seconds: float
+    machine: str
+    interface: str
+    up: bool
+
+
+def outage_of(text: str) -> Outage:
+    """Read LINK@SECONDS, or LINK@SECONDS:UNTIL. LabError for anything else."""
+    link, _, times = text.partition("@")
+    begin, mends, until = times.partition(":")
+    try:
+        return Outage(link, float(begin), float(until) if mends else None)
+    except ValueError:
+        raise LabError(
+            f"what goes down is LINK@SECONDS, or LINK@SECONDS:UNTIL; got {text!r}; write for "
+            "example host3@2:2.5"
+        ) from None
+
+
+def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
+    """In the order of time. Of a cable the end of the switch above goes down; the other has no
+    carrier then, as with a cable that is cut. LabError for links that are not there, and times
+    that cannot be."""
+    found = []
+    for outage in outages:
+        cable = _cable(outage.link, wiring)
+        last = _LATEST_SECONDS if outage.until is None else outage.until
+        if not 0 <= outage.seconds < last <= _LATEST_SECONDS:
+            raise LabError(
+                "a link goes down at second 0 or later, and comes back after that; got "
+                f"{outage.link} down at {outage.seconds:g}, up at {last:g}; correct it"
+            )
+        end = cable.far.machine, cable.far.interface
+        found.append(Turn(outage.seconds, *end, up=False))
+        if outage.until is not None:
+            found.append(Turn(outage.until, *end, up=True))
+    return sorted(found)
+
+
+def _cable(name: str, wiring: Wiring) -> Cable:
+    for cable in wiring.cables:
+        ends = cable.near.machine, cable.far.machine
+        if name in ("-".join(ends), "-".join(ends[::-1])):
+            return cable
+        if name == ends[0] and name.startswith("host"):
+            return cable
+    near, far = wiring.cables[-1].near.machine, wiring.cables[-1].far.machine
+    raise LabError(
+        f"what goes down is the link of a host, or one between switches; got {name!r}; name one "
+        f"that is there, as host0 or {near}-{far}"
+    )

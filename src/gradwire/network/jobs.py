@@ -1,0 +1,76 @@
+"""Several jobs on one fabric: each is routed for itself, and all run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.checked import Ints
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flow, Flows
+from gradwire.network.routes import Routes
+from gradwire.network.routing.route import route
+from gradwire.network.routing.scheme import Scheme, Share
+
+Jobs: TypeAlias = Routes | Sequence[Routes]
+"""Of one job, or of each: the steps of a job follow each other, whatever others do."""
+
+
+def routed(
+    jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme, seed: int = 0
+) -> list[Routes]:
+    """Routes of each job as if it were alone: nobody plans for both. Their hashes differ.
+    NetworkError as of `route`."""
+    return [route(flows, topology, scheme, seed + number) for number, flows in enumerate(jobs)]
+
+
+class Together(NamedTuple):
+    """routes: of all jobs, one after the other, with steps that are numbered on. job: of each
+    flow; offset: of each job's first piece, and of none after the last."""
+
+    routes: Routes
+    job: Ints
+    offset: Ints
+
+
+def together(jobs: Jobs) -> Together:
+    """NetworkError for no job, and for jobs on different topologies."""
+    given = (jobs,) if isinstance(jobs, Routes) else tuple(jobs)
+    if not given:
+        raise NetworkError("what runs is one job or more; got none. Give the routes of one.")
+    for other in given[1:]:
+        if not _is_same(other.fabric, given[0].fabric):
+            raise NetworkError(
+                "jobs share one topology; got routes on different ones. Route all on the same."
+            )
+    many = [len(own.flows) for own in given]
+    offset = np.cumsum([0, *(len(own.flow) for own in given)])
+    job = np.repeat(np.arange(len(given)), many)
+    if len(given) == 1:
+        return Together(given[0], job, offset)
+    first = np.cumsum([0, *many])
+    columns = {name: np.concatenate([getattr(own.flows, name) for own in given])
+               for name in Flow._fields}  # fmt: skip
+    begin = 0
+    for own, start, end in zip(given, first, first[1:]):
+        columns["step"][start:end] += begin
+        begin += int(own.flows.step.max(initial=-1)) + 1
+    flow, path, amount, unit = Share.joined([
+        Share(own.flow + start, own.path, own.amount, own.unit) for own, start in zip(given, first)
+    ])  # fmt: skip
+    return Together(
+        Routes(given[0].fabric, Flows(**columns), flow, path, amount, unit), job, offset
+    )
+
+
+def _is_same(one: Fabric, other: Fabric) -> bool:
+    return one is other or (
+        one.links == other.links
+        and all(
+            np.array_equal(getattr(one, name), getattr(other, name))
+            for name in ("leaf_of", "plane_of", "host_up", "host_down", "rates")
+        )
+    )

@@ -1,0 +1,97 @@
+"""Links that die while traffic runs, and where it goes once routing has converged.
+
+dies                 converged
+ │  what is sent into  │  the scheme's paths, on what is left
+ ├─────────────────────┼──────────────────────────────────────► seconds
+ │  the link is lost   │
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.amounts import as_bytes
+from gradwire.network.checked import Ints
+from gradwire.network.fabric import Fabric, Link, count
+from gradwire.network.flows import Flows
+from gradwire.network.jobs import Jobs, routed
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Scheme
+
+CONVERGENCE_SECONDS = 0.1
+"""What switches take by default, as Addanki et al. 2025 have it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outages:
+    """fails: the second at which each link dies, for good. converged: seconds, in order, from
+    which on pieces have the paths of these routes, of all jobs. NetworkError for times that cannot
+    be."""
+
+    fails: Mapping[Link, float] = field(default_factory=dict)
+    converged: Sequence[tuple[float, Jobs]] = ()
+
+    def __post_init__(self) -> None:
+        for link, when in self.fails.items():
+            _refuse_time(f"a link fails at second 0 or later; got {link}", when)
+        last = 0.0
+        for when, _ in self.converged:
+            _refuse_time(f"routing converges at second {last:g} or later; got one", when, last)
+            last = when
+
+
+def _refuse_time(rule: str, when: float, least: float = 0.0) -> None:
+    if not least <= when < float("inf"):
+        raise NetworkError(f"{rule} at {when}. Correct it.")
+
+
+NONE = Outages()
+
+
+def outages(
+    jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme, fails: Mapping[Link, float],
+    convergence_seconds: float = CONVERGENCE_SECONDS, seed: int = 0,
+) -> Outages:  # fmt: skip
+    """Routes of each job by the scheme after each failure, so many seconds later; failures of one
+    moment are one. NetworkError as of `route`, also where hosts have no path any more, and for
+    times that cannot be."""
+    count("seed", seed, 0)
+    _refuse_time("routing converges 0 seconds after a failure, or later; got", convergence_seconds)
+    found = list[tuple[float, Jobs]]()
+    for when in sorted(set(fails.values())):
+        _refuse_time("a link fails at second 0 or later; got one", when)
+        dead = [link for link, second in fails.items() if second <= when]
+        after = routed(jobs, topology.without(*dead), scheme, seed)
+        found.append((when + convergence_seconds, after))
+    return Outages(dict(fails), tuple(found)) if fails else NONE
+
+
+def paths_after(before: Routes, after: Routes) -> Ints:
+    """The path of each piece of the routes before: that of its middle byte in those after.
+    NetworkError unless both are of the same flows."""
+    for name in ("src", "dst", "bytes"):
+        if not np.array_equal(getattr(before.flows, name), getattr(after.flows, name)):
+            raise NetworkError(
+                "routes before and after a failure are of the same flows; these are of "
+                f"{before.flows} and {after.flows}. Route the same flows on what is left."
+            )
+    begins = np.cumsum(before.flows.bytes) - before.flows.bytes
+    old, new = np.argsort(before.flow, kind="stable"), np.argsort(after.flow, kind="stable")
+    size, later = (
+        as_bytes(own.amount[order], own.unit) for own, order in ((before, old), (after, new))
+    )
+    at = np.cumsum(later) - later  # where each piece begins, flow after flow
+    own = before.flow[old]
+    first = np.searchsorted(own, own)  # of the flow's pieces
+    ends = np.cumsum(size)
+    middle = begins[own] + (ends - (ends - size)[first]) - size / 2
+    number = np.searchsorted(at, middle, side="right") - 1
+    flow = after.flow[new]
+    low, high = np.searchsorted(flow, own), np.searchsorted(flow, own, side="right") - 1
+    found = np.empty(len(old), np.int64)
+    found[old] = after.path[new][np.clip(number, low, high)]
+    return found

@@ -1,0 +1,115 @@
+"""Full queues: what is cut off, what is sent again, and how soon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradwire.extension import VARIABLE
+from gradwire.network import Flows, leaf_spine, route
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Transport
+
+SHORT = Transport(packet_bytes=1000, latency_ns=1.0, queue_bytes=1000)
+"""On links of 8 Gbit/s a packet takes a microsecond; a queue holds the one that is being sent."""
+FABRIC = leaf_spine(2, 3, 2, host_gbps=8)
+ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
+
+
+@ENGINES
+def test_what_is_trimmed_is_sent_again_at_once(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two packets meet below a leaf at 1.001 µs. One is cut; its header has a link to go, and the
+    answer two: at 1.004 it is sent again, and is there two packets later, at 3.006. A timer would
+    have waited for a hundred microseconds."""
+    monkeypatch.setenv(VARIABLE, engine)
+    routes = route(Flows([0, 1], [2, 2], 1000), FABRIC)
+    sent = send(routes, replace(SHORT, trim=True))
+    assert sent.seconds.tolist() == pytest.approx([2.002e-6, 3.006e-6], abs=1e-12)
+    assert (sent.trimmed, sent.dropped) == (1, 0)
+    lost = send(routes, SHORT)
+    assert lost.seconds.tolist() == pytest.approx([2.002e-6, 103.003e-6], abs=1e-12)
+    assert (lost.trimmed, lost.dropped) == (0, 1)
+
+
+@ENGINES
+def test_headers_take_their_part_of_links(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header of the one that is cut, 500 bytes, goes before what comes next."""
+    monkeypatch.setenv(VARIABLE, engine)
+    routes = route(Flows([0, 1], [2, 2], 1000), FABRIC)
+    how = replace(SHORT, trim=True, header_bytes=500, queue_bytes=2000)
+    sent = send(routes, how)
+    # At the leaf at 1.501; the first is through at 3.002. The other is there again at 3.005 as
+    # the link is free, and owes it half a microsecond.
+    assert sent.seconds.tolist() == pytest.approx([3.002e-6, 5.002e-6], abs=5e-9)
+
+
+@pytest.mark.parametrize("scheme", ["coloured", "spray"])
+def test_trimming_helps_where_many_meet(scheme: str) -> None:
+    """Eight to one: as long as the one needs, within a round trip or two; timers cost more."""
+    fabric = leaf_spine(3, 4, 4, host_gbps=8)
+    routes = route(Flows(np.arange(8), 8, 50_000), fabric, scheme)
+    how = replace(SHORT, queue_bytes=8000, window=8, selective=True)
+    cut, lost = send(routes, replace(how, trim=True)), send(routes, how)
+    ideal = 8 * 50_000 * 8 / 8e9
+    assert cut.trimmed > 0
+    assert cut.dropped == 0
+    assert ideal < cut.seconds.max() < 1.05 * ideal
+    assert lost.seconds.max() > 1.05 * cut.seconds.max()
+
+
+def test_windows_shrink_by_what_is_trimmed() -> None:
+    fabric = leaf_spine(3, 4, 4, host_gbps=8)
+    routes = route(Flows(np.arange(8), 8, 200_000), fabric, "spray")
+    how = replace(SHORT, queue_bytes=8000, mark_bytes=4000, window=32, trim=True)
+    fixed, calm = send(routes, how), send(routes, replace(how, slow_down=True))
+    assert 0 < calm.trimmed < 0.5 * fixed.trimmed
+
+
+@ENGINES
+def test_what_is_selective_sends_again_what_was_lost_and_no_more(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every packet that arrives takes two links and an acknowledgement, one that is lost a link
+    and a timer; and a start for each. Who goes back sends others again, too."""
+    monkeypatch.setenv(VARIABLE, engine)
+    flows = Flows([0, 1, 2], [3, 3, 3], [20_000, 21_000, 23_000], 0, [0, 300, 600])
+    routes = route(flows, leaf_spine(2, 4, 2, host_gbps=8))
+    how = replace(SHORT, queue_bytes=9000, window=8)
+    selective, back = send(routes, replace(how, selective=True)), send(routes, how)
+    assert selective.dropped > 0
+    assert selective.events == 64 * 3 + 2 * selective.dropped + 3
+    assert back.events > 64 * 3 + 2 * back.dropped + 3
+    assert np.isfinite(selective.seconds).all()
+
+
+@ENGINES
+def test_a_queue_for_less_than_a_packet_is_given_up(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where payloads are cut off, too: there is no end otherwise."""
+    monkeypatch.setenv(VARIABLE, engine)
+    routes = route(Flows([0], [2], 1000), FABRIC)
+    for selective in (False, True):
+        how = replace(SHORT, queue_bytes=10, trim=True, selective=selective, window=2)
+        sent = send(routes, how)
+        assert np.isinf(sent.seconds).all()
+        assert sent.trimmed == 0
+        assert sent.dropped == 64 * (2 if selective else 1)
+
+
+@ENGINES
+def test_who_is_cut_off_time_and_again_does_not_give_up(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty connections to one host, through a queue of two packets, go back hundreds of times
+    each: nobody is given up, as by timers they are after 64."""
+    monkeypatch.setenv(VARIABLE, engine)
+    flows = Flows(np.tile([0, 1, 2], 20), 3, 4000)
+    routes = route(flows, leaf_spine(2, 4, 2, host_gbps=8))
+    sent = send(routes, replace(SHORT, queue_bytes=2000, trim=True, window=4))
+    assert sent.trimmed > 64 * 3
+    assert np.isfinite(sent.seconds).all()

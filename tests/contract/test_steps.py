@@ -247,6 +247,19 @@ def test_a_mean_out_of_range_leaves_states_as_they_were(left: str) -> None:
             torch.testing.assert_close(x, was[key], rtol=1e-5, atol=0.05)
 
 
+def test_a_mean_out_of_float16_is_seen_where_results_are_apart() -> None:
+    """Of two steps the second sends what waited, twice what fits: a spoiled step, and nothing of
+    it is lost."""
+    strategy = 'topk(0.25)+ef | steps("compress@gpu, all_gather, decompress@gpu")'
+    given = [torch.tensor([6e4, 6e4, 0.0, 0.0]).half() for _ in range(2)]
+    states = [dict[str, Any]() for _ in given]
+    lockstep(strategy, given, state=states)
+    results, _ = lockstep(strategy, given, step=1, state=states)
+    assert all(bool(x.isnan().all()) for x in results)
+    for state in states:
+        assert state["residual"].tolist() == [0.0, 6e4, 0.0, 0.0]
+
+
 def test_uncompressed_paths_spoil_too() -> None:
     for path in ON_ONE:
         if not path.compressions:

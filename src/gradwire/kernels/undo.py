@@ -43,7 +43,9 @@ def undo_topk(
     finite scaled gradient of 2^103 or more. So where the residual is at least half of such a
     gradient the element counts as updated: what waited is taken to have been the smaller of both.
     (Where it was the larger, and was left alone, the journal knows; there is no other way to
-    tell.) What is not finite when it is inverted stays as it is. Raises KernelError.
+    tell.) What is not finite when it is inverted stays as it is. Beside a velocity of 1e38 a step
+    may not be finite again whatever the gradient is: such an element counts as left alone.
+    Raises KernelError.
     """
     undo_many_topk([UndoTopk(
         gradient, velocity, residual, indices, values, velocities, momentum, nesterov, mask, scale,
@@ -114,7 +116,8 @@ def _rounded(one: UndoTopk) -> UndoTopk:
     """With numbers as fp32, and without what is not looked at."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     masked = one.mask and one.velocity is not None
-    velocity = one.velocity if masked or one.gradient is not None else None
+    is_looked_at = masked or one.gradient is not None or one.journal is not None
+    velocity = one.velocity if is_looked_at else None
     velocities = one.velocities if masked else None
     return UndoTopk(
         one.gradient, velocity, one.residual, one.indices, one.values, velocities, m,

@@ -69,7 +69,8 @@ class Problem:
     def slower(self) -> Problem:
         """The same with moves that take `SLOWER` times as long."""
         profile = self.stages.profile.slowed(SLOWER)
-        return replace(self, stages=Stages(profile), _jobs={})
+        fixed = [job._replace(stages=tuple(map(_slowed, job.stages))) for job in self.fixed]
+        return replace(self, stages=Stages(profile), fixed=fixed, _jobs={})
 
     @cached_property
     def executor(self) -> Executor:
@@ -150,6 +151,10 @@ class Problem:
     def most(self) -> int:
         """Elements of the largest group."""
         return max(1, sum(t.elements for t in self.tensors))
+
+
+def _slowed(stage: Stage) -> Stage:
+    return stage._replace(seconds=SLOWER * stage.seconds) if stage.kind == "wire" else stage
 
 
 def solve(problem: Problem) -> tuple[Grouping, float]:

@@ -81,13 +81,15 @@ class BucketStages(Walk):
 
     def _finish(self) -> None:
         word = self._codec.verdict.word
-        pairs = zip(self._codec.means, self._numbers)
-        apart = [(mean, x.to(self._device)) for mean, x in pairs if mean is not x]
-        for _, x in apart:
-            kernels.flag_non_finite(x, word)
+        every = zip(self._codec.means, self._numbers, self._in_gradients)
+        found = [(mean, x.to(self._device), own) for mean, x, own in every]
+        for mean, x, own in found:
+            if mean is not x or not own:  # else nothing could be undone
+                kernels.flag_non_finite(x, word)
         # Results may lie where gradients do, which undoing reads.
-        for mean, x in apart:
-            kernels.copy_unless(word, x, mean)
+        for mean, x, _ in found:
+            if mean is not x:
+                kernels.copy_unless(word, x, mean)
         self._codec.leave(word)
 
     def undo(self) -> None:
@@ -200,14 +202,18 @@ class BucketStages(Walk):
             kernels.spoil_if(word, x)
 
     @property
+    def _in_gradients(self) -> list[bool]:
+        """Whether each average lies where a gradient does that undoing reads."""
+        pairs = zip(self._codec.means, self._codec.gradients)
+        return [mean.data_ptr() == x.data_ptr() for mean, x in pairs]
+
+    @property
     def _undoes_by_means(self) -> bool:
-        """Whether averages of float16 lie where the gradients do that undoing reads: they may
-        leave its range, which is seen when they are there."""
-        codec = self._codec
-        pairs = zip(codec.means, codec.gradients)
-        return codec.strategy.feedback is not None and any(
-            mean.dtype == torch.float16 and mean.data_ptr() == x.data_ptr() for mean, x in pairs
-        )
+        """Whether there are such averages of float16: they may leave its range, which is seen
+        when they are there. Out of fp32's range nothing is seen to go, as by an all-gather."""
+        remembers = self._codec.strategy.feedback is not None
+        pairs = zip(self._codec.means, self._in_gradients)
+        return remembers and any(mean.dtype == torch.float16 and own for mean, own in pairs)
 
     def _sums(self, number: int, region: Region, like: Sequence[Tensor]) -> Tensors:
         """Rooms for them, in fp32, or as averages are: what leaves their range is seen here."""

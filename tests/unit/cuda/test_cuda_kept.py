@@ -161,6 +161,20 @@ def test_without_a_threshold_what_waits_tells_what_is_far_larger(
     assert held.is_rounded(g, slice(8 * BLOCK, 70 * BLOCK))
 
 
+def test_a_threshold_of_zeros_is_none() -> None:
+    """Where zeros are among those selected it is the least number above 0: all blocks with any
+    gradient would be kept, and those that matter found no room."""
+    n, spike = 80 * BLOCK, 70 * BLOCK + 5
+    held, g = Held(n, 0.9, False), torch.zeros(n)
+    g[::BLOCK] = 1e-3
+    g[spike] = 1e20
+    one = held.selects(g, 2.0**-149)
+    cuda.update_topk([one], new_status())
+    assert held.journal.elements == BLOCK
+    held.takes_back(one)
+    assert held.is_exact(slice(70 * BLOCK, 71 * BLOCK))
+
+
 def test_zeros_beside_no_threshold_keep_nothing() -> None:
     """No gradient, or nothing that waits."""
     held = Held(3000, None, False, 0.0)

@@ -9,7 +9,14 @@ from in_torch import in_torch
 from samples import same
 from torch import Tensor
 
-from gradwire.kernels import Journal, new_status, undo_topk, update_topk
+from gradwire.kernels import (
+    Journal,
+    UndoTopk,
+    new_status,
+    undo_many_topk,
+    undo_topk,
+    update_topk,
+)
 from gradwire.kernels.torch.update import forward
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -95,3 +102,19 @@ def test_a_journal_knows_what_a_huge_residual_was(form: str, hint: float) -> Non
     assert bool((step.left_alone & step.g.isfinite()).any())
     for now, was in zip(step.taken_back(hint=hint, journal=Journal()), (step.v, step.u)):
         assert same(now, was)
+
+
+def test_a_journal_with_a_velocity_is_put_back_whole_where_nothing_else_is_restored() -> None:
+    n, k = 5000, 10
+    u, v = torch.randn(n), torch.randn(n)
+    was, journal, taken = (u.clone(), v.clone()), Journal(), torch.zeros(k)
+    places = torch.zeros(k, dtype=torch.int32)
+    update_topk(
+        torch.full((n,), 1e20), u, v, k, places, taken, torch.zeros(k), new_status(),
+        momentum=0.9, mask=False, hint=1.0, journal=journal,
+    )  # fmt: skip
+    undo_many_topk([
+        UndoTopk(None, u, v, places, taken, None, None, mask=False, journal=journal)
+    ])  # fmt: skip
+    assert torch.equal(u, was[0])
+    assert torch.equal(v, was[1])

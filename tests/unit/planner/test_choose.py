@@ -120,6 +120,15 @@ def test_of_ties_the_one_with_fewer_groups(lanes: int) -> None:
     assert fewer(replace(problem, borders=frozenset(range(len(TENSORS)))), every) == every
 
 
+def test_a_slower_network_is_slower_for_tables_and_vectors_too() -> None:
+    stages = Stages(profile(2e8))
+    vectors = stages.job(Bucketed(500, 3, 1e-3), FP32, "vectors")
+    slower = Problem(stages, TENSORS, [BF16], fixed=[vectors]).slower
+    (own,) = slower.fixed
+    other = slower.stages.job(Bucketed(500, 3, 1e-3), FP32, "vectors")
+    assert [s.seconds for s in own.stages] == pytest.approx([s.seconds for s in other.stages])
+
+
 def test_what_fills_the_link_to_the_brim_gives_way() -> None:
     """fp32 is hidden behind backward, just so, and bf16 with room to spare: neither is faster as
     measured, and fp32 would be slower were the network."""

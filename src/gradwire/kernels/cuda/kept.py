@@ -42,6 +42,8 @@ from gradwire.kernels.journal import HUGE as JOURNAL_HUGE
 from gradwire.kernels.journal import Journal
 
 FAR, HUGE = tl.constexpr(JOURNAL_FAR), tl.constexpr(JOURNAL_HUGE)
+NORMAL = tl.constexpr(0x00800000)
+"""Bits of the least normal number."""
 PART = tl.constexpr(512)
 """Elements that are put aside at once."""
 LEAST = 8 * BLOCK
@@ -187,8 +189,10 @@ def ordered(x):
 @triton.jit
 def limit_of(hint, first, n, v, BLOCK: tl.constexpr):
     """Bits of the magnitude from which on a scaled gradient has its block kept. hint: bits of the
-    threshold; 0: none is known, and the largest number that waits in the block, v, is taken."""
-    if hint == 0:
+    threshold; of 0, where none is known, and of what is no normal number, where zeros were among
+    those selected, the largest number that waits in the block, v, is taken."""
+    if hint < NORMAL:
+        hint = hint * 0
         for part in range(0, BLOCK, PART):
             i = part + tl.arange(0, PART)
             waits = tl.load(v + first + i, mask=i < n - first, other=0.0)

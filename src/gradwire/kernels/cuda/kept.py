@@ -192,7 +192,6 @@ def limit_of(hint, first, n, v, BLOCK: tl.constexpr):
     threshold; of 0, where none is known, and of what is no normal number, where zeros were among
     those selected, the largest number that waits in the block, v, is taken."""
     if hint < NORMAL:
-        hint = hint * 0
         for part in range(0, BLOCK, PART):
             i = part + tl.arange(0, PART)
             waits = tl.load(v + first + i, mask=i < n - first, other=0.0)

@@ -1,4 +1,6 @@
 // What becomes of packets that do not arrive, and of paths when routing has gone around failures.
+#include <algorithm>
+
 #include "packets.hpp"
 
 namespace gradwire {
@@ -11,8 +13,9 @@ void Packets::lose(const Packet& packet, std::int64_t now) {
 }
 
 // The header goes on before all else, as acknowledgements do, and the receiver asks at once for
-// what it announces (Handley et al. 2017). Where the way is broken, or no queue is long enough for
-// the packet, it is lost like others.
+// what it announces (Handley et al. 2017). Where the way is broken, no queue is long enough for the
+// packet, or headers wait that take the link as long as it, it is lost like others: each is
+// answered by a packet at once, so that of many senders headers would leave room for nothing else.
 void Packets::trim(const Packet& packet, std::int64_t now) {
     const Ends& ends = messages_[static_cast<std::size_t>(packet.connection)].ends;
     const auto link = [&](std::uint8_t hop) {
@@ -21,6 +24,10 @@ void Packets::trim(const Packet& packet, std::int64_t now) {
     if (size_of(packet) > transport_.queue) return lose(packet, now);
     for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)
         if (is_down(link(hop), now)) return lose(packet, now);
+    const std::size_t next = link(packet.hop);
+    const std::int64_t owed = ready(next, now) - std::max(now, free_[next]);
+    if (static_cast<double>(owed) > static_cast<double>(size_of(packet)) * per_byte_[next])
+        return lose(packet, now);
     for (std::uint8_t hop = packet.hop; hop < packet.hops; ++hop)
         owe(link(hop), transport_.header);
     ++totals_.trimmed;

@@ -175,6 +175,7 @@ void Packets::steer(Packet& packet, std::int64_t now) {
         if (is_open && (ways_.empty() || ways_.back() != way))
             paths_.push_back(path), ways_.push_back(way);
     }
+    if (paths_.empty()) return;  // routing has left this way meanwhile: it goes on to what is dead
     const std::int64_t above = tiers_.leaves + tiers_.pod_of[ends.from] * tiers_.uplinks + uplink;
     const std::size_t which = at(is_leaf ? ends.from : above);
     const auto wait = [&](std::int32_t path) {
@@ -431,7 +432,7 @@ void Packets::heard(const Notice& notice) {
         is_back ? back_heard(sender, notice) : single_heard(sender, notice);
     }
     const std::int64_t most = is_back ? tries : tries * transport_.window;
-    if (sender.in_vain < most || notice.time < settled_) send(notice.connection, notice.time);
+    if (sender.in_vain < most || notice.time <= settled_) send(notice.connection, notice.time);
 }
 
 Totals Packets::run(std::int64_t* end, std::int64_t* longest) {

@@ -140,11 +140,12 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
     from gradwire.network.simulate import simulate_jobs
 
     topology = topology_asked(arguments)
-    jobs, how = _jobs(arguments, topology), _transport(arguments)
+    jobs, usual = _jobs(arguments, topology), _transport(arguments)
     flows, fails = [job.flows for job in jobs], fails_asked(arguments, topology)
-    convergence = arguments.convergence_ms * 1e-3
+    convergence, how = arguments.convergence_ms * 1e-3, usual
     if fails and arguments.exclude_us is None and 0 < convergence <= _LONGEST_SECONDS:
         how = replace(how, exclude_us=convergence * 1e6)
+    knows_time = arguments.engine != "static"
 
     def ends(
         which: slice, scheme: str, own: Transport, dying: Mapping[Link, float]
@@ -155,7 +156,8 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
             tolerance=arguments.tolerance, transport=own, seed=arguments.seed,
             outages=outages(part, topology, scheme, dying, convergence, seed),
         )  # fmt: skip
-        return [float(end) - job.start_seconds for end, job in zip(took, jobs[which])]
+        begun = [job.start_seconds if knows_time else 0.0 for job in jobs[which]]
+        return [max(0.0, float(end) - start) for end, start in zip(took, begun)]
 
     def measured(scheme: str, spraying: Spraying) -> Sequence[_Row]:
         own, everyone = replace(how, spraying=spraying), slice(0, len(jobs))
@@ -165,9 +167,11 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
         if len(jobs) > 1:
             for number, (row, job) in enumerate(zip(rows, jobs)):
                 alone = ends(slice(number, number + 1), scheme, own, fails)
-                row.update(job=job.name, alone=alone[0])
+                least = bounds(job.flows, topology).seconds
+                row.update(job=job.name, alone=alone[0], least=least)
         if fails:
-            for row, whole in zip(rows, ends(everyone, scheme, own, {})):
+            sound = replace(usual, spraying=spraying)
+            for row, whole in zip(rows, ends(everyone, scheme, sound, {})):
                 row["whole"] = whole
         return rows
 
@@ -287,7 +291,7 @@ def _tell(
     columns = [key for key in names if key in rows[0]]
     cells = [
         (*(f"{row[key]:.4g}" if isinstance(row[key], float) else row[key] for key in columns),
-         f"{row['seconds'] / least:.2f}" if least else "–")
+         f"{row['seconds'] / own:.2f}" if (own := row.get("least", least)) else "–")
         for row in rows
     ]  # fmt: skip
     print(Table((*(names[key] for key in columns), "× least"), cells).as_text())

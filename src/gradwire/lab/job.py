@@ -118,7 +118,7 @@ class Job:
         return self._first_failure
 
     def _turn(self, turn: Turn) -> None:
-        """Have a link set up or down; who has an end down from two outages is up when one ends."""
+        """Have a link set up or down."""
         end = turn.machine, turn.interface
         (self._down.discard if turn.up else self._down.add)(end)
         self._guard.order("turn", machine=end[0], interface=end[1], up=turn.up)

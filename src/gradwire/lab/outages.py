@@ -43,11 +43,12 @@ def outage_of(text: str) -> Outage:
 
 
 def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
-    """In the order of time. Of a cable the end of the switch above goes down; the other has no
-    carrier then, as with a cable that is cut. LabError for links that are not there, and times
-    that cannot be."""
-    found = []
-    for outage in outages:
+    """In the order of time; what comes back when something goes down does so first. Of a cable the
+    end of the switch above goes down; the other has no carrier then, as with a cable that is cut.
+    LabError for links that are not there, times that cannot be, and a link that is to go down
+    while it is."""
+    found, back = [], dict[tuple[str, str], float]()
+    for outage in sorted(outages, key=lambda own: own.seconds):
         cable = _cable(outage.link, wiring)
         last = _LATEST_SECONDS if outage.until is None else outage.until
         if not 0 <= outage.seconds < last <= _LATEST_SECONDS:
@@ -56,10 +57,16 @@ def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
                 f"{outage.link} down at {outage.seconds:g}, up at {last:g}; correct it"
             )
         end = cable.far.machine, cable.far.interface
+        if outage.seconds < back.get(end, 0.0):
+            raise LabError(
+                f"a link goes down once it is back; got {outage.link} down at "
+                f"{outage.seconds:g}, and down before until {back[end]:g}; make one of the two"
+            )
+        back[end] = last
         found.append(Turn(outage.seconds, *end, up=False))
         if outage.until is not None:
             found.append(Turn(outage.until, *end, up=True))
-    return sorted(found)
+    return sorted(found, key=lambda turn: (turn.seconds, not turn.up))
 
 
 def _cable(name: str, wiring: Wiring) -> Cable:

@@ -54,6 +54,15 @@ def test_what_cannot_go_down_is_refused(outage: Outage, said: str) -> None:
         turns([outage], LEAVES)
 
 
+def test_a_link_that_comes_back_may_go_down_at_once_and_not_before() -> None:
+    twice = [Outage("host0", 1.0, 2.0), Outage("host0", 0.5, 1.0), Outage("host1", 0.5)]
+    up = [(turn.seconds, turn.up) for turn in turns(twice, SWITCH) if turn.interface == "host0"]
+    assert up == [(0.5, False), (1.0, True), (1.0, False), (2.0, True)]
+    for other in (Outage("host0", 0.8, 0.9), Outage("host0", 1.5), Outage("host0", 0.5, 0.6)):
+        with pytest.raises(LabError, match="a link goes down once it is back; got host0 down at"):
+            turns([*twice, other], SWITCH)
+
+
 def test_without_links_none_goes_down() -> None:
     with Cluster(2, loopback=True) as lab, pytest.raises(LabError, match="loopback has none"):
         lab.run(["true"], outages=[Outage("host0", 0.0)])

@@ -40,6 +40,28 @@ def test_every_scheme_stands_beside_itself_with_nothing_failing(
     assert "nothing fails" in capsys.readouterr().out
 
 
+def test_what_dies_after_the_end_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*JOB, "--engine", "packet", "--queue-bytes", "32768", "--fail", "leaf0-spine1@1000"]
+    plain = rows(capsys, *asked[:-2])
+    for row, alone in zip(rows(capsys, *asked), plain, strict=True):
+        assert row["whole"] == alone["seconds"], row["scheme"]
+
+
+@pytest.mark.parametrize("engine", ["static", "flow", "packet"])
+def test_seconds_of_a_job_are_from_its_start(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = '[[job]]\nname = "late"\ntraffic = "direct"\nranks = 4\nbytes = 1_000_000\n'
+    found = []
+    for start in (0.0, 0.01):
+        (tmp_path / "jobs.toml").write_text(f"{job}start_seconds = {start}\n")
+        asked = ["network", "simulate", "--topology", "leaf_spine(4, 4, 4)", "--scheme", "ecmp",
+                 "--engine", engine, "--jobs", str(tmp_path / "jobs.toml")]  # fmt: skip
+        found += [row["seconds"] for row in rows(capsys, *asked)]
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    assert found[0] > 0
+
+
 def test_a_switch_dies_with_all_of_its_links(capsys: pytest.CaptureFixture[str]) -> None:
     (cable,) = rows(capsys, *JOB, "--scheme", "spray", "--fail", "leaf0-spine1@0")
     (switch,) = rows(capsys, *JOB, "--scheme", "spray", "--fail", "spine1@0")

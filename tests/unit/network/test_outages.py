@@ -16,6 +16,8 @@ from gradwire.network import (
     Link,
     Outages,
     Routes,
+    dual_plane,
+    fat_tree,
     leaf_spine,
     outages,
     route,
@@ -75,6 +77,39 @@ def test_nobody_gives_up_before_routing_has_converged(
     routes = route([(0, 1, 100_000)], fabric, "coloured")
     lost = Outages({Link("leaf0", f"spine{routes.path[0]}"): 50.5e-6})
     assert np.isinf(send(routes, replace(FAST, repath=False), lost).seconds).all()
+
+
+@ENGINES
+@pytest.mark.parametrize("off", [-1, 0, 1], ids="{} ps".format)
+def test_nobody_gives_up_when_routing_converges_with_the_last_timer(
+    engine: str, off: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one packet, sent every 101.01 µs into a link that is dead from the start."""
+    monkeypatch.setenv(VARIABLE, engine)
+    fabric = leaf_spine(2, 1, 2, host_gbps=8)
+    routes = route([(0, 1, 1000)], fabric, "ecmp")
+    dead = {Link("leaf0", f"spine{routes.path[0]}"): 0.0}
+    cycle = 1_000_000 + 10_000 + 100_000_000  # its serialization, the way, the timer
+    dying = outages([routes.flows], fabric, "coloured", dead, (64 * cycle + off) * 1e-12)
+    how = replace(FAST, window=1, repath=False, timeout_us=100.0, latency_ns=10.0)
+    assert np.isfinite(send(routes, how, dying).seconds).all()
+
+
+@ENGINES
+@pytest.mark.parametrize("spraying", ["round_robin", "adaptive"])
+@pytest.mark.parametrize("topology", [dual_plane(2, 2, 1), fat_tree(2, 2, 2, 2, 2)], ids=str)
+def test_what_is_under_way_where_no_path_is_left_is_lost(
+    engine: str, spraying: Spraying, topology: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets at a switch that chooses, which has no way to go once routing has converged."""
+    monkeypatch.setenv(VARIABLE, engine)
+    flows = Flows([0], [topology.hosts - 1], 400_000)
+    named = [link for link in topology.links if "host" not in f"{link}"]
+    last = [link for link in named if str(link.target).startswith(f"leaf{topology.leaves - 1}")]
+    dying = outages([flows], topology, "spray", {last[0]: 5e-6}, 1e-6)
+    how = Transport(spraying=spraying, timeout_us=20.0)
+    sent = send(route(flows, topology, "spray"), how, dying)
+    assert np.isfinite(sent.seconds).all()
 
 
 @ENGINES

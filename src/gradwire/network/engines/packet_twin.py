@@ -123,7 +123,7 @@ class _Engine:
         else:
             (self.back_heard if goes_back else self.single_heard)(sender, notice, now)
         most = _TRIES if goes_back else _TRIES * self.how.window
-        if sender.in_vain < most or now < self.settled:
+        if sender.in_vain < most or now <= self.settled:
             self.send(one, now)
 
     def goes_back(self, one: int) -> bool:
@@ -329,7 +329,9 @@ class _Engine:
         if is_full or self.is_down(link, now):
             ways = packet.links[packet.hop :]
             is_broken = any(self.is_down(way, now) for way in ways)
-            is_cut = self.how.trim and not is_broken and size <= self.how.queue_bytes
+            headers = begins - max(now, self.free[link])
+            has_room = size <= self.how.queue_bytes and headers <= size * per_byte
+            is_cut = self.how.trim and not is_broken and has_room
             (self.trim if is_cut else self.lose)(packet, now)
             return
         if packet.hop == 0:
@@ -395,6 +397,8 @@ class _Engine:
             up, core = divmod(path, cores)
             if plane[up] == plane[own] if is_leaf else up == own:
                 ways.setdefault(up if is_leaf else core, path)
+        if not ways:  # routing has left this way meanwhile: it goes on to what is dead
+            return packet
         leaf = int(self.fabric.leaf_of[self.all.source[one]])
         above = int(self.fabric.pod_of[leaf]) * len(self.fabric.uplinks) + own
         which = leaf if is_leaf else self.fabric.leaves + above

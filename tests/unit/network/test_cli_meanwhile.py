@@ -62,6 +62,15 @@ def test_seconds_of_a_job_are_from_its_start(
     assert found[0] > 0
 
 
+def test_each_job_is_told_beside_its_own_least(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the largest job's: nobody takes less than it needs alone."""
+    asked = ["network", "simulate", "--topology", "leaf_spine(4, 8, 4)", "--jobs", str(JOBS),
+             "--scheme", "coloured"]  # fmt: skip
+    found = rows(capsys, *asked)
+    assert len({row["least"] for row in found}) == 2
+    assert all(row["seconds"] >= row["least"] * (1 - 1e-9) for row in found)
+
+
 def test_a_switch_dies_with_all_of_its_links(capsys: pytest.CaptureFixture[str]) -> None:
     (cable,) = rows(capsys, *JOB, "--scheme", "spray", "--fail", "leaf0-spine1@0")
     (switch,) = rows(capsys, *JOB, "--scheme", "spray", "--fail", "spine1@0")

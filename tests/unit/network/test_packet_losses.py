@@ -35,6 +35,26 @@ def test_what_is_trimmed_is_sent_again_at_once(
     assert (lost.trimmed, lost.dropped) == (0, 1)
 
 
+def test_headers_leave_room_for_what_they_announce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 128 hosts that send to one: each header is answered by a packet at once, which is cut."""
+    fabric = leaf_spine(4, 64, 64)
+    flows = Flows(list(range(64, 192)), [0] * 128, 262_144)
+    how = Transport(header_bytes=64, queue_bytes=65_536, trim=True, spraying="random")
+    sent = send(route(flows, fabric, "spray"), how)
+    least = 128 * 262_144 * 8 / float(fabric.host_down.max())
+    assert sent.seconds.max() < 3 * least
+    assert sent.trimmed > 0
+    assert sent.dropped > 0
+    few = Flows(list(range(64, 80)), [0] * 16, 65_536)
+    found = []
+    for engine in ("", "twin"):
+        monkeypatch.setenv(VARIABLE, engine)
+        own = send(route(few, fabric, "spray"), replace(how, header_bytes=512, queue_bytes=8192))
+        found.append((own.seconds.tolist(), own.trimmed, own.dropped))
+    assert found[0] == found[1]
+    assert found[0][2] > 0
+
+
 @ENGINES
 def test_headers_take_their_part_of_links(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of the one that is cut, 500 bytes, goes before what comes next."""

@@ -1,10 +1,17 @@
-"""Networks and traffic that the benchmarks share."""
+"""Networks, traffic and a command line that the benchmarks share."""
 
 from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gradwire.network import Fabric, Flows
+from gradwire.report.table import Table
 
 
 def permutation(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
@@ -41,3 +48,19 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def tell(doc: str, kinds: Mapping[str, Callable[[], Iterable[dict[str, Any]]]]) -> int:
+    """A benchmark's main: a table of each kind that is asked for, and all in one file."""
+    parser = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    found = {kind: list(kinds[kind]()) for kind in arguments.only}
+    for kind, rows in found.items():
+        print(f"\n{kind}\n")
+        cells = [tuple(map(shown, row.values())) for row in rows]
+        print(Table(tuple(rows[0]), cells).as_markdown())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found) + "\n")
+    return 0

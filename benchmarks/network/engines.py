@@ -5,14 +5,11 @@ OMP_NUM_THREADS=1 python benchmarks/network/engines.py [--only packets flows has
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
-from cases import groups, permutation, ring, shown
+from cases import groups, permutation, ring, tell
 from distribution import fullest_by_hash
 
 from gradwire.network import Fabric, Flows, leaf_spine, rail_optimized, route, samples
@@ -23,26 +20,13 @@ from gradwire.network.engines.transport import Transport
 from gradwire.network.failures import sweep
 from gradwire.network.parallelism import Parallelism, workload_of
 from gradwire.network.placement import Placement
-from gradwire.report.table import Table
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    kinds = {
+    return tell(__doc__, {
         "schemes": schemes, "packets": packets, "flows": flows, "steps": steps,
         "hashes": hashes, "failures": failures,
-    }  # fmt: skip
-    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    found = {kind: kinds[kind]() for kind in arguments.only}
-    for kind, rows in found.items():
-        print(f"\n{kind}\n")
-        cells = [tuple(map(shown, row.values())) for row in rows]
-        print(Table(tuple(rows[0]), cells).as_markdown())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found) + "\n")
-    return 0
+    })  # fmt: skip
 
 
 def schemes() -> list[dict[str, Any]]:

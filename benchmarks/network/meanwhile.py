@@ -8,16 +8,13 @@ packets of 9,000 bytes, windows of 64 that shrink by marks.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from cases import shown
+from cases import tell
 from paper import CHANCE, HOW, SCHEMES, SEEDS, TOPOLOGIES, without_some
 
 from gradwire.network import Fabric, Flows, Link, bounds, outages, route, routed, simulate_jobs
@@ -27,7 +24,6 @@ from gradwire.network.engines.transport import Transport
 from gradwire.network.patterns import all_to_all, direct, halving_doubling
 from gradwire.network.placement import Placement
 from gradwire.network.routing.route import scheme_of
-from gradwire.report.table import Table
 
 FABRIC = TOPOLOGIES["leaf-spine"]
 MB = 1 << 20
@@ -36,19 +32,7 @@ CONVERGENCE_SECONDS = 0.1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    kinds = {"failures": failures, "jobs": jobs, "queues": queues}
-    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    found = {kind: list(kinds[kind]()) for kind in arguments.only}
-    for kind, rows in found.items():
-        print(f"\n{kind}\n")
-        cells = [tuple(map(shown, row.values())) for row in rows]
-        print(Table(tuple(rows[0]), cells).as_markdown())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found) + "\n")
-    return 0
+    return tell(__doc__, {"failures": failures, "jobs": jobs, "queues": queues})
 
 
 def failures() -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ from gradwire.tuning.profiling import OF_MACHINES
 
 STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
-    "sign(scaled=True)+ef | alltoall",
+    "sign(scaled=True)+ef | allgather",
 )  # fmt: skip
 JOBS = {**MODELS, **REMEMBERED, **REPLAYS}
 _NEAR = 1.25  # times the best of a few turns
@@ -111,7 +111,7 @@ def work(arguments: argparse.Namespace) -> None:
     others = (niced_seconds() - others) / took
     profile = tuner.profile
     assert profile is not None
-    raced = {plan.digest() for plan, _ in tuner.raced}
+    raced = {plan.digest(): median(own) for plan, own in tuner.raced}
     plans = {"adopted": trainer.handle.plan}
     for factor in arguments.wrong:
         tuner.plan_again(profile.slowed(factor))
@@ -120,7 +120,7 @@ def work(arguments: argparse.Namespace) -> None:
     tuner.close()
     plans |= contestants(profile, plans["adopted"])
     for text in usual:
-        if "+ef" in text:
+        if "+ef" in text and profile.measured(text):
             plans[f"{short_name(text)}, mergecomp, 1"] = mergecomp.measured(trainer, profile, text)
     plans = only_once(plans)
     predicted = {name: timeline_of(profile, plan) for name, plan in plans.items()}
@@ -230,11 +230,12 @@ def planned(
 
 @dataclass
 class Outcome:
-    """Of one job. raced: digests of the plans whose steps the profile knows. took: seconds until
-    the first plan was adopted, others: of which others had this share of a processor."""
+    """Of one job. raced: seconds of a step in the race, by digest, of the plans whose steps the
+    profile knows. took: seconds until the first plan was adopted, others: of which others had
+    this share of a processor."""
 
     profile: Profile
-    raced: set[int]
+    raced: dict[int, float]
     plans: dict[str, Plan]
     predicted: dict[str, Timeline]
     seconds: dict[str, list[float]]
@@ -252,7 +253,7 @@ class Outcome:
                     "seconds": [round(seconds, 5) for seconds in own],
                     "strategy": str(self.plans[name].main_strategy),
                     "buckets": len(self.plans[name].buckets), "lanes": self.plans[name].lanes,
-                    "raced": self.plans[name].digest() in self.raced,
+                    "race_seconds": self.raced.get(self.plans[name].digest()),
                 }
                 for name, own in self.seconds.items()
             },

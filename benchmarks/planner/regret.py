@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from models import MODELS, REMEMBERED
@@ -78,17 +78,33 @@ def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> No
     subprocess.run(command, check=True)
 
 
-PREDICTED = ("model", "network", "plans", "MAPE", "had not raced", "τ", "τ beyond noise",
-             "adopted after, s", "others, %")  # fmt: skip
+PREDICTED = ("model", "network", "plans", "MAPE", "had not raced", "raced plans later",
+             "MAPE but for that", "τ", "τ beyond noise", "adopted after, s")  # fmt: skip
 
 
 def predicted(cell: dict[str, Any]) -> tuple[str, ...]:
     return (
         cell["model"], place(cell), str(len(cell["plans"])), f"{100 * cell['mape']:.1f} %",
         f"{100 * cell['mape_unseen']:.1f} %",
-        f"{cell['tau']:.2f}", f"{cell['tau_beyond_noise']:.2f}",
-        f"{cell['settled_seconds']:.0f}", f"{100 * cell['others']:.0f}",
+        f"{100 * (later(cell) - 1):+.0f} %", f"{100 * mape(cell, later(cell)):.1f} %",
+        f"{cell['tau']:.2f}", f"{cell['tau_beyond_noise']:.2f}", f"{cell['settled_seconds']:.0f}",
     )  # fmt: skip
+
+
+def later(cell: dict[str, Any]) -> float:
+    """How many times as long the plans that had raced took minutes later, the middle one."""
+    return median(
+        median(plan["seconds"]) / plan["race_seconds"]
+        for plan in cell["plans"].values() if plan["race_seconds"]
+    )  # fmt: skip
+
+
+def mape(cell: dict[str, Any], pace: float) -> float:
+    """Of predictions, if the machine had been so many times as slow when they were made."""
+    return mean(
+        abs(pace * plan["predicted"] / median(plan["seconds"]) - 1)
+        for plan in cell["plans"].values()
+    )
 
 
 def place(cell: dict[str, Any]) -> str:

@@ -6,8 +6,9 @@
 One job for each model and number of hosts. Every contestant trains its own copy of the model, all
 from the same weights and on the same batches; a round is one step of each, in another order each
 time, after a barrier. Dense parameters travel in fp32 by all-reduce, whatever rows do, so the
-losses of a step may differ by roundings alone. Links are as many times slower as hosts share a
-core, and times divided by it (time dilation, see lab.py).
+losses of a step may differ by roundings alone. Tables whose gradients are made dense take some
+hundred times as long: they have a short job of their own. Links are as many times slower as hosts
+share a core, and times divided by it (time dilation, see lab.py).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RIVALS = {
     "Zen, published": 'nonzero | zen(variant="paper")',
 }  # fmt: skip
 OURS = {text: f"nonzero | {text}" for text in ("columns", "zen", "sparse_auto")}
-NAMES = (ALONE, DENSE, DDP, *RIVALS, *OURS)
+NAMES = (ALONE, DDP, *RIVALS, *OURS)
 
 
 def main() -> int:
@@ -55,7 +56,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=72, help="the chooser's races are over")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--dense-rounds", type=int, default=5)
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--names", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
         work(arguments)
@@ -71,12 +74,16 @@ def job(model: str, hosts: int, arguments: argparse.Namespace) -> dict[str, Any]
     """What every contestant took and read, of one model on so many hosts."""
     slower = max(1, hosts // CORES)
     rate = f"{parse_rate(arguments.rate) / slower / 1e6:g}mbit"
-    with tempfile.TemporaryDirectory() as folder, Cluster(hosts, rate) as lab:
-        command = [sys.executable, __file__, model, "--work", f"{folder}/found.json", "--rounds",
-                   str(arguments.rounds), "--warm-up", str(arguments.warm_up)]  # fmt: skip
-        if lab.run(command):
-            raise SystemExit(f"{model} on {hosts} hosts failed")
-        runs = json.loads(Path(f"{folder}/found.json").read_text())
+    runs: dict[str, Any] = {}
+    for names, warm_up, rounds in (
+        (NAMES, arguments.warm_up, arguments.rounds), ((DENSE,), 2, arguments.dense_rounds)
+    ):  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder, Cluster(hosts, rate) as lab:
+            command = [sys.executable, __file__, model, "--work", f"{folder}/found.json",
+                       "--rounds", str(rounds), "--warm-up", str(warm_up), "--names", *names]  # fmt: skip
+            if lab.run(command):
+                raise SystemExit(f"{model} on {hosts} hosts failed")
+            runs |= json.loads(Path(f"{folder}/found.json").read_text())
     for run in runs.values():
         run["seconds"] = [seconds / slower for seconds in run["seconds"]]
     return {"model": model, "hosts": hosts, "rate": arguments.rate, "runs": runs}
@@ -86,7 +93,7 @@ def work(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()
     dist.init_process_group("gloo")
-    jobs = [Contestant(name, arguments.models[0]) for name in NAMES]
+    jobs = [Contestant(name, arguments.models[0]) for name in arguments.names]
     for number in range(arguments.warm_up + arguments.rounds):
         for contestant in random.Random(number).sample(jobs, len(jobs)):
             contestant.step(number, kept=number >= arguments.warm_up)

@@ -133,6 +133,8 @@ class Run:
     def __init__(self, x: torch.Tensor) -> None:
         self._x = x
         self.seconds: list[float] = []
+        self.wire_seconds: list[float] = []  # of these, in moves; the mean of ranks
+        self.in_moves = float("nan")
         self.bytes: list[float] = []
         self.host_bytes: list[float] = []
 
@@ -145,11 +147,12 @@ class Run:
         sent = self.sum(step)
         seconds = time.perf_counter() - began
         dist.barrier()
-        facts = torch.tensor([seconds, sent, bytes_sent() - before])
+        facts = torch.tensor([seconds, sent, bytes_sent() - before, self.in_moves])
         everybody = [torch.empty_like(facts) for _ in range(dist.get_world_size())]
         dist.all_gather(everybody, facts)
         if kept:
             self.seconds.append(max(float(f[0]) for f in everybody))
+            self.wire_seconds.append(statistics.mean(float(f[3]) for f in everybody))
             self.bytes.append(statistics.mean(float(f[1]) for f in everybody))
             self.host_bytes.append(statistics.mean(float(f[2]) for f in everybody))
 
@@ -205,13 +208,16 @@ class Ours(Run):
     def sum(self, step: int) -> float:
         self._context.begin([self._out], [self._out], StepInfo(step))
         rounds, arrived, sent = self._context.strategy.collective.rounds(self._context), None, 0.0
+        self.in_moves = 0.0
         while True:
             try:
                 move = next(rounds) if arrived is None else rounds.send(arrived)
             except StopIteration:
                 break
             sent += self._performer.bytes_sent(move)
+            began = time.perf_counter()
             arrived = self._performer.perform(move, "x")
+            self.in_moves += time.perf_counter() - began
         self._context.end(skipped=False)
         return sent
 
@@ -219,6 +225,7 @@ class Ours(Run):
 def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run]) -> None:
     for run in runs.values():
         run.seconds = [seconds / arguments.slower for seconds in run.seconds]
+        run.wire_seconds = [seconds / arguments.slower for seconds in run.wire_seconds]
     first = statistics.median(runs[arguments.strategies[0]].seconds)
     rows = [
         (
@@ -243,8 +250,8 @@ def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run])
             "slower": arguments.slower, "sparse": arguments.sparse,
             "runs": {
                 t: {
-                    "seconds": r.seconds, "bytes": r.bytes, "host_bytes": r.host_bytes,
-                    "chosen": r.chosen,
+                    "seconds": r.seconds, "wire_seconds": r.wire_seconds, "bytes": r.bytes,
+                    "host_bytes": r.host_bytes, "chosen": r.chosen,
                 }
                 for t, r in runs.items()
             },

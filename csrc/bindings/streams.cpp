@@ -2,6 +2,7 @@
 #include "../streams.hpp"
 
 #include "../hash_memory.hpp"
+#include "../ids.hpp"
 #include "../rows.hpp"
 #include "../sparse.hpp"
 #include "bindings.hpp"
@@ -88,6 +89,33 @@ void scatter_stripes_at(Address x, Address ids, std::size_t count, std::size_t r
                     at<void>(stripes));
 }
 
+using GivenIds = std::tuple<Address, std::size_t, bool>;  // ids, count, of 64 bits
+
+Ids ids_of(const GivenIds& given) {
+    const auto& [id, count, is_wide] = given;
+    return {at<void>(id), count, is_wide};
+}
+
+std::size_t order_rows_at(const std::vector<GivenIds>& lists, const std::vector<Address>& rows,
+                          std::size_t row_bytes, Address each, Address row, Address end) {
+    const nb::gil_scoped_release release;
+    std::vector<IdsOfRows> given;
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+        given.push_back({ids_of(lists[i]), at<char>(rows[i])});
+    }
+    return order_rows(given, row_bytes, at<std::int64_t>(each), at<const void*>(row),
+                      at<std::int64_t>(end));
+}
+
+std::size_t single_ids_at(const std::vector<GivenIds>& lists, Address each, Address single,
+                          Address places) {
+    const nb::gil_scoped_release release;
+    std::vector<Ids> given;
+    for (const GivenIds& list : lists) given.push_back(ids_of(list));
+    return single_ids(given, at<std::int32_t>(each), at<std::uint8_t>(single),
+                      at<std::int64_t>(places));
+}
+
 void sum_runs_at(int set, int type, Address rows, Address ends, std::size_t runs,
                  std::size_t width, float divisor, int out_type, Address out) {
     const nb::gil_scoped_release release;
@@ -118,6 +146,8 @@ void bind_streams(nb::module_& m) {
     m.def("nonzero_rows", &nonzero_rows_at);
     m.def("gather_stripes", &gather_stripes_at);
     m.def("scatter_stripes", &scatter_stripes_at);
+    m.def("order_rows", &order_rows_at);
+    m.def("single_ids", &single_ids_at);
     m.def("sum_runs", &sum_runs_at);
     m.def("hash_partition", &hash_partition_at);
 }

@@ -178,6 +178,7 @@ class Streams(ABC):
     remembered: by name (OF_OTHER_SHAPE), numbers of each parameter for later steps, from its
     state, 0 where there are none; in fp32, and not if this step is skipped.
     damage: of what arrived; the next `tell` says so, so that no rank waits for one that stopped.
+    luggage: what went along with the last `tell`, by rank.
     """
 
     size: int
@@ -186,6 +187,7 @@ class Streams(ABC):
     counts: Sequence[int]
     remembered: dict[str, Sequence[float]]
     damage: PayloadError | None
+    luggage: Tensor
 
     @abstractmethod
     def entries(self) -> Stream:
@@ -193,13 +195,16 @@ class Streams(ABC):
 
     @abstractmethod
     def tell(
-        self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Rounds[list[list[int]] | None]:
+        self, *numbers: int, most: int | None = None, finite: bool = True,
+        luggage: Tensor | None = None,
+    ) -> Rounds[list[list[int]] | None]:  # fmt: skip
         """Tell all ranks these numbers, as many of them everywhere, in one move; what each told.
 
         finite: whether all gradients are, beside those that `entries` looked at. None: some
         rank's are not, and the step is over: results are NaN, states as they were. PayloadError
         where a rank found damage, or told a number that is not within 0 and `most` (None: size).
+        luggage: bytes that go along, (m,) uint8 with m the same multiple of 8 on every rank;
+        those of all are in `luggage` then, (world, m).
         """
 
     @abstractmethod

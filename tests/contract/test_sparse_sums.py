@@ -16,9 +16,11 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Exchange, Move
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.lockstep import _agreed, _next, _perform
+from gradwire.runtime.contexts import make_context
+from gradwire.runtime.lockstep import _agreed, _next, _perform, drive
 from gradwire.strategy import StepInfo
 from gradwire.streams import Chunks
+from gradwire.trace import Trace
 from suites import first
 
 OF_AN_EARLIER_SUM = "topk(1.0) | oktopk"
@@ -321,6 +323,31 @@ def test_two_ranks_swap_rows_whole() -> None:
     trace = lockstep("nonzero | columns", xs)[1]
     known = announced(2, 2)
     assert trace.bytes_sent == [known + sealed(1) + 4 * 5 * k for k in (2, 1)]
+
+
+def test_lists_no_longer_than_usual_go_along_with_their_lengths() -> None:
+    """Three moves then, and four in the first step, or one of longer lists; the sums are right."""
+    shape, world = (400, 5), 3
+    bucket = Bucket((Parameter("x", shape),))
+    strategy = Strategy.parse("nonzero | columns")
+    ranks = [make_context(strategy, bucket, r, world, {"x": {}}) for r in range(world)]
+
+    def moves_of(number: int, share: float, spoiled: bool = False) -> int:
+        xs = sparse(world, shape, share, seed=number)
+        xs[1].view(-1)[0] = float("nan") if spoiled else 1.0
+        results, trace = [torch.empty(2000) for _ in xs], Trace(world)
+        for ctx, x, result in zip(ranks, xs, results):
+            ctx.begin([x.view(-1)], [result], StepInfo(number))
+        drive([ctx.rounds() for ctx in ranks], trace)
+        for ctx, result in zip(ranks, results):
+            ctx.end(skipped=spoiled)
+            assert spoiled or torch.equal(result.view(shape), dense_mean(xs))
+        return len([span for span in trace.spans if span.rank == 0])
+
+    assert [moves_of(0, 0.01), moves_of(1, 0.01), moves_of(2, 0.01)] == [4, 3, 3]
+    assert [moves_of(3, 0.1), moves_of(4, 0.1)] == [4, 3]  # sixfold, and no more
+    assert [moves_of(5, 0.1, spoiled=True), moves_of(6, 0.1), moves_of(7, 0.01)] == [1, 3, 3]
+    assert moves_of(8, 0.1) == 4  # the last step's were short
 
 
 WORD = 8

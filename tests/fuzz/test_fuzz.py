@@ -29,7 +29,7 @@ OWN = re.compile(r"^_|^check_|^quotient$")
 """Functions that are checks, or parts of others."""
 PLAIN = {
     "as_rows", "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken",
-    "recurrence_of", "owners_of", "drawn", "slots_for", "escape_of",
+    "recurrence_of", "owners_of", "drawn", "most_singles", "slots_for", "escape_of",
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
     "together", "beside", "add_up", "told_to", "judge", "run_unless", "stamp",
     "held_by", "goes_on",

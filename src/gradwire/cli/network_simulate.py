@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_SECONDS = 1000.0  # of what a transport waits for
+_OF_ONE_JOB = ("--bytes", "--groups-of", "--density", "--ranks", "--per-machine")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,44 +54,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
     parser.add_argument("--tolerance", type=float, default=0.01, help=near)
-    how = (
-        "of the packet engine: how sprayed packets, or switches, choose; default: all, a row each"
-    )
-    sprays = ("random", "rotating", "recycled", "adaptive", "round_robin")
-    parser.add_argument("--spraying", choices=sprays, help=how)
+    of_packets = _usual(parser, _add_packet_arguments(parser))
+    parser.set_defaults(of_packets=of_packets, of_one_job=_usual(parser, _OF_ONE_JOB))
+
+
+def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
+    """How packets travel, and what happens to those that are lost. Returns the options' names."""
+    packets = parser.add_argument_group("of the packet engine alone")
+    added = list[argparse.Action]()
+    for name, what in (
+        ("--slow-down", "windows shrink by marks, as DCTCP's do"),
+        ("--trim", "full queues cut payloads off; headers go on, and are sent for again at once"),
+        ("--selective", "pinned connections send again only what was lost, as sprayed ones do"),
+    ):
+        added.append(packets.add_argument(name, action="store_true", help=what))
     for name, default, what in (
         ("--window", 64, "packets under way"),
         ("--header-bytes", 0, "of each packet, besides its 4096"),
         ("--ack-bytes", 0, "of each acknowledgement"),
         ("--ack-packets", 1, "that an acknowledgement is for"),
         ("--queue-bytes", 64 << 20, "of each switch's queue"),
+        ("--timeout-us", 100.0, "what is lost is sent again so much later"),
     ):
-        text = f"of the packet engine: {what}; default: {default}"
-        parser.add_argument(name, type=int, default=default, metavar="N", help=text)
-    latency = "of the packet engine: of each link; default: what a .topo file says, else 500"
-    parser.add_argument("--latency-ns", type=float, metavar="N", help=latency)
-    _add_transport_arguments(parser)
-
-
-def _add_transport_arguments(parser: argparse.ArgumentParser) -> None:
-    """What happens to packets that are lost."""
-    timeout = "of the packet engine: what is lost is sent again so much later; default: 100"
-    parser.add_argument("--timeout-us", type=float, default=100.0, metavar="N", help=timeout)
-    exclude = (
-        "of the packet engine: for so long a host avoids a path on which a timer ran out; "
-        "default: what --convergence-ms says where something fails @SECONDS, else 0"
-    )
-    parser.add_argument("--exclude-us", type=float, metavar="N", help=exclude)
+        kind, text = type(default), f"{what}; default: {default:.0f}"
+        added.append(
+            packets.add_argument(name, type=kind, default=default, metavar="N", help=text)
+        )
     for name, what in (
-        ("--slow-down", "windows shrink by marks, as DCTCP's do"),
-        ("--trim", "full queues cut payloads off; headers go on, and are sent for again at once"),
-        ("--selective", "pinned connections send again only what was lost, as sprayed ones do"),
-    ):
-        parser.add_argument(name, action="store_true", help=f"of the packet engine: {what}")
+        ("--latency-ns", "of each link; default: what a .topo file says, else 500"),
+        ("--exclude-us", "for so long a host avoids a path on which a timer ran out; default: "
+         "what --convergence-ms says where something fails @SECONDS, else 0"),
+    ):  # fmt: skip
+        added.append(packets.add_argument(name, type=float, metavar="N", help=what))
+    sprays = ("random", "rotating", "recycled", "adaptive", "round_robin")
+    how = "how sprayed packets, or switches, choose; default: all, a row each"
+    added.append(packets.add_argument("--spraying", choices=sprays, help=how))
+    return [action.option_strings[0] for action in added]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
+    _refuse_unheard(arguments)
     measured, least = _step(arguments) if arguments.step else _traffic(arguments)
     rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
@@ -105,6 +109,36 @@ def run(arguments: argparse.Namespace) -> int:
         raise failure
     _tell(rows, least, refused, arguments)
     return 0
+
+
+def _usual(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, Any]:
+    """What these options are where nobody asks for them."""
+    return {name: parser.get_default(_attribute(name)) for name in names}
+
+
+def _attribute(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _refuse_unheard(arguments: argparse.Namespace) -> None:
+    """NetworkError for options that nothing would come of."""
+
+    def asked(usual: Mapping[str, Any]) -> str:
+        return ", ".join(
+            name for name, value in usual.items()
+            if getattr(arguments, _attribute(name)) != value
+        )  # fmt: skip
+
+    if arguments.engine != "packet" and (names := asked(arguments.of_packets)):
+        raise NetworkError(
+            f"only packets can be told so; got {names} and --engine {arguments.engine}. Add "
+            "--engine packet, or leave it out."
+        )
+    if arguments.jobs is not None and (names := asked(arguments.of_one_job)):
+        raise NetworkError(
+            f"jobs of a file say for themselves what they are; got {names} beside --jobs. Write "
+            f"it into {arguments.jobs}, or leave it out."
+        )
 
 
 _Row: TypeAlias = dict[str, Any]

@@ -10,7 +10,6 @@ from math import log2
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.collectives._holders import most_singles
 
 SAMPLE = 1024  # places at most, of as many that lie in the same random part of all
 _NOTHING = 0  # fills up a sample; places in it are one higher
@@ -131,13 +130,13 @@ def _by_columns(facts: Facts, wire: float) -> float:
     n, row = facts.world, max(facts.full_rows)
     union = min(max(_union(facts.row_samples), row), n * row, facts.rows)
     alone = [float(k) for k in facts.full_rows] if n <= 2 else _alone(facts.row_samples)
-    single = min(most_singles(alone), row)  # of the busiest
+    single = min(kernels.most_singles(alone), row)  # of the busiest
     shared = max(0.0, union - sum(min(k, single) for k in alone)) if n > 2 else 0.0
     stripes = (n - 1) / n * ((row - single) * facts.item_bytes + shared * facts.mean_bytes)
     values = (stripes + (n - 1) * single * facts.item_bytes) * facts.width
     ids = (n - 1) * row * _place_bytes(facts.rows, row)
     touched = (row + union) * facts.width * facts.item_bytes
-    moves = 4 if n > 2 else 3
+    moves = 3 if n > 2 else 2
     local = touched * _SECONDS_PER_DENSE_BYTE
     return (values + ids) * wire + moves * facts.latency_seconds + local
 

@@ -22,13 +22,15 @@ from gradwire.streams.rows import CooRows, check_layouts, table_of
 class Columns(Collective):
     """Rank j owns a stripe of columns of every row, so that every owner has as much to do.
 
-        which rows ══► all      stripes ══► owners      average stripes, single rows ══► all
+        which rows ──► all      stripes ══► owners      average stripes, single rows ══► all
                                 rank r's rows  ┌──┬──┬──┐
         the same for every row that several    │0 │1 │2 │
         ranks have, whichever it is            └──┴──┴──┘
 
-    Once all know everybody's rows, they know the union, and nothing else needs an index; a row
-    that one rank has goes to all as it is (of two ranks every row does).
+    Three moves. Once all know everybody's rows, they know the union, and nothing else needs an
+    index; a row that one rank has goes to all as it is (of two ranks every row does, in two
+    moves). Ranks tell how many rows they have and which in one move, of as many bytes as the last
+    step's lists lead to expect; lists that are longer take a move of their own.
     A row travels whole if anything in it is not zero: made for gradients of embeddings, wasteful
     where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements. Sparse
     gradients (COO) come and go as such: nothing as large as the parameter is made.
@@ -46,17 +48,22 @@ class Columns(Collective):
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         others = [r for r in range(ctx.world) if r != ctx.rank]
-        job, tell = _Stripes(ctx.locals(), ctx.rank, ctx.world), ctx.streams.tell
-        heard = yield from tell(*job.counts, *job.layouts, most=job.most, finite=job.finite)
+        job = _Stripes(ctx.locals(), ctx.rank, ctx.world)
+        ids, room = job.ids(), ctx.memory.get("room", 0)
+        heard = yield from ctx.streams.tell(
+            *job.counts, *job.layouts, most=job.most, finite=job.finite, luggage=_fitted(ids, room)
+        )
         if heard is None:
             return
         counts = job.agree(heard)
-        arrived = yield Exchange(
-            dict.fromkeys(others, job.ids()), {r: job.ids_bytes(counts[r]) for r in others}
-        )
+        sizes = [job.ids_bytes(of_rank) for of_rank in counts]
+        arrived = {r: ctx.streams.luggage[r, : sizes[r]] for r in others}
+        if max(sizes) > room:
+            arrived = yield Exchange(dict.fromkeys(others, ids), {r: sizes[r] for r in others})
+        ctx.memory["room"] = _room(max(sizes))
         job.learn(counts, arrived)
         pushed = {}
-        if any(holders.shared.numel() for holders in job.holders):
+        if any(holders.shared_rows.numel() for holders in job.holders):
             pushed = yield Exchange(
                 {r: job.push(r) for r in others},
                 {r: job.bytes_of(job.push_sizes(r)) for r in others},
@@ -66,6 +73,18 @@ class Columns(Collective):
             dict.fromkeys(others, mine), {r: job.bytes_of(job.pull_sizes(r)) for r in others}
         )
         job.write({**arrived, ctx.rank: mine})
+
+
+def _room(size: int) -> int:
+    """Bytes that lists of the next step will hardly exceed, where this one's longest has these."""
+    return -(-size * 9 // 64) * 8
+
+
+def _fitted(message: Tensor, room: int) -> Tensor:
+    """As much of it as there is room for, and zeros."""
+    out = torch.zeros(room, dtype=torch.uint8)
+    out[: message.numel()] = message[:room]
+    return out
 
 
 class _Stripes:
@@ -172,7 +191,7 @@ class _Stripes:
 
     def _average(self, t: int, given: Mapping[int, Sequence[Tensor]]) -> Tensor:
         holders, width = self.holders[t], self._width(t, self._me)
-        if not holders.shared.numel():
+        if not holders.shared_rows.numel():
             return self._rows[t].new_empty(0)
         ids = [holders.shared_of(r) for r in range(self._world)]
         parts = [
@@ -185,7 +204,7 @@ class _Stripes:
         """How many numbers all get of that rank: of each table single rows, then stripes."""
         singles = [h.single_at[rank].numel() * t.width for h, t in zip(self.holders, self._tables)]
         work = enumerate(self.holders)
-        return singles + [h.shared.numel() * self._width(t, rank) for t, h in work]
+        return singles + [h.shared_rows.numel() * self._width(t, rank) for t, h in work]
 
     def bytes_of(self, sizes: Sequence[int]) -> int:
         """How many bytes so many numbers take."""
@@ -204,12 +223,10 @@ class _Stripes:
             table.expect(holders.union)
             ids = [holders.single_of(r) for r in range(self._world)]
             rows = [_as_rows(part[t], own, table.width) for part, own in zip(parts, ids)]
-            table.put(
-                *kernels.sum_rows(ids, rows, float(self._world), self._dtype), (0, table.width)
-            )
-            for r, part in enumerate(parts):
-                stripe = part[len(self._tables) + t]
-                table.put(holders.shared, stripe, self._bounds[t][r : r + 2])
+            _, singles = kernels.sum_rows(ids, rows, float(self._world), self._dtype)
+            table.put(singles, (0, table.width), holders.single_rows)
+            stripes = torch.cat([part[len(self._tables) + t] for part in parts])
+            table.put(stripes, self._bounds[t], holders.shared_rows)
             table.finish()
 
 

@@ -57,5 +57,5 @@ class OmniReduce(Collective):
         cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):
             table.expect(blocks[begin:end] - at)
-            table.put(blocks[begin:end] - at, rows[begin:end], (0, BLOCK))
+            table.put(rows[begin:end], (0, BLOCK))
             table.finish()

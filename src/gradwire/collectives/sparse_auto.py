@@ -9,6 +9,7 @@ every step:                  the rounds of the member whose turn it is, or that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from time import perf_counter
 from typing import Any, ClassVar
@@ -73,10 +74,16 @@ class SparseAuto(Collective):
             chooser.learn(times)
         memory["number"] = number + 1
         member = chooser.member
-        rounds = _dense(ctx) if member == "dense" else Collective.parse(member).rounds(ctx)
+        rounds = _dense(ctx) if member == "dense" else _named(member).rounds(ctx)
         seconds = yield from _timed(rounds, memory, ctx.world)
         if ctx.finite:  # else members stop early, and its turn comes again
             chooser.took(seconds)
+
+
+@cache
+def _named(member: str) -> Collective:
+    """Read once: that takes as long as some members' local work."""
+    return Collective.parse(member)
 
 
 def _facts(ctx: Context) -> Rounds[Facts | None]:

@@ -20,7 +20,7 @@ from gradwire.kernels.codes import (
 )
 from gradwire.kernels.coo import as_rows, fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
-from gradwire.kernels.dealing import CHUNK, owners_of
+from gradwire.kernels.dealing import CHUNK, most_singles, owners_of
 from gradwire.kernels.entries import write_entries
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition
@@ -32,7 +32,13 @@ from gradwire.kernels.known import Known
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
-from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
+from gradwire.kernels.rows import (
+    gather_stripes,
+    nonzero_rows,
+    scatter_stripes,
+    single_ids,
+    sum_rows,
+)
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,

@@ -31,6 +31,8 @@ SumRow: TypeAlias = tuple[int, int, int, int, list[tuple[int, int]], int, float,
 """Format, type, target, n, payloads; scales of each, the largest there may be, divisor, stream."""
 Given: TypeAlias = tuple[int, int, int, int]
 """A stream: the addresses of places and values, how many, and the values' number in CODES."""
+IdsAt: TypeAlias = tuple[int, int, bool]
+"""Ids: the address, how many, and whether they have 64 bits."""
 Part: TypeAlias = tuple[int, int, int, int]
 """A coded list: its code's number in INDEX_CODES, n, k, and how many bytes it takes."""
 Parts: TypeAlias = tuple[Part, Part, Part]
@@ -160,6 +162,10 @@ class Core(Protocol):
     def scatter_stripes(
         self, x: int, ids: int, k: int, row_bytes: int, bounds_bytes: list[int], stripes: int, /
     ) -> None: ...
+    def order_rows(
+        self, ids: list[IdsAt], rows: list[int], row_bytes: int, each: int, row: int, end: int, /
+    ) -> int: ...
+    def single_ids(self, ids: list[IdsAt], each: int, single: int, at: int, /) -> int: ...
     def sum_runs(
         self, set: int, type: int, rows: int, ends: int, runs: int, width: int, divisor: float,
         out_type: int, out: int, /,

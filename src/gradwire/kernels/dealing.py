@@ -1,6 +1,11 @@
-"""Chunks of elements, and who is dealt what: a hash of a number and a seed."""
+"""Chunks of elements, and who is dealt what: a hash of a number and a seed. Rows without owner."""
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 from torch import Tensor
+
+Number = TypeVar("Number", int, float)
 
 CHUNK = 16
 """Elements that are dealt together."""
@@ -20,3 +25,13 @@ def drawn(indices: Tensor, seed: int, n: int) -> Tensor:
     h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
     return (h ^ h >> 16) * n >> 32
+
+
+def most_singles(counts: Sequence[Number]) -> Number:
+    """How many rows that no other has a rank may send to all, given how many each has.
+
+    One more costs its sender n-1 rows instead of (n-1)/n, and spares everybody (n-1)/n of an
+    average; so the busiest rank gains by it while n-1 ranks have one more: up to the second
+    smallest count. Whoever has more sends the rest to owners. Two ranks send all.
+    """
+    return max(counts) if len(counts) <= 2 else sorted(counts)[1]

@@ -100,6 +100,24 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     room.scatter_stripes(x, ids, bounds, stripes)
 
 
+def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Which ids any list has, (u,) int32, ascending; of each whether it is single, (u,) bool; and
+    which of them each entry is, list after list, (entries,) int64.
+
+    Of n lists an id is alone if m have it and m·(n-1) <= n. Of each list the first that are alone
+    are single, as many as `most_singles` says. ids: (k,) int32 each, each of a list once, in any
+    order. Raises KernelError.
+    """
+    if not ids or any(own.dtype != torch.int32 or own.dim() != 1 for own in ids):
+        found = ", ".join(f"{own.dtype} of shape {tuple(own.shape)}" for own in ids) or "none"
+        raise KernelError(f"ids must be lists of int32, (k,), one at least, not {found}")
+    room = room_of(*ids)
+    for own in ids:
+        check_same_device(ids[0], ids=own)
+        check_memory("ids", own)
+    return room.single_ids(ids)
+
+
 def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
     if result not in CODES:
         raise KernelError(

@@ -29,9 +29,10 @@ _LINE = 64
 _LONG_CODE = 4096
 
 
-def told_bytes(numbers: int) -> int:
-    """Bytes of the message that tells all ranks so many numbers: header, numbers, check."""
-    return HEADER_BYTES + 8 * (numbers + 1)
+def told_bytes(numbers: int, luggage: int = 0) -> int:
+    """Bytes of the message that tells all ranks so many numbers: header, numbers, so many bytes
+    that go along, check."""
+    return HEADER_BYTES + 8 * (numbers + 1) + luggage
 
 
 @dataclass(frozen=True)

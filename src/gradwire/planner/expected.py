@@ -122,10 +122,12 @@ class ExpectedStreams(Streams):
         )  # fmt: skip
 
     def tell(
-        self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Rounds[list[list[int]] | None]:
+        self, *numbers: int, most: int | None = None, finite: bool = True,
+        luggage: Tensor | None = None,
+    ) -> Rounds[list[list[int]] | None]:  # fmt: skip
         """Every rank tells as much as this one; what goes to itself, as what to others."""
-        yield AllGather(torch.zeros(told_bytes(len(numbers)), dtype=torch.uint8))
+        carried = 0 if luggage is None else luggage.numel()
+        yield AllGather(torch.zeros(told_bytes(len(numbers), carried), dtype=torch.uint8))
         world = self._context.world
         most_told = max(numbers, default=0)
         if most_told == 0 and self.counts:  # others hand over to this rank

@@ -47,10 +47,13 @@ class RowStreams(BucketStreams):
         self._layouts = list[int]()  # until they were told
 
     def tell(
-        self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Rounds[list[list[int]] | None]:
+        self, *numbers: int, most: int | None = None, finite: bool = True,
+        luggage: Tensor | None = None,
+    ) -> Rounds[list[list[int]] | None]:  # fmt: skip
         layouts, self._layouts = self._layouts, []
-        told = yield from super().tell(*numbers, *layouts, most=most, finite=finite)
+        told = yield from super().tell(
+            *numbers, *layouts, most=most, finite=finite, luggage=luggage
+        )
         if told is None or not layouts:
             return told
         check_layouts(self._codec.bucket.names, [row[len(numbers) :] for row in told])
@@ -89,7 +92,7 @@ class RowStreams(BucketStreams):
                     "`gradwire doctor`."
                 )
             table.expect(ids)
-            table.put(ids, part.values.reshape(ids.numel(), width), (0, width))
+            table.put(part.values.reshape(ids.numel(), width), (0, width))
             table.finish()
 
 

@@ -94,14 +94,19 @@ class BucketStreams(Streams):
         return Stream(places, values, self.size, self._is_listed)
 
     def tell(
-        self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Rounds[list[list[int]] | None]:
-        codec, size = self._codec, told_bytes(len(numbers))
+        self, *numbers: int, most: int | None = None, finite: bool = True,
+        luggage: Tensor | None = None,
+    ) -> Rounds[list[list[int]] | None]:  # fmt: skip
+        carried = 0 if luggage is None else luggage.numel()
+        codec, size = self._codec, told_bytes(len(numbers), carried)
+        ends = HEADER_BYTES + WORD * len(numbers)
         message = torch.zeros(size, dtype=torch.uint8)
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
         flags |= kernels.DAMAGED if self.damage is not None else 0
         Header(message).write(self._digest, step, flags)
-        message[HEADER_BYTES:-WORD].view(torch.int64).copy_(torch.tensor(numbers))
+        message[HEADER_BYTES:ends].view(torch.int64).copy_(torch.tensor(numbers))
+        if luggage is not None:
+            message[ends:-WORD] = luggage
         seal(message)
         messages = yield AllGather(message)
         if self.damage is not None:
@@ -112,7 +117,8 @@ class BucketStreams(Streams):
         if not all_finite:
             codec.spoil()
             return None
-        told: list[list[int]] = messages[:, HEADER_BYTES:-WORD].view(torch.int64).tolist()
+        told: list[list[int]] = messages[:, HEADER_BYTES:ends].view(torch.int64).tolist()
+        self.luggage = messages[:, ends:-WORD]
         for number in (number for row in told for number in row):
             check_within(number, self.size if most is None else most)
         return told

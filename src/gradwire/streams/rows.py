@@ -33,6 +33,7 @@ class Rows:
         self._padded = self.count * self.width != n
         self.x = self._whole(local.gradient).view(self.count, self.width)
         self.result = local.result if not self._padded else torch.empty_like(self.x).view(-1)
+        self._expected = torch.empty(0, dtype=torch.int32)
 
     def _whole(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)
@@ -61,11 +62,16 @@ class Rows:
 
         Where the result is the gradient's own memory, these are zero already, to the bit.
         """
+        self._expected = ids
         if self.result.data_ptr() != self.x.data_ptr():
             self.result.zero_()
 
-    def put(self, ids: Tensor, rows: Tensor, bounds: Sequence[int]) -> None:
-        """Columns bounds[0] to bounds[1] - 1 of some of the expected rows."""
+    def put(self, rows: Tensor, bounds: Sequence[int], at: Tensor | None = None) -> None:
+        """Stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, and so on.
+
+        at: which of the expected rows, (k,) int32, ascending; None: all.
+        """
+        ids = self._expected if at is None else self._expected[at.long()]
         whole, flat = self.result.view(self.count, self.width), rows.reshape(-1)
         kernels.scatter_stripes(whole, ids.to(whole.device), bounds, flat.to(whole.device))
 
@@ -125,14 +131,17 @@ class CooRows:
         """The result's rows, (u,), ascending: those of `nonzero` and more."""
         self._ids, self._mean = ids, None
 
-    def put(self, ids: Tensor, rows: Tensor, bounds: Sequence[int]) -> None:
-        """Columns bounds[0] to bounds[1] - 1 of some of the expected rows."""
+    def put(self, rows: Tensor, bounds: Sequence[int], at: Tensor | None = None) -> None:
+        """Stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, then the next.
+
+        at: which of the expected rows, (k,) int32, ascending; None: all.
+        """
         if rows.shape == (self._ids.numel(), self.width):
             self._mean = rows  # all of them
             return
         if self._mean is None:
             self._mean = self._rows.new_empty(self._ids.numel(), self.width)
-        at = torch.searchsorted(self._ids, ids, out_int32=True)
+        assert at is not None, "some of the rows are some of the expected ones"
         kernels.scatter_stripes(self._mean, at, bounds, rows.reshape(-1))
 
     def finish(self) -> None:

@@ -164,3 +164,22 @@ def test_what_is_not_for_each_other_is_refused(
     assert "got 'static'" in capsys.readouterr().err
     assert main([*static, "--jobs", str(tmp_path / "no.toml")]) == 2
     assert "names a readable file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (["--trim", "--selective"], "--trim, --selective and --engine flow"),
+        (["--engine", "static", "--spraying", "random"], "--spraying and --engine static"),
+        (["--latency-ns", "1"], "--latency-ns and --engine flow"),
+        (
+            ["--jobs", str(JOBS), "--ranks", "4", "--bytes", "1e6"],
+            "--bytes, --ranks beside --jobs",
+        ),
+    ],
+)
+def test_options_that_nothing_would_come_of_are_refused(
+    asked: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["network", "simulate", "--topology", "leaf_spine(4, 4, 4)", *asked]) == 2
+    assert named in capsys.readouterr().err

@@ -32,7 +32,13 @@ from gradwire.kernels.cpu.indices import (
     write_entries,
 )
 from gradwire.kernels.cpu.noise import dice, strata
-from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
+from gradwire.kernels.cpu.rows import (
+    gather_stripes,
+    nonzero_rows,
+    scatter_stripes,
+    single_ids,
+    sum_rows,
+)
 from gradwire.kernels.cpu.schedule import ordered_step, record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reach, topk
 from gradwire.kernels.cpu.signs import largest

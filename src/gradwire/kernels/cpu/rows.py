@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.kernels.core import IdsAt
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
 
@@ -34,15 +35,31 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
 def sum_rows(
     ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    rows = [x.contiguous() for x in rows]
+    ids, rows = [own.contiguous() for own in ids], [x.contiguous() for x in rows]
     width, row_bytes = rows[0].shape[1], rows[0].shape[1] * rows[0].element_size()
-    ordered, order = torch.cat(list(ids)).sort(stable=True)
-    union, counts = torch.unique_consecutive(ordered, return_counts=True)
-    lie_at = [torch.arange(len(x)) * row_bytes + pointer(x) for x in rows]
-    addresses, ends = torch.cat(lie_at)[order], counts.cumsum(0)
-    out = torch.empty(union.numel(), width, dtype=dtype)
-    chosen.core.sum_runs(
-        chosen.number, CODES[rows[0].dtype], pointer(addresses), pointer(ends), union.numel(),
-        width, divisor, CODES[dtype], pointer(out),
+    each, addresses, ends = torch.empty(3, sum(len(x) for x in rows), dtype=torch.int64)
+    count = chosen.core.order_rows(
+        _given(ids), [pointer(x) for x in rows], row_bytes, pointer(each), pointer(addresses),
+        pointer(ends),
     )  # fmt: skip
-    return union, out
+    out = torch.empty(count, width, dtype=dtype)
+    chosen.core.sum_runs(
+        chosen.number, CODES[rows[0].dtype], pointer(addresses), pointer(ends), count, width,
+        divisor, CODES[dtype], pointer(out),
+    )  # fmt: skip
+    wide = any(own.dtype == torch.int64 for own in ids)
+    return each[:count] if wide else each[:count].int(), out
+
+
+def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    ids = [own.contiguous() for own in ids]
+    entries = sum(own.numel() for own in ids)
+    union, at = (torch.empty(entries, dtype=dtype) for dtype in (torch.int32, torch.int64))
+    single = torch.empty(entries, dtype=torch.bool)
+    count = chosen.core.single_ids(_given(ids), pointer(union), pointer(single), pointer(at))
+    return union[:count], single[:count], at
+
+
+def _given(ids: Sequence[Tensor]) -> list[IdsAt]:
+    """Lists of ids for the extension; contiguous."""
+    return [(pointer(own), own.numel(), own.dtype == torch.int64) for own in ids]

@@ -40,7 +40,13 @@ from gradwire.kernels.torch.indices import (
 )
 from gradwire.kernels.torch.noise import dice, strata
 from gradwire.kernels.torch.queues import ordered_step
-from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
+from gradwire.kernels.torch.rows import (
+    gather_stripes,
+    nonzero_rows,
+    scatter_stripes,
+    single_ids,
+    sum_rows,
+)
 from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reach, topk
 from gradwire.kernels.torch.signs import largest

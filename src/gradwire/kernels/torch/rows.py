@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from gradwire.kernels.dealing import most_singles
 from gradwire.kernels.tensors import quotient
 
 
@@ -27,6 +28,15 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
     for begin, width, piece in zip(bounds, widths, pieces):
         x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)
+
+
+def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    n, sizes = len(ids), [own.numel() for own in ids]
+    union, at, times = torch.unique(torch.cat(list(ids)), return_inverse=True, return_counts=True)
+    alone = (times * (n - 1) <= n)[at].split(sizes)
+    most = most_singles([int(own.sum()) for own in alone])
+    first = torch.cat([own & (own.cumsum(0) <= most) for own in alone])
+    return union, torch.zeros_like(union, dtype=torch.bool).index_fill(0, at[first], True), at
 
 
 def sum_rows(

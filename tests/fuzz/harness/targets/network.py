@@ -137,7 +137,7 @@ def swept(routes: Routes, what: Sequence[tuple[Link, ...]] | None, seed: int) ->
     return failures.sweep(routes, what, seed)
 
 
-@target(swept, name="network.failures.sweep", weight=1, same=None)
+@target(swept, name="network.failures.sweep", weight=2, same=None)
 def _sweep(draw: Draw) -> dict[str, object]:
     asked = _asked(draw, PINNED)
     return {"routes": Made(route, asked), "what": None, "seed": draw.whole(0, 99)}

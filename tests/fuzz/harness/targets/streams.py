@@ -107,6 +107,13 @@ def _scatter_stripes(draw: Draw) -> dict[str, object]:
     return own
 
 
+@target(rows.single_ids)
+def _single_ids(draw: Draw) -> dict[str, object]:
+    sizes = [draw.whole(0, 20) for _ in range(draw.whole(1, 4))]
+    lists = [torch.randint(-5, 30, (k,), generator=draw.generator).int() for k in sizes]
+    return {"ids": lists}
+
+
 @target(rows.sum_rows)
 def _sum_rows(draw: Draw) -> dict[str, object]:
     lists, d = draw.whole(1, 4), draw.one((0, 1, 2, 3, 16, 33))

@@ -150,7 +150,7 @@ def _attach(model: nn.Module, text: str) -> None:
     tables = [p for p in parameters if p.sparse]
     widths = {p.shape[1]: [q.name for q in tables if q.shape[1] == p.shape[1]] for p in tables}
     apart = () if text.endswith("columns") else tuple(widths.values())
-    plan = Plan.make(parameters, "none | allreduce", lanes=2, buckets=apart)
+    plan = Plan.make(parameters, "none | allreduce", lanes=3, buckets=apart)
     rows, pairs = Strategy.parse(text), zip(plan.buckets, plan.strategies)
     strategies = tuple(rows if bucket.has_rows else other for bucket, other in pairs)
     gradwire.attach(model, replace(plan, strategies=strategies))

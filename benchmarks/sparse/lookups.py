@@ -79,8 +79,10 @@ def job(model: str, hosts: int, arguments: argparse.Namespace) -> dict[str, Any]
         (NAMES, arguments.warm_up, arguments.rounds), ((DENSE,), 2, arguments.dense_rounds)
     ):  # fmt: skip
         with tempfile.TemporaryDirectory() as folder, Cluster(hosts, rate) as lab:
-            command = [sys.executable, __file__, model, "--work", f"{folder}/found.json",
-                       "--rounds", str(rounds), "--warm-up", str(warm_up), "--names", *names]  # fmt: skip
+            command = [
+                sys.executable, __file__, model, "--work", f"{folder}/found.json",
+                "--rounds", str(rounds), "--warm-up", str(warm_up), "--names", *names,
+            ]  # fmt: skip
             if lab.run(command):
                 raise SystemExit(f"{model} on {hosts} hosts failed")
             runs |= json.loads(Path(f"{folder}/found.json").read_text())

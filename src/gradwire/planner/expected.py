@@ -129,6 +129,7 @@ class ExpectedStreams(Streams):
         carried = 0 if luggage is None else luggage.numel()
         yield AllGather(torch.zeros(told_bytes(len(numbers), carried), dtype=torch.uint8))
         world = self._context.world
+        self.luggage = torch.zeros(world, carried, dtype=torch.uint8)
         most_told = max(numbers, default=0)
         if most_told == 0 and self.counts:  # others hand over to this rank
             most_told = self._own(torch.float32).packed().numel()

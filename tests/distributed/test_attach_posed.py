@@ -108,7 +108,7 @@ KNOWN = {
 SHOWN_BY = (
     "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
     "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
-    "int8+ef | hierarchical(per_node=2)", "nonzero | sparse_auto(every=1)",
+    "int8+ef | hierarchical(per_node=2)", "nonzero | allgather", "nonzero | sparse_auto(every=1)",
     "threshold(0.01)+ef | zen", "none | columns", "topk(0.1)+ef21 | sparcml_split", TEXTS[-2],
     TEXTS[-1],
 )  # fmt: skip

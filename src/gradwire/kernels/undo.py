@@ -107,19 +107,22 @@ def _check(one: UndoTopk) -> None:
             raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
         check_buffer("velocity", u, torch.float32, n)
         check_buffer("velocities", velocities, torch.float32, k)
-    check_apart("indices", indices, v, u)
     if one.journal is not None:
         one.journal.check(u, v)
+    check_apart("indices", indices, v, _seen(one))
+
+
+def _seen(one: UndoTopk) -> Tensor | None:
+    """The velocity, unless nothing looks at it: then it may be anything."""
+    uses = one.mask or one.gradient is not None or one.journal is not None
+    return one.velocity if uses else None
 
 
 def _rounded(one: UndoTopk) -> UndoTopk:
     """With numbers as fp32, and without what is not looked at."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    masked = one.mask and one.velocity is not None
-    is_looked_at = masked or one.gradient is not None or one.journal is not None
-    velocity = one.velocity if is_looked_at else None
-    velocities = one.velocities if masked else None
+    velocities = one.velocities if one.mask and one.velocity is not None else None
     return UndoTopk(
-        one.gradient, velocity, one.residual, one.indices, one.values, velocities, m,
+        one.gradient, _seen(one), one.residual, one.indices, one.values, velocities, m,
         one.nesterov, one.mask, s, d, one.journal,
     )  # fmt: skip

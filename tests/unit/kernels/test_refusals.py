@@ -208,3 +208,10 @@ def test_whole_numbers_count_as_real_ones() -> None:
     assert kernels.top_of_two(4, *two, *two, 2**70, places(0, 0, 0, 0), torch.zeros(4)) == 2
     machine = Machine(1, HUGE, 0.0, HUGE, 0.0)
     assert simulate_step(jobs_of([0.0], [[[(1, 1.0)]]]), machine, places(0)) == 1.0
+
+
+def test_a_velocity_that_nothing_looks_at_may_be_anything() -> None:
+    residual, none = torch.zeros(4), torch.eye(2).to_sparse()
+    at, values = torch.tensor([1, 3], dtype=torch.int32), torch.tensor([2.0, 5.0])
+    kernels.restore_topk(none, residual, at, values, None, mask=False)
+    assert residual.tolist() == [0.0, 2.0, 0.0, 5.0]

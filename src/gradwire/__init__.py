@@ -25,6 +25,7 @@ _HOME = {
     "lockstep": "gradwire.runtime.lockstep",
     "optim": "gradwire.optim",
     "recommend": "gradwire.training.recommend",
+    "record": "gradwire.training.recording",
     "register": "gradwire.families",
     "sound": "gradwire.soundness",
 }
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
     from gradwire.training.local_steps import LocalSteps as LocalSteps
     from gradwire.training.recommend import recommend as recommend
+    from gradwire.training.recording import record as record
     from gradwire.tuning.attach import attach as attach
     from gradwire.warmup import Warmup as Warmup
 

@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
+TRAINING_THREAD = -1
+"""The lane of spans of the thread that runs forward and backward."""
+
 
 class Span(NamedTuple):
-    """Something that took time on one lane of one rank; or, in lockstep, that only took bytes."""
+    """Something that took time on one lane of one rank; or, in lockstep, that only took bytes.
+
+    On the thread that trains, `TRAINING_THREAD`, it is "compute" (data, forward, optimizer),
+    "backward" or "wait" (for the exchange).
+    """
 
     rank: int
     lane: int
-    kind: str  # "encode" | "wire" | "decode" | "wait"
-    label: str  # the bucket, and for wire the move: "b3 all_gather"
+    kind: str  # "encode" | "wire" | "decode", or as above
+    label: str  # the bucket, and for wire the move: "bucket 3 [topk(0.01)+ef | gtopk] all_gather"
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     bytes: float = 0.0

@@ -27,11 +27,11 @@ from gradwire.soundness import SoundnessWarning
 
 TOGETHER = {
     "README.md", "docs/auto.md", "docs/fsdp.md", "docs/gpu.md", "docs/network.md",
-    "docs/training.md",
+    "docs/recording.md", "docs/training.md",
 }  # fmt: skip
 """Pages whose Python all ranks run. That of others needs no process group."""
 
-COMPUTES = {"available", "explain", "network", "plan"}
+COMPUTES = {"available", "explain", "network", "plan", "report"}
 """Commands that are run."""
 
 SMALLER = {
@@ -96,7 +96,7 @@ class Reader:
         self._names: dict[str, Any] = {
             "torch": torch, "gradwire": gradwire, "rank": self._rank, "loader": range(10),
             "replicas": 2, "ranks_per_replica": 1, "device": torch.device("cpu"),
-            "folder": "sharded",
+            "folder": "sharded", "batches": 10 * [torch.arange(3)],
         }  # fmt: skip
         self._names["loss"] = Loss(self._names)
         self._names["model"] = Net()

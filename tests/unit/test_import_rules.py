@@ -27,6 +27,7 @@ VOCABULARY = (
     "buckets",
     "topology",
     "trace",
+    "run_folder",
     "errors",
     "extension",
     "document",

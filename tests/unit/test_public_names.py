@@ -26,6 +26,7 @@ PUBLIC = [
     "lockstep",
     "optim",
     "recommend",
+    "record",
     "register",
     "sound",
 ]
@@ -54,6 +55,7 @@ WITHOUT_TORCH = [
     "import gradwire.buckets",
     "import gradwire.moves",
     "import gradwire.trace",
+    "import gradwire.run_folder, gradwire.report.summary, gradwire.report.perfetto",
     "import gradwire.strategy",
     "import gradwire.plan",
     "from gradwire import Plan, Strategy, Trace",

@@ -18,12 +18,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.profiler import record_function
 
 from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.families import outsiders
@@ -325,7 +326,8 @@ class _Lane(threading.Thread):
         rounds, device = queued.context.rounds(), queued.context.device
         where = f"{queued.label} in step {self._conductor.step}"
         kind, began = "encode", self.order.now()
-        move = next(rounds, None)
+        with shown("encode", queued.label):
+            move = next(rounds, None)
         if move is None:  # a step in which it has nothing to say
             self._span(kind, queued.label, began)
             return
@@ -334,11 +336,13 @@ class _Lane(threading.Thread):
             device = move.device or device
             performer = self.performer.at(device)
             sent = performer.bytes_sent(move)
-            arrived = performer.perform(move, where)
-            began = self._span("wire", queued.label, began, sent, move.where)
+            with shown(move.name, queued.label):
+                arrived = performer.perform(move, where)
+            began = self._span("wire", f"{queued.label} {move.name}", began, sent, move.where)
             kind = "decode"
             try:
-                move = rounds.send(arrived)
+                with shown("decode", queued.label):
+                    move = rounds.send(arrived)
             except StopIteration:
                 self._span(kind, queued.label, began)
                 return
@@ -359,6 +363,14 @@ class _Lane(threading.Thread):
         for span, began, ended in self.moments:
             start, end = (moment.since(self.moments[0][1]) for moment in (began, ended))
             yield span, span._replace(start_seconds=start, end_seconds=end)
+
+
+def shown(kind: str, label: str) -> AbstractContextManager[object]:
+    """Around what torch's profiler shows of a lane, if one is on: of all threads
+    (`profile_all_threads`), as lanes are others than the one that profiles."""
+    if not torch.autograd.profiler._is_profiler_enabled:
+        return nullcontext()
+    return record_function(f"gradwire {kind} {label}")
 
 
 def _told(queued: QueuedBucket) -> str:

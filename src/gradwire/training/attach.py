@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,19 +17,18 @@ from torch.optim import Optimizer
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
-from gradwire.layout.message import WIRE_VERSION
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.planes import agreed_pins
 from gradwire.runtime.process_groups import (
     attaching,
-    differing,
     find_machines,
     make_group,
 )
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
+from gradwire.training.agreed import same_plan
 from gradwire.training.attachable import (
     check_carried,
     check_lanes,
@@ -63,8 +62,6 @@ from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import StorageReader
-
-T = TypeVar("T")
 
 
 class Handle:
@@ -124,10 +121,24 @@ class Handle:
 
         steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
         moves inside machines); density (fraction of elements sent, NaN where the data decide);
-        encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
-        after backward); overlap (1 - exposed / all three); residual_norm (now).
+        compute_seconds (from the end of one exchange to the first gradient of the next: data,
+        forward, optimizer); backward_seconds (from there on); encode_seconds, wire_seconds,
+        decode_seconds (in the lanes); exposed_seconds (waited for after backward); overlap
+        (1 - exposed / the lanes' three); residual_norm (now).
         """
         return self._session.stats.read(self._view.waiting)
+
+    def log(self, **numbers: float | Tensor) -> None:
+        """Tell a recording of this rank numbers of the step just done, as ``handle.log(loss=…)``.
+
+        Numbers, or tensors of one element, which are waited for. Without a recording
+        (`gradwire.record`) nothing happens. Not collective.
+
+        Raises:
+            UsageError: something else was told.
+        """
+        if self._session.recording is not None:
+            self._session.recording.log(numbers)
 
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
@@ -276,6 +287,8 @@ class Handle:
         """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
         DDP goes back to its own sum, replicas of a sharded model to a dense one. Not collective,
         but for all ranks to do between two steps."""
+        if self._session.recording is not None:
+            self._session.recording.close()
         self._check.close()
         self._view.close()
         self._frontend.close()
@@ -378,48 +391,6 @@ def _frontend(
     if is_sharded(module):
         return FsdpFrontend(session, module, process_group)
     return ModuleFrontend(session)
-
-
-def same_plan(
-    group: dist.ProcessGroup, device: torch.device, settings: str, make: Callable[[], Plan]
-) -> Plan:
-    """What `make` makes, if it is the same on every rank, and so are the settings."""
-    return same_everywhere(
-        group, device, make, lambda plan: f"{_in_short(plan)} {settings}",
-        "all ranks attach the same plan to the same model",
-        "Pass the same plan, and build the same model, everywhere.",
-    )  # fmt: skip
-
-
-def same_everywhere(
-    group: dist.ProcessGroup, device: torch.device, make: Callable[[], T],
-    told: Callable[[T], str], rule: str, instead: str,
-) -> T:  # fmt: skip
-    """What `make` makes, if all ranks tell the same of it; PlanError by the rule, if not; its own
-    error, where it raises one, and a PlanError on the others. Collective."""
-    try:
-        made = make()
-    except Exception as problem:  # whatever it is, the others must not wait for us
-        differing(f"! {problem}", group, device)
-        raise
-    mine = told(made)
-    wrong = differing(mine, group, device)
-    if wrong:
-        facts = "; ".join(f"rank {rank}: {text[:200]}" for rank, text in list(wrong.items())[:4])
-        raise PlanError(
-            f"{rule}; rank {dist.get_rank(group)} has {mine[:200]}, but {facts}. {instead}"
-        )
-    return made
-
-
-def _in_short(plan: Plan) -> str:
-    """What tells it from another: first what a reader may know of the model."""
-    parameters = [p for bucket in plan.buckets for p in bucket.parameters]
-    elements = sum(p.elements for p in parameters)
-    return (
-        f"{len(parameters)} parameters of {elements:,} elements in {len(plan.buckets)} buckets, "
-        f"'{plan.main_strategy}' (plan {plan.digest():x}, messages of version {WIRE_VERSION})"
-    )
 
 
 def _resolve(

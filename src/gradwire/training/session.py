@@ -60,6 +60,15 @@ class _Watch(Protocol):
     def arrived(self, name: str, average: Tensor | None) -> None: ...
 
 
+class _Recording(Protocol):
+    """A `Recording` (`training.recording`), which is made around its session."""
+
+    def adopted(self) -> None: ...
+    def step_over(self, finite: bool, error: BaseException | None) -> None: ...
+    def log(self, numbers: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -114,6 +123,7 @@ class Session:
         self.on_part: Callable[[str, Tensor], None] | None = None  # of a sharded gradient
         self.view: _View | None = None
         self.guard: _Watch | None = None
+        self.recording: _Recording | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end = False  # of the step under way
         self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
@@ -161,6 +171,8 @@ class Session:
         self._missing = [0] * len(plan.buckets)
         limit = self.settings.timeout_seconds
         self.conductor = Conductor(self.ledger.contexts, lanes, self._end, self.device, limit)
+        if self.recording is not None:
+            self.recording.adopted()
 
     # -- what goes wrong -------------------------------------------------------------------
 
@@ -255,6 +267,7 @@ class Session:
         self._at_end = self.launches_at_end or (self.clip is not None and self.clip.needs_all)
         self.clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
+        self.stats.begun()
         self.under_way = True
         self._missing = [len(slots) for slots in self._slots]
 
@@ -405,11 +418,14 @@ class Session:
             original.copy_(flat.view_as(original))
         self._copied.clear()
         self._slots = [[None] * len(slots) for slots in self._slots]
-        self.stats.record(self.conductor.trace)
+        finite = error is None and self.ledger.finite
+        self.stats.record(self.conductor.trace, finite)
+        if self.recording is not None:
+            self.recording.step_over(finite, error)
         if self.clip is not None and not self._at_end:
             self.clip.learn(self.loss_scale)
         if error is None:
-            self.taken += self.ledger.finite
+            self.taken += finite
             self.ledger.settle()
         self.step += 1
 

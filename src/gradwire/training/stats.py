@@ -1,4 +1,11 @@
-"""What `handle.stats()` tells: plain floats, means per step of the plan in force."""
+"""What a session's steps took: sums, from which `handle.stats()` and recordings have their means.
+
+    ┬── compute ──┬──── backward ────┬── exposed ──┬── compute ──
+    exchange      first              backward      exchange
+    over          gradient           over          over
+
+Where an exchange ends before backward does, as of one part of a larger model, nothing is exposed.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +17,94 @@ import torch
 from torch import Tensor
 
 from gradwire.runtime.context import BucketContext
-from gradwire.trace import Trace
+from gradwire.trace import TRAINING_THREAD, Span, Trace
+
+KINDS = "encode", "wire", "decode"
+"""Of spans in the lanes."""
 
 
 class Stats:
-    """Sums over steps; reads the trace that the lanes wrote."""
+    """Sums over steps of one plan; reads the trace that the lanes wrote.
+
+    sums: "steps", of which "skipped" were not finite; seconds of "compute", "backward", "exposed"
+    and of each of KINDS; "bytes_sent", "bytes_across", and "row_bytes", of sparse gradients.
+    """
 
     def __init__(self, contexts: Sequence[BucketContext]) -> None:
         self._contexts = contexts
-        self._steps, self._exposed_seconds = 0, 0.0
-        self._bytes_sent = self._bytes_across = 0.0
-        self._waiting_since = perf_counter()
-        self._seconds = {"encode": 0.0, "wire": 0.0, "decode": 0.0}
+        names = ("steps", "skipped", "compute", "backward", "exposed", *KINDS)
+        self.sums = dict.fromkeys((*names, "bytes_sent", "bytes_across", "row_bytes"), 0.0)
+        self._before = self._begun = self._ended = perf_counter()
+        self._over: float | None = None
         dense = [p for c in contexts for p in c.bucket.parameters if not p.sparse]
-        self._dense_bytes, self._row_bytes = float(sum(p.bytes for p in dense)), 0.0
+        self.dense_bytes = float(sum(p.bytes for p in dense))
         elements = sum(c.bucket.elements for c in contexts)
         self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
 
     def given(self, gradient: Tensor) -> None:
         """One whose size is not known beforehand."""
         dense = gradient.layout == torch.strided
-        self._row_bytes += (gradient if dense else gradient._values()).nbytes
+        self.sums["row_bytes"] += (gradient if dense else gradient._values()).nbytes
+
+    def forget_now(self) -> None:
+        """What this rank did since the last exchange is no part of a step."""
+        self._ended = perf_counter()
+
+    def begun(self) -> None:
+        """The first gradient of a step is here."""
+        self._begun, self._over = perf_counter(), None
 
     def backward_over(self) -> None:
-        """Note that from here on the step only waits for the exchange."""
-        self._waiting_since = perf_counter()
+        """From here on the step only waits for the exchange."""
+        self._over = perf_counter()
 
-    def record(self, trace: Trace) -> None:
+    def record(self, trace: Trace, finite: bool = True) -> None:
         """Take up one step, which ends now."""
-        self._exposed_seconds += perf_counter() - self._waiting_since
-        self._steps += 1
+        sums = self.sums
+        self._before, self._ended = self._ended, perf_counter()
+        over = self._ended if self._over is None else self._over
+        self._over = over
+        sums["steps"] += 1
+        sums["skipped"] += not finite
+        sums["compute"] += self._begun - self._before
+        sums["backward"] += over - self._begun
+        sums["exposed"] += self._ended - over
         for span in trace.spans:
-            self._seconds[span.kind] += span.seconds
-        self._bytes_sent += sum(trace.bytes_sent)
-        self._bytes_across += sum(trace.bytes_across)
+            sums[span.kind] += span.seconds
+        sums["bytes_sent"] += sum(trace.bytes_sent)
+        sums["bytes_across"] += sum(trace.bytes_across)
+
+    @property
+    def last_seconds(self) -> float:
+        """Of the last step, from the end of the exchange before to the end of its own."""
+        return self._ended - self._before
+
+    def last_spans(self, rank: int) -> list[Span]:
+        """What the last step's time went to on the thread that trains."""
+        over = self._ended if self._over is None else self._over
+        times = (self._before, self._begun, over, self._ended)
+        parts = zip(("compute", "backward", "wait"), times, times[1:])
+        return [Span(rank, TRAINING_THREAD, kind, "", a, b) for kind, a, b in parts if b > a]
+
+    def residual_norm(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> float:
+        """The 2-norm of all that waits on this rank, now."""
+        return math.hypot(*(c.residual_norm(waiting) for c in self._contexts))
 
     def read(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> dict[str, float]:
         """See `Handle.stats`."""
-        steps = max(self._steps, 1)
-        busy, exposed = sum(self._seconds.values()) / steps, self._exposed_seconds / steps
+        steps = max(self.sums["steps"], 1.0)
+        mean = {name: total / steps for name, total in self.sums.items()}
+        busy, exposed = sum(mean[kind] for kind in KINDS), mean["exposed"]
         return {
-            "steps": float(self._steps),
-            "bytes_given": self._dense_bytes + self._row_bytes / steps,
-            "bytes_sent": self._bytes_sent / steps,
-            "bytes_across": self._bytes_across / steps,
+            "steps": self.sums["steps"],
+            "bytes_given": self.dense_bytes + mean["row_bytes"],
+            "bytes_sent": mean["bytes_sent"],
+            "bytes_across": mean["bytes_across"],
             "density": self._density,
-            **{f"{kind}_seconds": total / steps for kind, total in self._seconds.items()},
+            **{f"{name}_seconds": mean[name] for name in ("compute", "backward", *KINDS)},
             "exposed_seconds": exposed,
             "overlap": max(0.0, 1.0 - exposed / busy) if busy else 0.0,
-            "residual_norm": math.hypot(*(c.residual_norm(waiting) for c in self._contexts)),
+            "residual_norm": self.residual_norm(waiting),
         }
 
 

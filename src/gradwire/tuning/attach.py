@@ -20,7 +20,8 @@ from gradwire.planner.candidates import FP32
 from gradwire.planner.paths import example
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
-from gradwire.training.attach import Handle, attach_plan, same_everywhere
+from gradwire.training.agreed import same_everywhere
+from gradwire.training.attach import Handle, attach_plan
 from gradwire.training.attachable import check_carried, check_group
 from gradwire.training.ddp import inner
 from gradwire.training.fsdp import join_circle, sharded_parameters

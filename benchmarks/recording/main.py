@@ -1,0 +1,116 @@
+"""What recording costs: steps with and without it, in turn, on the same job.
+
+    turn      0        1        2        3   …        a turn: so many steps of all ranks
+    recorded  no yes   yes no   no yes   yes no
+
+    python benchmarks/recording/main.py [--hosts 4] [--rate 1gbit] [--pairs 40] [--json FILE]
+
+The job is the demo's language model in the lab. Each recording writes into a folder of its own,
+so that each begins as recordings do: with a line for every step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+import gradwire
+from gradwire.bench.machine import set_allocator
+from gradwire.demo.model import LanguageModel
+from gradwire.lab import Cluster
+
+STRATEGIES = {"few buckets": 25 << 20, "a bucket for each tensor": 1}
+STRATEGY = "topk(0.01)+ef | allgather"
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.worker is not None:
+        return worker(arguments.worker, arguments.pairs, arguments.steps)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        own = [f"--pairs={arguments.pairs}", f"--steps={arguments.steps}"]
+        command = [sys.executable, __file__, f"--worker={result}", *own]
+        with Cluster(arguments.hosts, arguments.rate) as cluster:
+            if code := cluster.run(command):
+                return code
+        found = json.loads(result.read_text())
+    for name, pairs in found.items():
+        ratios = sorted(pairs)
+        print(
+            f"{name}: a recorded step takes {median(ratios):.4f} times as long, quartiles "
+            f"{ratios[len(ratios) // 4]:.4f} to {ratios[3 * len(ratios) // 4]:.4f}, "
+            f"{len(ratios)} pairs"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def worker(result: Path, pairs: int, steps: int) -> int:
+    """One rank: ratios of seconds, pair by pair, of all ways to make buckets."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found = {name: measure(size, result.parent, pairs, steps) for name, size in STRATEGIES.items()}
+    if dist.get_rank() == 0:
+        result.write_text(json.dumps(found))
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[float]:
+    torch.manual_seed(0)
+    model = LanguageModel(vocabulary=2000, hidden=160)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    handle = gradwire.attach(model, STRATEGY, bucket_bytes=bucket_bytes)
+    words = torch.randint(2000, (17, 4))
+
+    def turn(name: str | None) -> float:
+        recording = gradwire.record(handle, folder / name) if name else None
+        dist.barrier()
+        began = perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(words[:-1], words[1:])[0].backward()
+            optimizer.step()
+        dist.barrier()
+        seconds = perf_counter() - began
+        if recording is not None:
+            recording.close()
+        return seconds
+
+    turn(None)
+    ratios = []
+    for pair in range(pairs):
+        order = (None, f"{bucket_bytes}-{pair}")
+        first, second = (turn(name) for name in (order if pair % 2 else order[::-1]))
+        ratios.append(second / first if pair % 2 else first / second)
+    handle.detach()
+    return ratios
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=20, help="of a turn")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    set_allocator()
+    raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""gradwire report: what a recorded run did, and where its time went.
+
+gradwire report run/                               one run, in some lines
+gradwire report dense/ compressed/                 side by side: is the second faster beyond noise?
+gradwire report run/ --perfetto trace.json.gz      its timeline, for ui.perfetto.dev
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.cli.arguments import check_output
+from gradwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradwire.report.summary import Summary
+    from gradwire.run_folder import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    run = "a folder that gradwire.record(handle, folder) wrote; the first is what others are "
+    add("runs", type=Path, nargs="+", metavar="RUN", help=f"{run}compared with")
+    export = "write the timeline of all ranks, for ui.perfetto.dev; .gz is compressed"
+    add("--perfetto", type=Path, metavar="FILE", help=export)
+    which = "of the timeline: the last one of those that were recorded span by span, or A:B"
+    add("--steps", metavar="A:B", help=which)
+    beside = "what torch's profiler exported of a rank of this run, into the same file"
+    add("--torch-trace", type=Path, nargs="+", default=[], metavar="FILE", help=beside)
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the runs and tell; the exit code. Raises UsageError."""
+    from gradwire.report.summary import summarize
+    from gradwire.run_folder import Run
+
+    check_output("a timeline", arguments.perfetto)
+    runs = [Run.read(folder) for folder in arguments.runs]
+    if arguments.perfetto is not None:
+        if len(runs) > 1:
+            raise UsageError(
+                f"a timeline is of one run; {len(runs)} were given. Pass --perfetto with one."
+            )
+        _export(runs[0], arguments.perfetto, arguments.steps, arguments.torch_trace)
+    summaries = [_needed(summarize(found), found) for found in runs]
+    print(_json(summaries) if arguments.json else _text(summaries, arguments.perfetto))
+    return 0
+
+
+def _needed(summary: Summary | None, run: Run) -> Summary:
+    if summary is None:
+        raise UsageError(
+            f"a run is told of by its steps; '{run.folder}' has none that was finished. "
+            f"{' '.join(run.problems)} Let the job take a step."
+        )
+    return summary
+
+
+def _text(summaries: list[Summary], timeline: Path | None) -> str:
+    from gradwire.report import run_text
+
+    parts = [run_text.one(summaries[0])] if len(summaries) == 1 else [
+        run_text.several(summaries)
+    ]  # fmt: skip
+    if timeline is not None:
+        parts.append(f"timeline: {timeline}; open it in ui.perfetto.dev")
+    return "\n\n".join(parts)
+
+
+def _json(summaries: list[Summary]) -> str:
+    from gradwire.report.summary import ratio
+
+    first = summaries[0].run
+    documents = []
+    for summary in summaries:
+        documents.append(_document(summary))
+        if summary.run is not first:
+            documents[-1]["first_over_this"] = ratio(first, summary.run)._asdict()
+    return json.dumps({"runs": documents}, allow_nan=False)
+
+
+def _document(s: Summary) -> dict[str, Any]:
+    return {
+        "folder": str(s.run.folder), "world": s.run.world, "ranks": sorted(s.run.ranks),
+        "steps": s.steps, "step_seconds": s.seconds._asdict(),
+        "compute_seconds": s.computes._asdict(), "wait_seconds": s.waits._asdict(),
+        "lane_seconds": s.lanes, "waits_for_seconds": s.waits_for, "overlap": s.overlap,
+        "bytes_sent": s.bytes_sent, "bytes_given": s.bytes_given,
+        "compute_seconds_by_rank": s.computes_by_rank, "skipped": s.skipped,
+        "last_loss": s.losses[-1][2] if s.losses else None, "problems": s.run.problems,
+    }  # fmt: skip
+
+
+def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -> None:
+    from gradwire.report import perfetto
+
+    trace = run.trace(_steps(run, asked))
+    about = {rank: found.lives[-1].about for rank, found in run.ranks.items()}
+    names = {rank: f"rank {rank} on {own['host']}" for rank, own in about.items()}
+    if not torch_traces:
+        zero = min((span.start_seconds for span in trace.spans), default=0.0)
+        perfetto.save(perfetto.events(trace, names, zero_seconds=zero), path)
+        return
+    read = [perfetto.read_torch(file) for file in torch_traces]
+    base = read[0][1]
+    theirs = [event for found, own in read for event in perfetto.moved(found, own - base)]
+    pids = {rank: int(own["pid"]) for rank, own in about.items()}
+    if not perfetto.processes(theirs) & set(pids.values()):
+        raise UsageError(
+            f"a trace of torch is of a rank of this run; none of {sorted(pids.values())}, the "
+            f"processes of '{run.folder}', is in it. Profile the run that is recorded."
+        )
+    first = run.first.lives[-1]
+    zero = base - float(first.about["unix_seconds"]) + (
+        float(first.about["clock_seconds"]) - first.zero
+    )  # fmt: skip
+    perfetto.save([*theirs, *perfetto.events(trace, names, pids, zero)], path)
+
+
+def _steps(run: Run, asked: str | None) -> list[int]:
+    """Those that are asked for, of those that there are."""
+    there = run.steps_with_spans()
+    if not there:
+        raise UsageError(
+            f"a timeline is of steps that all ranks recorded span by span; '{run.folder}' has "
+            "none. Copy the files of all ranks into it."
+        )
+    if asked is None:
+        return there[-1:]
+    bounds = re.fullmatch(r"(\d*)(:?)(\d*)", asked)
+    if bounds is None or asked in ("", ":"):
+        raise UsageError(
+            f"steps are a number, or the first and one beyond the last; got {asked!r}. Pass for "
+            "example --steps 10:20."
+        )
+    begin = int(bounds[1] or 0)
+    end = (int(bounds[3]) if bounds[3] else there[-1] + 1) if bounds[2] else begin + 1
+    chosen = [step for step in there if begin <= step < end]
+    if not chosen:
+        shown = ", ".join(map(str, there[:12]))
+        raise UsageError(
+            f"a timeline is of steps that were recorded span by span: {shown}"
+            f"{', …' if len(there) > 12 else ''}; --steps {asked} has none. Pass others."
+        )
+    return chosen

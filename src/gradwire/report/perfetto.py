@@ -1,0 +1,135 @@
+"""A trace as ui.perfetto.dev and chrome://tracing read it: the Trace Event Format, JSON, gzip.
+
+    rank 0   trains   ├─ step 17 ──────────────────────────┤
+                      ├ compute ┤├ backward ───┤├ wait ────┤
+             lane 0              ├encode┤├ wire ──┤├decode┤
+             lane 1                  ├encode┤├ wire ─┤├decode┤
+    rank 1   …
+
+Torch's profiler writes the same format: its events of the same run can stand beside ours
+(`beside_torch`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import UsageError
+from gradwire.trace import TRAINING_THREAD, Span, Trace
+
+Event = dict[str, Any]
+
+
+def events(
+    trace: Trace, names: Mapping[int, str] | None = None, pids: Mapping[int, int] | None = None,
+    zero_seconds: float = 0.0,
+) -> list[Event]:  # fmt: skip
+    """The trace's spans as complete events, each rank a process, each lane a thread.
+
+    Args:
+        trace: of one or several steps.
+        names: of ranks, where they are known by more than their number.
+        pids: numbers of ranks' processes; by default the ranks'.
+        zero_seconds: what is 0 in the events' time, on the clock of the trace.
+    """
+    pids = pids or {}
+    lanes = sorted({(span.rank, span.lane) for span in trace.spans})
+    found = [
+        event
+        for rank in sorted({rank for rank, _ in lanes})
+        for event in _named_process(rank, (names or {}).get(rank, f"rank {rank}"), pids)
+    ]
+    found += [_named_thread(rank, lane, pids) for rank, lane in lanes]
+    found += [_event(span, pids, zero_seconds) for span in trace.spans]
+    return found
+
+
+def save(events: Sequence[Event], path: Path) -> None:
+    """Write them as one document, compressed if its name ends in .gz. Raises UsageError where
+    that cannot be."""
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
+    try:
+        if path.suffix == ".gz":
+            path.write_bytes(gzip.compress(text.encode(), mtime=0))
+        else:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"a trace is saved to a file that can be written; '{path}': {error.strerror}. Pass "
+            "another."
+        ) from error
+
+
+def read_torch(path: Path) -> tuple[list[Event], float]:
+    """What torch's profiler exported by `export_chrome_trace`: its events, and the seconds since
+    1970 that are 0 in them.
+
+    Raises:
+        UsageError: the file is none of these.
+    """
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        document = json.loads(text)
+        return list(document["traceEvents"]), int(document["baseTimeNanoseconds"]) / 1e9
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UsageError(
+            "a trace of torch is what its profiler's export_chrome_trace() wrote, with "
+            f"baseTimeNanoseconds; '{path}': {why}. Export it again."
+        ) from error
+
+
+def moved(events: Iterable[Event], by_seconds: float) -> list[Event]:
+    """The same, so much later."""
+    return [e | {"ts": e["ts"] + 1e6 * by_seconds} if "ts" in e else e for e in events]
+
+
+def processes(events: Iterable[Event]) -> set[int]:
+    """Numbers of the processes whose work is in events of torch's profiler."""
+    return {int(e["pid"]) for e in events if e.get("ph") == "X" and isinstance(e.get("pid"), int)}
+
+
+def _pid(rank: int, pids: Mapping[int, int]) -> int:
+    return pids.get(rank, rank)
+
+
+def _named_process(rank: int, name: str, pids: Mapping[int, int]) -> list[Event]:
+    own = {"ph": "M", "pid": _pid(rank, pids), "tid": 0}
+    return [
+        {"name": "process_name", **own, "args": {"name": name}},
+        {"name": "process_sort_index", **own, "args": {"sort_index": rank}},
+    ]
+
+
+def _named_thread(rank: int, lane: int, pids: Mapping[int, int]) -> Event:
+    name = "trains" if lane == TRAINING_THREAD else f"lane {lane}"
+    own = {"ph": "M", "pid": _pid(rank, pids), "tid": _thread(lane)}
+    return {"name": "thread_name", **own, "args": {"name": name}}
+
+
+def _thread(lane: int) -> int:
+    return lane - TRAINING_THREAD
+
+
+def _event(span: Span, pids: Mapping[int, int], zero: float) -> Event:
+    is_lane = span.lane != TRAINING_THREAD
+    details: dict[str, Any] = {"what": span.label} if span.label else {}
+    if span.kind == "wire":
+        details |= {"bytes": span.bytes, "group": span.group}
+    return {
+        "name": f"{span.kind} {_short(span.label)}" if is_lane else span.label or span.kind,
+        "cat": "gradwire", "ph": "X", "pid": _pid(span.rank, pids), "tid": _thread(span.lane),
+        "ts": round(1e6 * (span.start_seconds - zero), 3), "dur": round(1e6 * span.seconds, 3),
+        "args": details,
+    }  # fmt: skip
+
+
+def _short(label: str) -> str:
+    """A bucket without its strategy, which is among the details."""
+    name, bracket, rest = label.partition(" [")
+    return name + rest.rpartition("]")[2] if bracket else label

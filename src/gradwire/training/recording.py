@@ -1,0 +1,303 @@
+"""`gradwire.record`: an attached model writes what its steps do into a run folder.
+
+    session ── step over ──► Recording ── lines ──► run/rank-3.jsonl   (`gradwire.run_folder`)
+
+A line costs the step that writes it some ten microseconds, spans of hundreds of buckets half a
+millisecond. So a recording begins with every step and slows down: see `Pace`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire import kernels
+from gradwire.errors import UsageError
+from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
+from gradwire.runtime.clocks import Ahead, ahead_of_first
+from gradwire.training.agreed import same_everywhere
+from gradwire.training.attach import Handle
+from gradwire.training.fsdp import FsdpFrontend
+from gradwire.training.session import Session
+from gradwire.training.stats import KINDS
+
+ROWS, SPANS = 1024, 128
+"""Lines of each kind at one pace."""
+SHARE = 0.002
+"""Of the time, that lines of each kind may take."""
+_NORM_EVERY = 16  # rows: who looks at residuals passes over all their memory
+_OPEN: set[Path] = set()
+
+
+class Pace:
+    """Every step, then every second, every fourth, …: slower after `most` lines at one pace, or
+    once lines took more than a share of the time. So a run of any length has some thousand lines,
+    and the steps that a slow rank has written are among those of a faster one."""
+
+    def __init__(self, most: int, share: float = SHARE) -> None:
+        self.every, self._most, self._share = 1, most, share
+        self._lines, self._spent, self._passed = 0, 0.0, 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Whether this step is written."""
+        return step % self.every == 0
+
+    def note(self, spent_seconds: float, passed_seconds: float) -> None:
+        """A step took so long, and its line so long of that; 0 if it had none."""
+        self._passed += passed_seconds
+        if not spent_seconds:
+            return
+        self._lines += 1
+        self._spent += spent_seconds
+        is_dear = self._lines >= 8 and self._spent > self._share * self._passed
+        if is_dear or self._lines >= self._most:
+            self.every *= 2
+            self._lines, self._spent, self._passed = 0, 0.0, 0.0
+
+
+class Recording:
+    """One rank's part of a run folder, under way. Made by `gradwire.record`."""
+
+    def __init__(self, handle: Handle, file: RankFile, rank: int, world: int) -> None:
+        self._session, self._waiting = handle._session, handle._view.waiting
+        self._file, self._rank, self._zero = file, rank, perf_counter()
+        self._rows, self._spans = Pace(ROWS), Pace(SPANS)
+        self._written, self._most, self._last = 0, 0.0, self._session.step - 1
+        ahead = ahead_of_first(self._session.performers[0])
+        self._session.recording = self
+        self._add("about", rank=rank, world=world, **_about(self._session, ahead, self._zero))
+        self.adopted()
+        self._seen = dict(self._session.stats.sums)
+        self._session.stats.forget_now()
+
+    def log(self, numbers: Mapping[str, float]) -> None:
+        """See `Handle.log`."""
+        found = {name: number(_number(name, value)) for name, value in numbers.items()}
+        step = max(0, self._session.step - 1)
+        self._add("log", step=step, at=self._now(), numbers=found)
+
+    def note(self, what: str) -> None:
+        """Something that deserves attention, in a sentence."""
+        self._add("event", step=self._session.step, at=self._now(), what=what)
+
+    def close(self) -> None:
+        """Write what is left, and no more. Not collective; a second time does nothing."""
+        if self._session.recording is self:
+            self._row()
+            self._stop()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what the session tells ------------------------------------------------------------
+
+    def adopted(self) -> None:
+        """Another plan is in force, and its sums begin anew."""
+        self._seen = dict.fromkeys(self._session.stats.sums, 0.0)
+        if self._rank == 0:
+            plan = json.loads(self._session.plan.to_json())
+            self._add("plan", step=self._session.step, at=self._now(), plan=plan)
+
+    def step_over(self, finite: bool, error: BaseException | None) -> None:
+        """A step has ended, and is in the session's sums and trace."""
+        step, took = self._session.step, self._session.stats.last_seconds
+        self._most, self._last = max(self._most, took), step
+        if error is not None:
+            self.note(f"the exchange failed: {error}")
+        elif not finite:
+            self.note("a gradient was not finite; the step is skipped on every rank")
+        self._rows.note(self._timed(self._row, self._rows.is_due(step)), took)
+        self._spans.note(self._timed(self._write_spans, self._spans.is_due(step)), took)
+
+    # -- lines -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _timed(write: Callable[[], None], is_due: bool) -> float:
+        if not is_due:
+            return 0.0
+        began = perf_counter()
+        write()
+        return perf_counter() - began
+
+    def _row(self) -> None:
+        """Means over the steps since the last row, if there were any."""
+        stats = self._session.stats
+        new = {name: total - self._seen[name] for name, total in stats.sums.items()}
+        if not (steps := new["steps"]):
+            return
+        self._seen = dict(stats.sums)
+        mean = {name: total / steps for name, total in new.items()}
+        looks = self._written % _NORM_EVERY == 0
+        norm = _short(stats.residual_norm(self._waiting)) if looks else None
+        self._written += 1
+        parts = {name: _micro(mean[name]) for name in ("compute", "backward", *KINDS)}
+        row = StepRow(
+            step=self._last, steps=int(steps), at=self._now(),
+            seconds=_micro(mean["compute"] + mean["backward"] + mean["exposed"]),
+            most_seconds=_micro(self._most), wait=_micro(mean["exposed"]), **parts,
+            bytes_sent=round(mean["bytes_sent"]), bytes_across=round(mean["bytes_across"]),
+            bytes_given=round(stats.dense_bytes + mean["row_bytes"]),
+            skipped=int(new["skipped"]), residual_norm=norm,
+        )  # fmt: skip
+        self._most = 0.0
+        self._add("step", **row._asdict())
+
+    def _write_spans(self) -> None:
+        session = self._session
+        spans = [*session.stats.last_spans(self._rank), *session.conductor.trace.spans]
+        labels: dict[str, int] = {}
+        kinds: dict[str, int] = {}
+        rows = [
+            [
+                s.lane, kinds.setdefault(s.kind, len(kinds)),
+                labels.setdefault(s.label, len(labels)), int(1e6 * (s.start_seconds - self._zero)),
+                int(1e6 * s.seconds), int(s.bytes), s.group,
+            ]
+            for s in spans
+        ]  # fmt: skip
+        self._add("spans", step=session.step, kinds=list(kinds), labels=list(labels), spans=rows)
+
+    def _now(self) -> float:
+        return _micro(perf_counter() - self._zero)
+
+    def _add(self, kind: str, **values: Any) -> None:
+        """Training goes on without its recording where the disk refuses a line."""
+        if self._session.recording is not self:
+            return
+        try:
+            self._file.add(kind, **values)
+        except OSError as error:
+            self._stop()
+            warnings.warn(
+                f"a recording needs room on its disk; {self._file.path}: {error.strerror}. "
+                f"Nothing of this rank is recorded from step {self._session.step} on; training "
+                "goes on. Make room, and call gradwire.record again.",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+
+    def _stop(self) -> None:
+        self._session.recording = None
+        _closed(self._file)
+
+
+def record(handle: Handle, folder: str | Path) -> Recording:
+    """Write what every step does into a run folder, from now on. Collective, between two steps.
+
+    Each rank writes `rank-N.jsonl` there: seconds and bytes of steps, spans of its lanes and of
+    the thread that trains, plans as they come, and what `handle.log(loss=…)` tells; with, in its
+    first line, the command, versions, and how far its clock is ahead of rank 0's. Machines that
+    share no disk write each their own folder: copy the files together. Read it with `gradwire
+    report FOLDER`. A folder that has a run already is gone on with, as after a restart.
+
+    Every step is written at first, then every second, and so on: lines take less than half a
+    percent of the time, and the files of a run of a million steps some megabytes each.
+
+    Returns:
+        What ends it: ``recording.close()``, `detach`, or a ``with`` block.
+
+    Raises:
+        UsageError: the folder cannot be written, or another recording of this process is under
+            way there, or one of this handle; on the other ranks a PlanError says so.
+    """
+    handle._check_between_steps()
+    session = handle._session
+    group = session.performers[0].group
+    # Replicas of a sharded model are several groups, and files are named among all ranks.
+    group_of_names = None if isinstance(handle._frontend, FsdpFrontend) else group
+    rank, world = dist.get_rank(group_of_names), dist.get_world_size(group_of_names)
+    opened: list[RankFile] = []
+    try:
+        same_everywhere(
+            group, session.device, lambda: opened.append(_opened(session, Path(folder), rank)),
+            lambda _: "a file", "all ranks record, or none", "Pass a folder that all can write.",
+        )  # fmt: skip
+        return Recording(handle, opened[0], rank, world)
+    except BaseException:
+        for file in opened:
+            _closed(file)
+        raise
+
+
+def _opened(session: Session, folder: Path, rank: int) -> RankFile:
+    path = path_of(folder, rank).resolve()
+    if session.recording is not None or path in _OPEN:
+        raise UsageError(
+            f"a handle has one recording at a time, and a folder one handle's; '{folder}' cannot "
+            "be begun while another is under way. Close that, or take another folder."
+        )
+    try:
+        file = RankFile(folder, rank)
+    except OSError as error:
+        raise UsageError(
+            f"a run folder is one that this rank can write; '{folder}': {error.strerror}. Pass "
+            "another."
+        ) from error
+    file.path = path
+    _OPEN.add(path)
+    return file
+
+
+def _closed(file: RankFile) -> None:
+    _OPEN.discard(file.path)
+    file.close()
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"handle.log takes numbers, and tensors of one element; {name}={value!r:.80} is "
+            "none. Pass for example loss=loss.item()."
+        ) from error
+
+
+def _micro(seconds: float) -> float:
+    """To the microsecond, which is short to write."""
+    return round(seconds, 6)
+
+
+def _short(norm: float) -> float | None:
+    return float(f"{norm:.6g}") if math.isfinite(norm) else None
+
+
+def _about(session: Session, ahead: Ahead, zero: float) -> dict[str, Any]:
+    """Where this rank is, and what runs it."""
+    optimizer = session.settings.optimizer
+    return {
+        "format": FORMAT, "step": session.step, "host": socket.gethostname(), "pid": os.getpid(),
+        "boot": _boot(), "unix_seconds": time.time(), "clock_seconds": zero,
+        "ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds,
+        "command": [sys.executable, *sys.argv], "folder": os.getcwd(),
+        "gradwire": version("gradwire"), "torch": torch.__version__,
+        "python": platform.python_version(), "device": str(session.device),
+        "backend": str(dist.get_backend(session.performers[0].group)),
+        "kernels": kernels.instruction_set(), "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(), "seed": session.settings.seed,
+        "optimizer": None if optimizer is None else type(optimizer).__name__,
+    }  # fmt: skip
+
+
+def _boot() -> str:
+    """The same for all processes whose `perf_counter` is one clock; "" where nobody says."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

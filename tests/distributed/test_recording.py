@@ -1,0 +1,247 @@
+"""`gradwire.record`: what ranks write of their steps, and that training never suffers from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, gradients, loss_of, small
+from torch import Tensor
+
+import gradwire
+from gradwire.errors import PlanError, UsageError
+from gradwire.plan import Plan
+from gradwire.run_folder import RankFile, Run
+from gradwire.runtime.clocks import ahead_of_first, between
+from gradwire.trace import TRAINING_THREAD
+from gradwire.training.recording import Pace
+
+TOPK = "topk(0.1)+ef | allgather"
+
+
+def exchanged(model: torch.nn.Module, step: int = 0) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss_of(model, step).backward()
+    return gradients(model)
+
+
+def recorded(folder: Path) -> None:
+    """Five steps, of which all that the handle knows is in the file."""
+    model = small()
+    with attached(model, TOPK, bucket_bytes=800) as handle:
+        exchanged(model)  # before the recording, which must not count it
+        with gradwire.record(handle, folder):
+            before = handle.stats()
+            for step in range(5):
+                model.zero_grad()
+                loss = loss_of(model, step)
+                loss.backward()
+                handle.log(loss=loss, rate=0.5)
+            after, spans = handle.stats(), list(handle.trace.spans)
+        handle.log(loss=7.0)  # nobody listens any more
+        exchanged(model)
+    dist.barrier()
+    run = Run.read(folder)
+    assert run.world == dist.get_world_size()
+    assert not run.problems
+    assert sorted(run.ranks) == list(range(run.world))
+    own = run.ranks[dist.get_rank()]
+    assert [row.step for row in own.steps] == [1, 2, 3, 4, 5]
+    for name in ("compute", "backward", "encode", "wire", "decode"):
+        total = sum(getattr(row, name) for row in own.steps)
+        known = 6 * after[f"{name}_seconds"] - before[f"{name}_seconds"]
+        assert total == pytest.approx(known, abs=1e-5), name
+    assert {row.bytes_sent for row in own.steps} == {round(after["bytes_sent"])}
+    assert {row.bytes_given for row in own.steps} == {after["bytes_given"]}
+    assert own.steps[0].residual_norm is not None
+    assert after["residual_norm"] > 0
+    assert [log.step for log in own.logs] == [1, 2, 3, 4, 5]
+    assert own.logs[0].numbers["rate"] == 0.5
+    assert run.steps_with_spans() == [1, 2, 3, 4, 5]
+    last = [s for s in run.trace([5]).spans if s.rank == dist.get_rank()]
+    lanes = [s for s in last if s.lane != TRAINING_THREAD]
+    assert [(s.lane, s.kind, s.label, s.bytes) for s in lanes] == [
+        (s.lane, s.kind, s.label, s.bytes) for s in spans
+    ]
+    for read, known_span in zip(lanes, spans):
+        assert read.seconds == pytest.approx(known_span.seconds, abs=3e-6)
+    assert [s.kind for s in last if s.lane == TRAINING_THREAD] == ["compute", "backward", "wait"]
+    if dist.get_rank() == 0:
+        ((since, plan),) = run.plans
+        assert since == 1
+        assert Plan.from_json(json.dumps(plan)) == handle.plan
+
+
+def test_what_a_handle_knows_is_in_the_folder(three: Ranks, tmp_path: Path) -> None:
+    three.run(recorded, tmp_path / "run")
+
+
+def changing(folder: Path) -> None:
+    """Plans that come and go, a step that is not finite, and a second life."""
+    model, rank = small(), dist.get_rank()
+    with attached(model, TOPK) as handle:
+        recording = gradwire.record(handle, folder)
+        exchanged(model)
+        handle.adopt(
+            Plan.make([p for b in handle.plan.buckets for p in b.parameters], "bf16 | allreduce")
+        )
+        exchanged(model)
+        model.zero_grad()
+        (loss_of(model) * (math.nan if rank == 1 else 1.0)).backward()
+        recording.close()
+        recording.close()
+        with gradwire.record(handle, folder):
+            exchanged(model)
+    dist.barrier()
+    run = Run.read(folder)
+    assert not run.problems
+    rows = run.ranks[rank].steps
+    assert [row.step for row in rows] == [0, 1, 2, 3]
+    assert [row.skipped for row in rows] == [0, 0, 1, 0]
+    assert rows[1].bytes_sent != rows[0].bytes_sent
+    assert [event.step for event in run.ranks[rank].events] == [2]
+    assert "not finite" in run.ranks[rank].events[0].what
+    assert [step for step, _ in run.plans] == [0, 1, 3]
+    assert len(run.ranks[rank].lives) == 2
+
+
+def test_plans_spoiled_steps_and_lives(two: Ranks, tmp_path: Path) -> None:
+    two.run(changing, tmp_path / "run")
+
+
+def refusing(folder: Path) -> None:
+    model, rank = small(), dist.get_rank()
+    with attached(model, TOPK) as handle:
+        path = folder / f"rank {rank}"
+        if rank == 1:
+            path.write_text("a file is in the way")
+        wrong = UsageError if rank == 1 else PlanError
+        with pytest.raises(wrong, match="a run folder is one that this rank can write"):
+            gradwire.record(handle, path)
+        with gradwire.record(handle, folder / "run"):
+            with pytest.raises(UsageError, match="one recording at a time"):
+                gradwire.record(handle, folder / "another")
+            with pytest.raises(UsageError, match=r"handle.log takes numbers.*loss='high'"):
+                handle.log(loss="high")  # type: ignore[arg-type]
+            exchanged(model)
+        with gradwire.record(handle, folder / "run"):  # nothing was left open
+            exchanged(model)
+
+
+def test_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
+    two.run(refusing, tmp_path)
+
+
+def disk_full(folder: Path) -> None:
+    """Lines are refused on rank 0 from the third step on; training and rank 1 go on."""
+    model, rank = small(), dist.get_rank()
+    with attached(model, TOPK) as handle:
+        gradwire.record(handle, folder)
+        exchanged(model)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            full = OSError(28, "No space left on device")
+            with patch.object(RankFile, "add", side_effect=full if rank == 0 else None):
+                expected = [g.clone() for g in exchanged(model, 1).values()]
+        assert [str(w.message) for w in told if "room on its disk" in str(w.message)] or rank
+        assert all(g.isfinite().all() for g in expected)
+        exchanged(model)
+        assert (handle._session.recording is None) == (rank == 0)
+        if rank == 0:
+            handle.log(loss=1.0)
+    dist.barrier()
+    assert [row.step for row in Run.read(folder).ranks[0].steps] == [0]
+
+
+def test_a_full_disk_does_not_stop_training(two: Ranks, tmp_path: Path) -> None:
+    two.run(disk_full, tmp_path / "run")
+
+
+def failing(folder: Path) -> None:
+    """Why an exchange failed is the last thing in the file."""
+    model = small()
+    handle = gradwire.attach(model, TOPK, timeout_seconds=30)
+    gradwire.record(handle, folder)
+    exchanged(model)
+    with (
+        patch("gradwire.runtime.context.BucketContext.rounds", side_effect=ValueError("broken")),
+        pytest.raises(ValueError, match="broken"),
+    ):
+        exchanged(model)
+    handle.detach()
+    dist.barrier()
+    assert Run.read(folder).ranks[dist.get_rank()].events[-1].what == (
+        "the exchange failed: broken"
+    )
+
+
+def test_an_error_is_recorded(two: Ranks, tmp_path: Path) -> None:
+    two.run(failing, tmp_path / "run")
+
+
+def part_of_a_model() -> None:
+    """The exchange of the last part is over while backward goes on with the first."""
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    with attached(last, "none | allreduce") as handle:
+        conductor = handle._session.conductor
+
+        def until_over(gradient: Tensor) -> None:
+            while not conductor.is_over:
+                time.sleep(0.001)
+
+        for _ in range(2):
+            hidden = first(torch.ones(4, 4)) * 1.0
+            hidden.register_hook(until_over)
+            last(torch.relu(hidden)).sum().backward()
+            last.zero_grad()
+        stats = handle.stats()
+    assert stats["steps"] == 2
+    assert stats["exposed_seconds"] == 0.0
+
+
+def test_what_ends_before_backward_is_not_waited_for(two: Ranks) -> None:
+    two.run(part_of_a_model)
+
+
+def clocks() -> tuple[float, float]:
+    with attached(small(), TOPK) as handle:
+        ahead = ahead_of_first(handle._session.performers[0])
+    return tuple(ahead)
+
+
+def test_clocks_of_one_machine_are_one(three: Ranks) -> None:
+    first, *others = three.run(clocks)
+    assert first == (0.0, 0.0)
+    for seconds, error in others:
+        assert abs(seconds) <= error < 1.0
+
+
+def test_a_clock_is_ahead_by_what_all_gathers_allow() -> None:
+    first = torch.tensor([[0.0, 1.0], [2.0, 2.4]], dtype=torch.float64)
+    own = torch.tensor([[100.2, 101.0], [102.1, 102.5]], dtype=torch.float64)
+    # 100.2 - 1.0 <= ahead <= 101.0 - 0.0; 102.1 - 2.4 <= ahead <= 102.5 - 2.0
+    found = between(first, own)
+    assert found.seconds == pytest.approx((99.7 + 100.5) / 2)
+    assert found.error_seconds == pytest.approx(0.4)
+
+
+def test_a_pace_slows_down() -> None:
+    pace = Pace(most=4, share=0.5)
+    written = []
+    for step in range(40):
+        due = pace.is_due(step)
+        pace.note(0.1 if due else 0.0, 1.0)
+        written += [step] if due else []
+    assert written == [0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32]
+    dear = Pace(most=1000, share=0.01)
+    for step in range(1000):
+        dear.note(0.1 if dear.is_due(step) else 0.0, 1.0)
+    assert dear.every == 16, "0.1 s of 16 s are less than one percent"

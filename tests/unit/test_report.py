@@ -1,0 +1,194 @@
+"""What `gradwire report` makes of run folders: numbers, comparisons, timelines, errors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import about, spans, step, write
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from gradwire.cli import main as cli
+from gradwire.report.perfetto import events
+from gradwire.report.summary import Middle, ratio, summarize, waited
+from gradwire.run_folder import Run
+from gradwire.trace import TRAINING_THREAD, Span, Trace
+
+
+def run_of(
+    folder: Path, seconds: float = 0.03, ranks: int = 2, slow: float = 1.0, steps: int = 40
+) -> Path:
+    """A run whose steps take so long, give or take a tenth; the last rank computes slowly."""
+    for rank in range(ranks):
+        lines: list[tuple[str, dict[str, Any]]] = [("about", about(rank=rank, world=ranks))]
+        for n in range(steps):
+            times = slow if rank == ranks - 1 else 1.0
+            took = seconds * (0.9 + 0.02 * (7 * n % 11))
+            lines.append(("step", step(n, seconds=took, compute=times * 0.4 * seconds)))
+            lines.append(("spans", spans(n, 10_000 * n)))
+            lines.append(("log", {"step": n, "at": 0.1 * n, "numbers": {"loss": 5.0 - 0.1 * n}}))
+        write(folder, rank, *lines)
+    return folder
+
+
+def test_a_run_in_numbers(tmp_path: Path) -> None:
+    found = summarize(Run.read(run_of(tmp_path, slow=2.0)))
+    assert found is not None
+    assert found.steps == 40
+    assert found.seconds.median == pytest.approx(0.03, rel=0.02)
+    assert found.seconds.low < found.seconds.median < found.seconds.high
+    assert (found.bytes_sent, found.bytes_given, found.fewer) == (10, 100, 10.0)
+    assert list(found.slow_ranks) == [1]
+    assert found.losses[-1] == (39, pytest.approx(3.9), pytest.approx(1.1))
+
+
+def test_nothing_to_tell(tmp_path: Path) -> None:
+    write(tmp_path, 0, ("about", about(rank=0)))
+    assert summarize(Run.read(tmp_path)) is None
+    assert Middle.of([2.0]) == (2.0, 2.0, 2.0)
+
+
+def test_noise_is_told_from_a_difference(tmp_path: Path) -> None:
+    one, same, slower = (
+        Run.read(run_of(tmp_path / name, seconds))
+        for name, seconds in (("one", 0.030), ("same", 0.0301), ("slower", 0.045))
+    )
+    assert ratio(one, same).is_noise
+    found = ratio(slower, one)
+    assert not found.is_noise
+    assert found.low < 1.5 < found.high
+    assert found.value == pytest.approx(1.5, rel=0.05)
+
+
+def test_what_is_waited_for() -> None:
+    """Two lanes: 3 s are on the wire, 1 s more encodes, 1 s nobody does anything."""
+    trained = [
+        Span(0, TRAINING_THREAD, "wait", "", 10.0, 15.0),
+        Span(1, TRAINING_THREAD, "wait", "", 12.0, 15.0),
+    ]  # fmt: skip
+    lanes = [
+        Span(0, 0, "encode", "b", 9.0, 11.0), Span(0, 0, "wire", "b", 11.0, 13.0),
+        Span(0, 1, "wire", "b", 12.0, 14.0), Span(0, 1, "decode", "b", 12.5, 13.5),
+        Span(1, 0, "encode", "b", 10.0, 15.0),
+    ]  # fmt: skip
+    found = waited(Trace(2, trained + lanes))
+    assert found == {"wire": 3.0, "encode": 1.0, "decode": 0.0, "other": 1.0}
+    assert waited(Trace(2, lanes)) is None
+
+
+def test_events_of_a_timeline() -> None:
+    trained = Span(3, TRAINING_THREAD, "backward", "", 1.0, 1.5)
+    moved = Span(3, 1, "wire", "bucket 7 [topk(0.01)+ef | gtopk] exchange", 1.2, 1.4, 640, "cross")
+    found = events(Trace(4, [trained, moved]), {3: "rank 3 on <b>"}, zero_seconds=1.0)
+    assert [e["args"] for e in found if e["ph"] == "M"] == [
+        {"name": "rank 3 on <b>"}, {"sort_index": 3}, {"name": "trains"}, {"name": "lane 1"},
+    ]  # fmt: skip
+    backward, wire = (e for e in found if e["ph"] == "X")
+    assert (backward["name"], backward["tid"], backward["ts"]) == ("backward", 0, 0.0)
+    assert (wire["name"], wire["tid"]) == ("wire bucket 7 exchange", 2)
+    assert (wire["ts"], wire["dur"]) == (pytest.approx(2e5), pytest.approx(2e5))
+    assert wire["args"] == {"what": moved.label, "bytes": 640, "group": "cross"}
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.main(["report", *map(str, words)])
+    return code, *capsys.readouterr()
+
+
+def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = told(capsys, run_of(tmp_path, slow=2.0))
+    assert code == 0
+    assert "40 steps on 2 of 2 ranks" in out
+    assert "rank 1 computes 1.55 times as long as the others" in out
+    assert "sends     10 B a step and rank, 10.0 times less than its gradient of 100 B" in out
+
+
+def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dense, sparse = run_of(tmp_path / "dense", 0.06), run_of(tmp_path / "sparse", 0.03)
+    _, out, _ = told(capsys, dense, sparse)
+    assert f"{sparse} is 2.0" in out
+    assert "times as fast as" in out
+    assert "beyond noise" in out
+    _, out, _ = told(capsys, sparse, dense)
+    assert "times as long as" in out
+    _, out, _ = told(capsys, "--json", dense, sparse)
+    first, second = json.loads(out)["runs"]
+    assert "first_over_this" not in first
+    assert second["first_over_this"]["value"] == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [(None, [39]), ("7", [7]), ("3:5", [3, 4]), (":2", [0, 1]), ("38:", [38, 39])],
+)
+def test_a_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str | None, chosen: list[int]
+) -> None:
+    run, file = run_of(tmp_path / "run"), tmp_path / "t.json.gz"
+    steps = [] if asked is None else ["--steps", asked]
+    code, out, _ = told(capsys, run, "--perfetto", file, *steps)
+    assert code == 0
+    assert str(file) in out
+    found = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    starts = sorted({e["ts"] for e in found if e["ph"] == "X"})
+    assert starts == [1e4 * (n - chosen[0]) for n in chosen]
+    assert {e["pid"] for e in found} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "5:x"], r"the first and one beyond the last; got '5:x'"),
+        (["--steps", "90"], r"recorded span by span: 0, 1, 2.*, …; --steps 90 has none"),
+        (["--torch-trace", "absent.json"], r"a trace of torch is what.*absent.json"),
+    ],
+)  # fmt: skip
+def test_what_a_timeline_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    run = run_of(tmp_path / "run")
+    code, _, err = told(capsys, run, "--perfetto", tmp_path / "t.json", *words)
+    assert code == 2
+    assert re.search(said, err), err
+
+
+def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / "run")
+    code, _, err = told(capsys, run, run, "--perfetto", tmp_path / "t.json")
+    assert code == 2
+    assert "a timeline is of one run; 2 were given" in err
+
+
+def test_torch_s_events_stand_beside_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both were under way at the same time, so they are at the same place of one file."""
+    with profile(activities=[ProfilerActivity.CPU]) as found, record_function("marked"):
+        clock, unix = time.perf_counter(), time.time()
+        torch.ones(8).sum()
+    theirs = tmp_path / "torch.json"
+    found.export_chrome_trace(str(theirs))
+    run, file = tmp_path / "run", tmp_path / "both.json"
+    times = {"clock_seconds": clock, "unix_seconds": unix, "pid": os.getpid()}
+    write(run, 0, ("about", about(rank=0, **times)), ("step", step(0)), ("spans", spans(0)))
+    code, _, err = told(capsys, run, "--perfetto", file, "--torch-trace", theirs)
+    assert code == 0, err
+    every = json.loads(file.read_text())["traceEvents"]
+    (marked,) = (e for e in every if e.get("name") == "marked" and e["ph"] == "X")
+    (ours,) = (e for e in every if e.get("cat") == "gradwire")
+    assert marked["ts"] - 1e4 <= ours["ts"] <= marked["ts"] + marked["dur"] + 1e4
+    assert ours["pid"] == os.getpid() == marked["pid"]
+    write(tmp_path / "other", 0, ("about", about(rank=0, pid=1)), ("spans", spans(0)))
+    code, _, err = told(capsys, tmp_path / "other", "--perfetto", file, "--torch-trace", theirs)
+    assert code == 2
+    assert "a trace of torch is of a rank of this run; none of [1]" in err

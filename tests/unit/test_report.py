@@ -91,8 +91,8 @@ def test_events_of_a_timeline() -> None:
         {"name": "rank 3 on <b>"}, {"sort_index": 3}, {"name": "trains"}, {"name": "lane 1"},
     ]  # fmt: skip
     backward, wire = (e for e in found if e["ph"] == "X")
-    assert (backward["name"], backward["tid"], backward["ts"]) == ("backward", 0, 0.0)
-    assert (wire["name"], wire["tid"]) == ("wire bucket 7 exchange", 2)
+    assert (backward["name"], backward["tid"], backward["ts"]) == ("backward", 1, 0)
+    assert (wire["name"], wire["tid"]) == ("wire bucket 7 exchange", 3)
     assert (wire["ts"], wire["dur"]) == (pytest.approx(2e5), pytest.approx(2e5))
     assert wire["args"] == {"what": moved.label, "bytes": 640, "group": "cross"}
 

@@ -113,18 +113,21 @@ def _named_thread(rank: int, lane: int, pids: Mapping[int, int]) -> Event:
 
 
 def _thread(lane: int) -> int:
-    return lane - TRAINING_THREAD
+    """From 1 on: thread 0 is the idle processor's to Perfetto."""
+    return lane - TRAINING_THREAD + 1
 
 
 def _event(span: Span, pids: Mapping[int, int], zero: float) -> Event:
     is_lane = span.lane != TRAINING_THREAD
+    # Whole microseconds: fractions that a reader rounds may make neighbours overlap.
+    start, end = (round(1e6 * (at - zero)) for at in (span.start_seconds, span.end_seconds))
     details: dict[str, Any] = {"what": span.label} if span.label else {}
     if span.kind == "wire":
         details |= {"bytes": span.bytes, "group": span.group}
     return {
         "name": f"{span.kind} {_short(span.label)}" if is_lane else span.label or span.kind,
         "cat": "gradwire", "ph": "X", "pid": _pid(span.rank, pids), "tid": _thread(span.lane),
-        "ts": round(1e6 * (span.start_seconds - zero), 3), "dur": round(1e6 * span.seconds, 3),
+        "ts": start, "dur": end - start,
         "args": details,
     }  # fmt: skip
 

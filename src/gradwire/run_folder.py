@@ -222,12 +222,13 @@ class Run:
         each = [{s for life in rank.lives for s in life.spans} for rank in self.ranks.values()]
         return sorted(set.intersection(*each))
 
-    def trace(self, steps: Iterable[int]) -> Trace:
-        """These steps, of all ranks that have them, on the clock of rank 0, whose "about" is at
-        0 seconds; `clock_error_seconds` says how far apart ranks may be."""
+    def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
+        """These steps, of all ranks that have them or of some, on the clock of rank 0, whose
+        "about" is at 0 seconds; `clock_error_seconds` says how far apart ranks may be."""
         trace, begin = Trace(self.world), self.first.lives[-1].zero
+        chosen = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks)]
         for step in steps:
-            for rank in self.ranks.values():
+            for rank in chosen:
                 if life := rank.life_of(step):
                     by = life.zero - begin
                     for span in life.trace_of(step):

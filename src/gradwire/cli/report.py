@@ -2,6 +2,7 @@
 
 gradwire report run/                               one run, in some lines
 gradwire report dense/ compressed/                 side by side: is the second faster beyond noise?
+gradwire report run/ -o report.html                a page, which also shows the steps themselves
 gradwire report run/ --perfetto trace.json.gz      its timeline, for ui.perfetto.dev
 """
 
@@ -17,8 +18,10 @@ from gradwire.cli.arguments import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
+    from gradwire.plan import Plan
     from gradwire.report.summary import Summary
     from gradwire.run_folder import Run
+    from gradwire.trace import Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     run = "a folder that gradwire.record(handle, folder) wrote; the first is what others are "
     add("runs", type=Path, nargs="+", metavar="RUN", help=f"{run}compared with")
+    page = "write a page: one file, which fetches nothing"
+    add("-o", "--output", type=Path, metavar="FILE", help=page)
+    planned = "of the page: the profile by which its last run was planned, for what was predicted"
+    add("--profile", type=Path, metavar="FILE", help=planned)
     export = "write the timeline of all ranks, for ui.perfetto.dev; .gz is compressed"
     add("--perfetto", type=Path, metavar="FILE", help=export)
     which = "of the timeline: the last one of those that were recorded span by span, or A:B"
@@ -41,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.run_folder import Run
 
     check_output("a timeline", arguments.perfetto)
+    check_output("a page", arguments.output)
     runs = [Run.read(folder) for folder in arguments.runs]
     if arguments.perfetto is not None:
         if len(runs) > 1:
@@ -49,7 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
             )
         _export(runs[0], arguments.perfetto, arguments.steps, arguments.torch_trace)
     summaries = [_needed(summarize(found), found) for found in runs]
-    print(_json(summaries) if arguments.json else _text(summaries, arguments.perfetto))
+    if arguments.output is not None:
+        _page(summaries, arguments.output, arguments.profile)
+    elif arguments.profile is not None:
+        raise UsageError(
+            "a profile says what was predicted, on a page; no -o was given. Pass -o report.html."
+        )
+    if arguments.json:
+        print(_json(summaries))
+        return 0
+    print(_text(summaries))
+    if arguments.output is not None:
+        print(f"\npage: {arguments.output}")
+    if arguments.perfetto is not None:
+        print(f"\ntimeline: {arguments.perfetto}; open it in ui.perfetto.dev")
     return 0
 
 
@@ -62,15 +83,58 @@ def _needed(summary: Summary | None, run: Run) -> Summary:
     return summary
 
 
-def _text(summaries: list[Summary], timeline: Path | None) -> str:
+def _text(summaries: list[Summary]) -> str:
     from gradwire.report import run_text
 
-    parts = [run_text.one(summaries[0])] if len(summaries) == 1 else [
-        run_text.several(summaries)
-    ]  # fmt: skip
-    if timeline is not None:
-        parts.append(f"timeline: {timeline}; open it in ui.perfetto.dev")
-    return "\n\n".join(parts)
+    return run_text.one(summaries[0]) if len(summaries) == 1 else run_text.several(summaries)
+
+
+def _page(summaries: list[Summary], path: Path, profile: Path | None) -> None:
+    from gradwire.report.page import Shown, page
+
+    shown = [Shown(summary, _story(summary.run)) for summary in summaries]
+    if profile is not None:
+        story, predicted = _predicted(summaries[-1].run, profile)
+        shown[-1] = Shown(summaries[-1], story, predicted)
+    path.write_text(page(shown), encoding="utf-8")
+
+
+def _plan(run: Run) -> Plan | None:
+    from gradwire.plan import Plan
+
+    return Plan.from_json(json.dumps(run.plans[-1][1])) if run.plans else None
+
+
+def _story(run: Run) -> str:
+    """Why its plan is as it is, if whoever made it has said so."""
+    if not run.plans or "prediction" not in run.plans[-1][1]:
+        return ""
+    from gradwire.planner.explain import saved
+
+    plan = _plan(run)
+    return "" if plan is None else saved(plan).as_text()
+
+
+def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
+    """What a profile says of the plan: in words, and a step of it."""
+    from gradwire.planner.choose import judge
+    from gradwire.planner.explain import explain
+    from gradwire.planner.paths import with_named
+    from gradwire.planner.profile import Profile
+    from gradwire.trace import TRAINING_THREAD, Span
+
+    plan = _plan(run)
+    if plan is None:
+        raise UsageError(
+            f"a prediction is of the plan that rank 0 recorded; '{run.folder}' has none. Copy its "
+            "file into the folder, or leave --profile out."
+        )
+    own = with_named(Profile.load(profile), map(str, plan.strategies))
+    choice = judge(own, plan)
+    trace = choice.best.timeline.trace()
+    end = choice.best.timeline.backward_end_seconds
+    trace.add(Span(0, TRAINING_THREAD, "backward", "", 0.0, end))
+    return explain(choice, own).as_text(), trace
 
 
 def _json(summaries: list[Summary]) -> str:

@@ -71,10 +71,12 @@ class Summary:
 
     @property
     def slow_ranks(self) -> dict[int, float]:
-        """Ranks that compute longer than the others, and how many times as long."""
+        """Ranks that compute longer than the others, by what a step shows, and how many times as
+        long."""
         usual = median_low(self.computes_by_rank.values())
-        found = {r: x / usual for r, x in self.computes_by_rank.items()} if usual else {}
-        return {rank: x for rank, x in found.items() if x > SLOW}
+        matters = usual + 0.05 * self.seconds.median
+        found = {r: x for r, x in self.computes_by_rank.items() if x > max(SLOW * usual, matters)}
+        return {rank: x / usual for rank, x in found.items()} if usual else {}
 
 
 def summarize(run: Run) -> Summary | None:
@@ -117,7 +119,7 @@ def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
     return found
 
 
-def waits_for(run: Run, most: int = 16) -> dict[str, float]:
+def waits_for(run: Run, most: int = 8) -> dict[str, float]:
     """What lanes did while the rank that waited longest waited: medians over some of the steps
     that were recorded span by span."""
     steps = run.steps_with_spans()

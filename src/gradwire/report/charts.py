@@ -1,0 +1,152 @@
+"""Charts of a page, as SVG: text, lines and boxes, coloured by the page's own style sheet.
+
+Series are told apart by class (`s0`, `s1`, …), which the style sheet gives a colour and a dash,
+for light and dark alike. Every mark has a title, which browsers show and screen readers read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_WIDTH, _HEIGHT = 640.0, 276.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 30.0, 42.0
+_POINTS = 400
+"""Of a line: as many as there are places for."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series: its name, and points in the order in which they are joined."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def lines(
+    series: Sequence[Line],
+    x_name: str,
+    y_name: str,
+    show: Callable[[float], str] = "{:.4g}".format,
+) -> str:
+    """Series over a common axis; empty where there is no finite point. show: a y for people."""
+    drawn = [Line(one.name, _thinned(_finite(one.points))) for one in series]
+    points = [point for one in drawn for point in one.points]
+    if not points:
+        return ""
+    x = _Axis.over([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
+    y = _Axis.over([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
+    parts = [*_grid(x, y, x_name, y_name, show)]
+    for i, one in enumerate(drawn):
+        path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in one.points)
+        last = f"{one.name}: {show(one.points[-1][1])} at the end" if one.points else one.name
+        parts.append(
+            f'<polyline class="line s{i % 8}" points="{path}"><title>{escape(last)}</title>'
+            "</polyline>"
+        )
+    return _svg(parts, f"{y_name} over {x_name}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar: its name, which is its class, too, and its length."""
+
+    name: str
+    value: float
+
+
+def bars(rows: Sequence[tuple[str, Sequence[Part]]], show: Callable[[float], str]) -> str:
+    """Bars side by side, each of parts, all to one scale. show: a value for people."""
+    longest = max((sum(p.value for p in parts) for _, parts in rows), default=0.0)
+    if not longest > 0:
+        return ""
+    each, parts_drawn = 54.0, []
+    for i, (name, parts) in enumerate(rows):
+        top, left = 6 + i * each, 0.0
+        total = sum(part.value for part in parts)
+        label = f"{name}: {show(total)}"
+        parts_drawn.append(f'<text class="name" x="0" y="{top + 10:g}">{escape(label)}</text>')
+        for part in parts:
+            width = _WIDTH * part.value / longest
+            told = escape(f"{part.name}: {show(part.value)}")
+            box = (
+                f'<rect class="k-{escape(part.name)}" x="{left:.1f}" y="{top + 17:g}" '
+                f'width="{width:.1f}" height="24"><title>{told}</title></rect>'
+            )
+            parts_drawn.append(box)
+            left += width
+    return _svg(parts_drawn, "where a step's time goes", height=6 + each * len(rows))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """From values to places; ticks at round values."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    @staticmethod
+    def over(values: Sequence[float], begin: float, end: float) -> _Axis:
+        low, high = min(values), max(values)
+        room = (high - low) or abs(high) or 1.0
+        return _Axis(low - 0.03 * room, high + 0.03 * room, begin, end)
+
+    def at(self, value: float) -> float:
+        return self.begin + (self.end - self.begin) * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> Iterable[float]:
+        step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
+        step *= next(k for k in (1, 2, 5, 10) if (self.high - self.low) / (k * step) <= 6)
+        first = math.ceil(self.low / step)
+        while (value := first * step) <= self.high:
+            yield value
+            first += 1
+
+
+def _grid(
+    x: _Axis, y: _Axis, x_name: str, y_name: str, show: Callable[[float], str]
+) -> Iterable[str]:
+    for value in y.ticks():
+        place = y.at(value)
+        yield (
+            f'<line class="grid" x1="{_LEFT:g}" x2="{_WIDTH - _RIGHT:g}" y1="{place:.1f}" '
+            f'y2="{place:.1f}"/>'
+            f'<text class="tick end" x="{_LEFT - 6:g}" y="{place + 4:.1f}">{show(value)}</text>'
+        )
+    for value in x.ticks():
+        yield (
+            f'<text class="tick middle" x="{x.at(value):.1f}" y="{_HEIGHT - _BOTTOM + 17:g}">'
+            f"{value:,.4g}</text>"
+        )
+    yield (
+        f'<text class="axis end" x="{_WIDTH - _RIGHT:g}" y="{_HEIGHT - 4:g}">{escape(x_name)}'
+        f'</text><text class="axis" x="0" y="18">{escape(y_name)}</text>'
+    )
+
+
+def _svg(parts: Iterable[str], told: str, height: float = _HEIGHT) -> str:
+    inside = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{escape(told)}">'
+        f"{inside}</svg>"
+    )
+
+
+def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in points if math.isfinite(a) and math.isfinite(b)]
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Means of neighbours, where there are more than can be seen."""
+    size = math.ceil(len(points) / _POINTS)
+    if size <= 1:
+        return points
+    groups = (points[i : i + size] for i in range(0, len(points), size))
+    return [
+        (sum(a for a, _ in group) / len(group), sum(b for _, b in group) / len(group))
+        for group in groups
+    ]

@@ -1,0 +1,175 @@
+"""The page of `gradwire report -o`: all of it stands there, and text from files stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import about, spans, step, write
+from test_report import run_of, told
+
+from gradwire.plan import Plan
+from gradwire.report import charts
+from gradwire.report.charts import Line, Part
+from gradwire.report.page import Shown, page
+from gradwire.report.summary import Summary, summarize
+from gradwire.run_folder import Run
+from gradwire.trace import Span, Trace
+
+EVIL = "</script><script>alert(1)</script>"
+
+
+def shown(folder: Path) -> Summary:
+    found = summarize(Run.read(folder))
+    assert found is not None
+    return found
+
+
+def timeline(text: str) -> dict[str, Any]:
+    found = re.search(r'id="timeline-data">(.*?)</script>', text)
+    assert found is not None
+    value: dict[str, Any] = json.loads(found[1])
+    return value
+
+
+def test_the_page_of_one_run(tmp_path: Path) -> None:
+    text = page([Shown(shown(run_of(tmp_path)))])
+    assert "A step takes 30.0 ms" in text
+    data = timeline(text)
+    names = [step["name"] for step in data["steps"]]
+    assert any("a usual one" in name for name in names)
+    assert any("the longest" in name for name in names)
+    rows = data["steps"][0]["rows"]
+    assert [row["name"] for row in rows] == ["rank 0, lane 0", "rank 1, lane 0"]
+    assert rows[0]["spans"] == [0, 500, 0, 0, 40]
+    assert (data["kinds"], data["labels"]) == (["wire"], ["bucket 0"])
+    assert "http" not in re.sub(r"http-equiv", "", text), "nothing is fetched"
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    dense, sparse = run_of(tmp_path / "dense", 0.06), run_of(tmp_path / "sparse", 0.03)
+    text = page([Shown(shown(dense)), Shown(shown(sparse))])
+    assert re.search(r'class="verdict">It helped: sparse is 2\.\d+ times as fast as dense', text)
+    assert "the mean loss of sparse is 1.45, of dense 1.45" in text
+    assert text.count("<polyline") == 2 * 3, "seconds, and losses against steps and seconds"
+    back = page([Shown(shown(sparse)), Shown(shown(dense))])
+    assert "It did not help: dense takes 2.0" in back
+    same = page([Shown(shown(sparse)), Shown(shown(sparse))])
+    assert "No difference shows" in same
+
+
+def test_text_from_files_stays_text(tmp_path: Path) -> None:
+    plan = {
+        "format": 1, "lanes": 1, "buckets": [{
+            "strategy": EVIL, "parameters": [{"name": EVIL, "shape": [2, 3], "dtype": EVIL}]}],
+    }  # fmt: skip
+    marked = spans(0) | {"labels": [EVIL]}
+    what = {"step": 0, "at": 0.0, "what": EVIL}
+    own = about(rank=0, host=EVIL, command=[EVIL], folder=EVIL)
+    write(
+        tmp_path, 0, ("about", own), ("plan", {"step": 0, "plan": plan}), ("step", step(0)),
+        ("spans", marked), ("event", what),
+    )  # fmt: skip
+    heat = '<svg id="ours"></svg>'
+    text = page([Shown(shown(tmp_path), story=EVIL, heatmap=heat)])
+    assert EVIL not in text
+    assert text.count("<script") == 2
+    assert heat in text, "a picture of ours is drawn"
+    assert timeline(text)["labels"] == [EVIL]
+
+
+def test_what_was_predicted_stands_above(tmp_path: Path) -> None:
+    found = shown(run_of(tmp_path))
+    predicted = Trace(1, [Span(0, 1, "wire", "bucket 0", 0.001, 0.002)])
+    rows = timeline(page([Shown(found, predicted=predicted)]))["steps"][0]["rows"]
+    assert rows[0] == {"name": "predicted, lane 1", "rank": -1, "spans": [1000, 1000, 0, 0, 0]}
+
+
+def test_buckets_say_what_they_send(tmp_path: Path) -> None:
+    plan = {
+        "format": 1, "lanes": 1, "buckets": [{
+            "strategy": "bf16 | allreduce",
+            "parameters": [{"name": "w", "shape": [5, 4], "dtype": "float32"}]}],
+    }  # fmt: skip
+    seen = spans(0) | {"labels": ["bucket 0 [bf16 | allreduce] all_reduce"]}
+    write(
+        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": plan}),
+        ("step", step(0)), ("spans", seen),
+    )  # fmt: skip
+    text = page([Shown(shown(tmp_path))])
+    row = re.search(r"<tr><td class=\"text\">0: w</td>.*?</tr>", text)
+    assert row is not None
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])
+    assert cells == ["0: w", "bf16 | allreduce", "1", "20", "40 B", "2.0", "0", "0.5", "0"]
+
+
+def test_a_run_that_was_never_seen_span_by_span(tmp_path: Path) -> None:
+    write(tmp_path, 1, ("about", about(rank=1, world=2)), ("step", step(0)))
+    text = page([Shown(shown(tmp_path))])
+    assert "1 of 2 ranks left no file here: 0" in text
+    assert "timeline-data" not in text.partition("<script>")[0]
+
+
+def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, file = run_of(tmp_path / "run"), tmp_path / "report.html"
+    code, out, _ = told(capsys, run, "-o", file)
+    assert (code, f"page: {file}" in out) == (0, True)
+    assert file.read_text().startswith("<!doctype html>")
+    code, _, err = told(capsys, run, "--profile", "profile.json")
+    assert code == 2
+    assert "no -o was given" in err
+    code, _, err = told(capsys, run, "-o", tmp_path / "nowhere" / "report.html")
+    assert code == 2
+    assert "a page is written to a file in a folder that is there" in err
+    code, _, err = told(capsys, run, "-o", file, "--profile", "profile.json")
+    assert code == 2
+    assert "rank 0 recorded" in err
+
+
+def test_why_the_plan_is_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The story that a plan carries is on the page."""
+    from test_documents import PLAN, PREDICTION
+
+    plan = Plan(PLAN.buckets, PLAN.strategies, 1, PREDICTION)
+    run, file = tmp_path / "run", tmp_path / "report.html"
+    own = ("plan", {"step": 0, "plan": json.loads(plan.to_json())})
+    write(run, 0, ("about", about(rank=0)), own, ("step", step(0)), ("spans", spans(0)))
+    code, _, err = told(capsys, run, "-o", file)
+    assert code == 0, err
+    assert "Why this plan" in file.read_text()
+    assert "no plan of these strategies can be shorter" in file.read_text()
+
+
+# -- charts --------------------------------------------------------------------------------
+
+
+def test_charts_leave_out_what_is_no_number() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert charts.lines([Line("a", [(0.0, nan), (1.0, inf)])], "x", "y") == ""
+    found = charts.lines([Line("a", [(0.0, 1.0), (1.0, nan), (2.0, 3.0)])], "x", "<y>")
+    assert len(re.search(r'points="([^"]*)"', found)[1].split()) == 2  # type: ignore[index]
+    assert "&lt;y&gt;" in found
+    assert "nan" not in found
+
+
+def test_a_chart_of_one_point_has_room() -> None:
+    found = charts.lines([Line("a", [(5.0, 5.0)])], "x", "y")
+    assert re.search(r'points="\d+\.\d,\d+\.\d"', found)
+
+
+def test_long_lines_are_thinned() -> None:
+    many = [(float(i), float(i % 7)) for i in range(10_000)]
+    found = charts.lines([Line("a", many)], "x", "y")
+    assert len(re.search(r'points="([^"]*)"', found)[1].split()) == 400  # type: ignore[index]
+
+
+def test_bars_are_to_one_scale() -> None:
+    rows = [("one", [Part("wire", 3.0), Part("other", 1.0)]), ("two", [Part("wire", 1.0)])]
+    found = charts.bars(rows, lambda x: f"{x:g} s")
+    widths = [float(w) for w in re.findall(r'width="([\d.]+)"', found)]
+    assert widths == [480.0, 160.0, 160.0]
+    assert "<title>wire: 3 s</title>" in found
+    assert charts.bars([], str) == ""

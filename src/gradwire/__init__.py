@@ -23,6 +23,7 @@ _HOME = {
     "ddp_kwargs": "gradwire.training.ddp",
     "detach": "gradwire.training.attached",
     "lockstep": "gradwire.runtime.lockstep",
+    "metrics": "gradwire.metrics",
     "optim": "gradwire.optim",
     "recommend": "gradwire.training.recommend",
     "record": "gradwire.training.recording",
@@ -33,6 +34,7 @@ _HOME = {
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
 
 if TYPE_CHECKING:
+    from gradwire import metrics as metrics
     from gradwire import optim as optim
     from gradwire.families import register as register
     from gradwire.plan import Plan as Plan

@@ -1,4 +1,4 @@
-"""A recorded run on disk: one file of JSON lines for each rank.
+"""A recorded run on disk: one file of JSON lines for each rank. What lines hold, and who writes.
 
     run/rank-0.jsonl   {"kind": "about", "rank": 0, …}   which rank, host, command: the first line
                        {"kind": "plan", "step": 0, …}    in force from this step on
@@ -8,10 +8,8 @@
                        {"kind": "event", "step": 9, …}   a step that was not finite, an error
 
 Each line is one write, so that a job that is killed leaves all of its lines. A job that starts
-again with the same folder appends: from its "about" on it is another *life* of the run.
-
-Times of a line are seconds of the rank's own clock since its "about". `Run.trace` puts them on the
-clock of rank 0, from the difference that was measured when recording began.
+again with the same folder appends: from its "about" on it is another *life* of the run. Times are
+seconds of the rank's own clock since its "about". `gradwire.report.run` reads them.
 """
 
 from __future__ import annotations
@@ -19,17 +17,25 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradwire.errors import UsageError
-from gradwire.trace import Span, Trace
+from gradwire.schema import (
+    List,
+    Map,
+    Maybe,
+    Number,
+    Plain,
+    Schema,
+    Table,
+    Whole,
+    broken,
+)
 
 FORMAT = 1
-_FILE = re.compile(r"rank-(\d+)\.jsonl")
+_SECONDS = Number(-1e12, 1e12)
+_BYTES = Number(0, 1e18)
+_STEP = Whole(0, 1 << 53)
 
 
 class StepRow(NamedTuple):
@@ -61,13 +67,159 @@ class StepRow(NamedTuple):
     residual_norm: float | None = None
 
 
+class Log(NamedTuple):
+    """Numbers that the job told of a step, by name; at: seconds."""
+
+    step: int
+    at: float
+    numbers: dict[str, float]
+
+
+class Event(NamedTuple):
+    """Something that deserves attention, in a sentence."""
+
+    step: int
+    at: float
+    what: str
+
+
+class About(NamedTuple):
+    """Who wrote what follows.
+
+    step: the first that is recorded. boot: the same on all ranks whose clocks are one.
+    unix_seconds: when it was clock_seconds of the rank's `perf_counter`, which is then
+    ahead_seconds ahead of rank 0's, give or take ahead_error_seconds. facts: command, folder and
+    versions, by name.
+    """
+
+    rank: int
+    world: int
+    step: int
+    host: str
+    pid: int
+    boot: str
+    unix_seconds: float
+    clock_seconds: float
+    ahead_seconds: float
+    ahead_error_seconds: float
+    facts: dict[str, Any]
+
+
+class Planned(NamedTuple):
+    """A plan, in force from a step on. document: as `Plan.to_json` writes it; buckets: of it."""
+
+    step: int
+    document: dict[str, Any]
+
+    @property
+    def buckets(self) -> list[dict[str, Any]]:
+        """Their strategies and parameters."""
+        found: list[dict[str, Any]] = self.document["buckets"]
+        return found
+
+
+class _AnyText(Schema):
+    """Text, empty or not."""
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise broken("is text", value)
+        return value
+
+
+class _Format(Schema):
+    """This version's."""
+
+    def read(self, value: Any) -> int:
+        if type(value) is not int or value != FORMAT:
+            raise broken(f"is {FORMAT} in this version of gradwire", value)
+        return value
+
+
+class _Logged(Schema):
+    """A number, or the name of one that JSON has not."""
+
+    def read(self, value: Any) -> float:
+        return float(value) if value in ("nan", "inf", "-inf") else Number().read(value)
+
+
+_PARAMETER = Table({"name": _AnyText(), "shape": List(Whole(0, 1 << 40)), "dtype": _AnyText()})
+_BUCKET = Table({"strategy": _AnyText(), "parameters": List(_PARAMETER)})
+_TIMES = ("compute", "backward", "wait", "encode", "wire", "decode", "seconds", "most_seconds")
+
+LINES: dict[str, Schema] = {
+    "about": Table(
+        {
+            "format": _Format(),
+            "rank": Whole(0, 1 << 24), "world": Whole(1, 1 << 24), "step": _STEP,
+            "host": _AnyText(), "pid": Whole(), "unix_seconds": _SECONDS,
+            "clock_seconds": _SECONDS, "ahead_seconds": _SECONDS,
+            "ahead_error_seconds": _SECONDS, "facts": Map(Plain()),
+        },
+        {"boot": _AnyText()},
+        make=lambda format, boot="", **own: About(boot=boot, **own),
+    ),
+    "plan": Table(
+        {"step": _STEP, "plan": Plain()},
+        make=lambda step, plan: Planned(step, _checked(plan)),
+    ),
+    "step": Table(
+        {
+            "step": _STEP, "steps": Whole(1, 1 << 53), "at": _SECONDS,
+            **dict.fromkeys(_TIMES, _SECONDS),
+            **dict.fromkeys(("bytes_sent", "bytes_across", "bytes_given"), _BYTES),
+        },
+        {"skipped": Whole(0, 1 << 53), "residual_norm": Maybe(Number(0))}, make=StepRow,
+    ),
+    "log": Table({"step": _STEP, "at": _SECONDS, "numbers": Map(_Logged(), _AnyText())}, make=Log),
+    "event": Table({"step": _STEP, "at": _SECONDS, "what": _AnyText()}, make=Event),
+}  # fmt: skip
+"""What each kind of line is, but for "spans", which are most of a file: `spans_of`."""
+
+
+def _checked(document: Any) -> dict[str, Any]:
+    Table({"buckets": List(_BUCKET)}).read(document)
+    own: dict[str, Any] = document
+    return own
+
+
+SpanRow = tuple[int, int, int, int, int, int, str]
+"""lane, kind, label, when it began and how long it took in microseconds, bytes, group; kind and
+label are numbers of names."""
+
+
+def spans_of(line: bytes) -> tuple[list[str], list[str], list[SpanRow]]:
+    """Names of kinds, of labels, and spans. Raises ValueError for what are none."""
+    data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError("spans are a table")
+    kinds, labels, rows = (data.get(name) for name in ("kinds", "labels", "spans"))
+    if not (isinstance(kinds, list) and isinstance(labels, list) and isinstance(rows, list)):
+        raise ValueError("spans have kinds, labels and spans")
+    if {type(name) for name in (*kinds, *labels)} - {str}:
+        raise ValueError("kinds and labels are names")
+    if not all(isinstance(row, list) and len(row) == 7 for row in rows):
+        raise ValueError("a span has seven entries")
+    *numbers, groups = zip(*rows) if rows else ((),) * 7
+    if not all(Whole(-(1 << 53), 1 << 53).holds(column) for column in numbers):
+        raise ValueError("a span's entries are whole numbers")
+    if {type(group) for group in groups} - {str}:
+        raise ValueError("a span's group is a name")
+    for column, names in zip(numbers[1:3], (kinds, labels)):
+        if column and not 0 <= min(column) <= max(column) < len(names):
+            raise ValueError("a span's kind and label are numbers of names")
+    if rows and (min(numbers[4]) < 0 or min(numbers[5]) < 0):
+        raise ValueError("a span lasts 0 or longer, and sends 0 bytes or more")
+    return kinds, labels, [tuple(row) for row in rows]
+
+
 def path_of(folder: Path, rank: int) -> Path:
     """The file of a rank."""
     return folder / f"rank-{rank}.jsonl"
 
 
 def number(value: float) -> float | str:
-    """As JSON has it, which knows neither inf nor NaN."""
+    """As lines have it: JSON knows neither inf nor NaN."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -95,210 +247,3 @@ def _ends_whole(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
-
-
-# -- reading -------------------------------------------------------------------------------
-
-
-class Log(NamedTuple):
-    """Numbers that the job told of a step, by name; at: seconds of its clock."""
-
-    step: int
-    at: float
-    numbers: Mapping[str, float]
-
-
-class Event(NamedTuple):
-    """Something that deserves attention, in a sentence."""
-
-    step: int
-    at: float
-    what: str
-
-
-@dataclass
-class Life:
-    """What one process of a rank recorded, from its start to its end."""
-
-    about: Mapping[str, Any]
-    steps: list[StepRow] = field(default_factory=list)
-    spans: dict[int, bytes] = field(default_factory=dict)  # by step, not parsed yet
-    logs: list[Log] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    plans: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
-
-    @property
-    def zero(self) -> float:
-        """Seconds of rank 0's clock at which this life's are 0."""
-        origin, ahead = self.about["clock_seconds"], self.about["ahead_seconds"]
-        return float(origin) - float(ahead)
-
-    def trace_of(self, step: int) -> Iterator[Span]:
-        """The spans of a step; times on this rank's clock."""
-        line = json.loads(self.spans[step])
-        labels, kinds, rank = line["labels"], line["kinds"], int(self.about["rank"])
-        for lane, kind, label, start, micros, sent, group in line["spans"]:
-            times = start / 1e6, (start + micros) / 1e6
-            yield Span(rank, lane, kinds[kind], labels[label], *times, float(sent), group)
-
-
-@dataclass
-class Rank:
-    """All lives of one rank, in the order in which they were lived."""
-
-    rank: int
-    lives: list[Life]
-
-    @property
-    def steps(self) -> list[StepRow]:
-        """Of all lives; what an earlier one did beyond where a later one went on was lost."""
-        return list(_kept([life.steps for life in self.lives], self._begins))
-
-    @property
-    def logs(self) -> list[Log]:
-        """Likewise."""
-        return list(_kept([life.logs for life in self.lives], self._begins))
-
-    @property
-    def events(self) -> list[Event]:
-        """Of all lives, whatever became of their steps."""
-        return [event for life in self.lives for event in life.events]
-
-    @property
-    def _begins(self) -> list[float]:
-        return [float(life.about["step"]) for life in self.lives]
-
-    def life_of(self, step: int) -> Life | None:
-        """The last one that has the spans of a step."""
-        return next((life for life in reversed(self.lives) if step in life.spans), None)
-
-
-@dataclass
-class Run:
-    """A run folder, as far as it can be read. problems: what cannot be, in sentences."""
-
-    folder: Path
-    world: int
-    ranks: dict[int, Rank]
-    problems: list[str]
-
-    @staticmethod
-    def read(folder: str | Path) -> Run:
-        """Read a folder. Files that end amid a line, and ranks without one, are problems.
-
-        Raises:
-            UsageError: nothing in it is of a run.
-        """
-        folder = Path(folder)
-        files = sorted((int(m[1]), p) for p in _files(folder) if (m := _FILE.fullmatch(p.name)))
-        problems: list[str] = []
-        ranks = {rank: Rank(rank, _lives(path, problems)) for rank, path in files}
-        ranks = {rank: found for rank, found in ranks.items() if found.lives}
-        if not ranks:
-            raise UsageError(
-                "a run is a folder with rank-0.jsonl and so on, as gradwire.record(handle, "
-                f"folder) writes them; '{folder}' has none with a first line. Pass another."
-            )
-        world = max(int(rank.lives[-1].about["world"]) for rank in ranks.values())
-        if missing := [str(rank) for rank in range(world) if rank not in ranks]:
-            problems.append(
-                f"{len(missing)} of {world} ranks left no file here: {', '.join(missing[:8])}. "
-                "Where machines share no disk, copy their files into one folder."
-            )
-        return Run(folder, world, ranks, problems)
-
-    @property
-    def first(self) -> Rank:
-        """Rank 0, or the lowest that there is."""
-        return self.ranks[min(self.ranks)]
-
-    @property
-    def plans(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Plans with the steps from which on they were in force."""
-        return [plan for life in self.first.lives for plan in life.plans]
-
-    def steps_with_spans(self) -> list[int]:
-        """Those that every rank here has recorded span by span, ascending."""
-        each = [{s for life in rank.lives for s in life.spans} for rank in self.ranks.values()]
-        return sorted(set.intersection(*each))
-
-    def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
-        """These steps, of all ranks that have them or of some, on the clock of rank 0, whose
-        "about" is at 0 seconds; `clock_error_seconds` says how far apart ranks may be."""
-        trace, begin = Trace(self.world), self.first.lives[-1].zero
-        chosen = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks)]
-        for step in steps:
-            for rank in chosen:
-                if life := rank.life_of(step):
-                    by = life.zero - begin
-                    for span in life.trace_of(step):
-                        start, end = span.start_seconds + by, span.end_seconds + by
-                        trace.add(span._replace(start_seconds=start, end_seconds=end))
-        return trace
-
-    @property
-    def clock_error_seconds(self) -> float:
-        """How far a rank's clock may be from where `trace` puts it, when recording began."""
-        lives = (rank.lives[-1] for rank in self.ranks.values())
-        return max(float(life.about["ahead_error_seconds"]) for life in lives)
-
-
-def _files(folder: Path) -> Sequence[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise UsageError(
-            f"a run is a folder that gradwire.record wrote; '{folder}': {error.strerror}. "
-            "Pass its path."
-        ) from error
-
-
-_KNOWN = ("about", "plan", "step", "spans", "log", "event")
-
-
-def _lives(path: Path, problems: list[str]) -> list[Life]:
-    """What can be read of a file."""
-    lives: list[Life] = []
-    for n, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            _take(line, lives)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            problems.append(f"line {n} of {path.name} is not whole ({error}); it is left out.")
-    return lives
-
-
-_SPANS = b'{"kind":"spans","step":'
-
-
-def _take(line: bytes, lives: list[Life]) -> None:
-    if not line:
-        return
-    if line.startswith(_SPANS):  # most of the file, of which little is looked at
-        if not line.endswith(b"}"):
-            raise ValueError("it ends amid its spans")
-        lives[-1].spans[int(line[len(_SPANS) : line.index(b",", len(_SPANS))])] = line
-        return
-    data = json.loads(line)
-    kind = data.pop("kind")
-    if kind == "about":
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']}, of another version of gradwire")
-        lives.append(Life(data))
-    elif kind == "step":
-        lives[-1].steps.append(StepRow(**data))
-    elif kind == "log":
-        numbers = {name: float(value) for name, value in data["numbers"].items()}
-        lives[-1].logs.append(Log(int(data["step"]), float(data["at"]), numbers))
-    elif kind == "event":
-        lives[-1].events.append(Event(int(data["step"]), float(data["at"]), str(data["what"])))
-    elif kind == "plan":
-        lives[-1].plans.append((int(data["step"]), data["plan"]))
-    else:
-        raise ValueError(f"a line is one of {', '.join(_KNOWN)}, not '{kind}'")
-
-
-def _kept(lives: Sequence[Sequence[Any]], begins: Sequence[float]) -> Iterator[Any]:
-    """Of each life what no later one did again."""
-    for i, rows in enumerate(lives):
-        until = min(begins[i + 1 :], default=math.inf)
-        yield from (row for row in rows if row.step < until)

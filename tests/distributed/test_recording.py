@@ -19,7 +19,8 @@ from torch import Tensor
 import gradwire
 from gradwire.errors import PlanError, UsageError
 from gradwire.plan import Plan
-from gradwire.run_folder import RankFile, Run
+from gradwire.report.run import Run
+from gradwire.run_folder import RankFile
 from gradwire.runtime.clocks import ahead_of_first, between
 from gradwire.trace import TRAINING_THREAD
 from gradwire.training.recording import Pace
@@ -49,7 +50,7 @@ def recorded(folder: Path) -> None:
         handle.log(loss=7.0)  # nobody listens any more
         exchanged(model)
     dist.barrier()
-    run = Run.read(folder)
+    run = Run(folder)
     assert run.world == dist.get_world_size()
     assert not run.problems
     assert sorted(run.ranks) == list(range(run.world))
@@ -75,9 +76,9 @@ def recorded(folder: Path) -> None:
         assert read.seconds == pytest.approx(known_span.seconds, abs=3e-6)
     assert [s.kind for s in last if s.lane == TRAINING_THREAD] == ["compute", "backward", "wait"]
     if dist.get_rank() == 0:
-        ((since, plan),) = run.plans
-        assert since == 1
-        assert Plan.from_json(json.dumps(plan)) == handle.plan
+        (plan,) = run.plans
+        assert plan.step == 1
+        assert Plan.from_json(json.dumps(plan.document)) == handle.plan
 
 
 def test_what_a_handle_knows_is_in_the_folder(three: Ranks, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def changing(folder: Path) -> None:
         with gradwire.record(handle, folder):
             exchanged(model)
     dist.barrier()
-    run = Run.read(folder)
+    run = Run(folder)
     assert not run.problems
     rows = run.ranks[rank].steps
     assert [row.step for row in rows] == [0, 1, 2, 3]
@@ -109,7 +110,7 @@ def changing(folder: Path) -> None:
     assert rows[1].bytes_sent != rows[0].bytes_sent
     assert [event.step for event in run.ranks[rank].events] == [2]
     assert "not finite" in run.ranks[rank].events[0].what
-    assert [step for step, _ in run.plans] == [0, 1, 3]
+    assert [plan.step for plan in run.plans] == [0, 1, 3]
     assert len(run.ranks[rank].lives) == 2
 
 
@@ -158,11 +159,33 @@ def disk_full(folder: Path) -> None:
         if rank == 0:
             handle.log(loss=1.0)
     dist.barrier()
-    assert [row.step for row in Run.read(folder).ranks[0].steps] == [0]
+    assert [row.step for row in Run(folder).ranks[0].steps] == [0]
 
 
 def test_a_full_disk_does_not_stop_training(two: Ranks, tmp_path: Path) -> None:
     two.run(disk_full, tmp_path / "run")
+
+
+def telling(folder: Path) -> None:
+    """Who is told raises once: the other and the file go on."""
+    model, told = small(), list[tuple[dict[str, float], int]]()
+
+    def broken(numbers: dict[str, float], step: int) -> None:
+        raise ValueError("no such run")
+
+    with attached(model, TOPK) as handle, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with gradwire.record(handle, folder, to=(lambda *what: told.append(what), broken)):
+            for _ in range(3):
+                exchanged(model)
+    assert len([w for w in warned if "raised ValueError: no such run" in str(w.message)]) == 1
+    assert [step for _, step in told] == [0, 1, 2]
+    assert told[0][0]["gradwire/step_seconds"] > 0
+    assert len(Run(folder).ranks[dist.get_rank()].steps) == 3
+
+
+def test_others_are_told(two: Ranks, tmp_path: Path) -> None:
+    two.run(telling, tmp_path / "run")
 
 
 def failing(folder: Path) -> None:
@@ -178,9 +201,7 @@ def failing(folder: Path) -> None:
         exchanged(model)
     handle.detach()
     dist.barrier()
-    assert Run.read(folder).ranks[dist.get_rank()].events[-1].what == (
-        "the exchange failed: broken"
-    )
+    assert Run(folder).ranks[dist.get_rank()].events[-1].what == ("the exchange failed: broken")
 
 
 def test_an_error_is_recorded(two: Ranks, tmp_path: Path) -> None:

@@ -9,13 +9,18 @@ from gradwire.run_folder import FORMAT, RankFile
 
 ABOUT = {
     "format": FORMAT, "step": 0, "world": 1, "host": "h", "unix_seconds": 0.0, "pid": 1,
-    "backend": "gloo", "device": "cpu",
+    "clock_seconds": 0.0, "ahead_seconds": 0.0, "ahead_error_seconds": 0.0,
+    "facts": {"backend": "gloo", "device": "cpu"},
+}  # fmt: skip
+PLAN = {
+    "format": 1, "lanes": 1, "buckets": [{
+        "strategy": "bf16 | allreduce",
+        "parameters": [{"name": "w", "shape": [5, 4], "dtype": "float32"}]}],
 }  # fmt: skip
 
 
 def about(**values: Any) -> dict[str, Any]:
-    clock = {"clock_seconds": 0.0, "ahead_seconds": 0.0, "ahead_error_seconds": 0.0}
-    return {**ABOUT, **clock, **values}
+    return {**ABOUT, **values}
 
 
 def step(n: int, **values: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ VOCABULARY = (
     "topology",
     "trace",
     "run_folder",
+    "metrics",
     "errors",
     "extension",
     "document",

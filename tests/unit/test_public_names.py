@@ -24,6 +24,7 @@ PUBLIC = [
     "ddp_kwargs",
     "detach",
     "lockstep",
+    "metrics",
     "optim",
     "recommend",
     "record",
@@ -58,7 +59,7 @@ WITHOUT_TORCH = [
     "import gradwire.run_folder, gradwire.report.summary, gradwire.report.perfetto",
     "import gradwire.strategy",
     "import gradwire.plan",
-    "from gradwire import Plan, Strategy, Trace",
+    "from gradwire import Plan, Strategy, Trace, metrics",
     "from gradwire.buckets import Parameter; Parameter('w', (2, 3)).bytes",
     "import gradwire.cli.main as cli; cli._parser('')",
 ]

@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from gradwire.cli import main as cli
 from gradwire.report.perfetto import events
+from gradwire.report.run import Run
 from gradwire.report.summary import Middle, ratio, summarize, waited
-from gradwire.run_folder import Run
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 
@@ -39,7 +39,7 @@ def run_of(
 
 
 def test_a_run_in_numbers(tmp_path: Path) -> None:
-    found = summarize(Run.read(run_of(tmp_path, slow=2.0)))
+    found = summarize(Run(run_of(tmp_path, slow=2.0)))
     assert found is not None
     assert found.steps == 40
     assert found.seconds.median == pytest.approx(0.03, rel=0.02)
@@ -51,13 +51,13 @@ def test_a_run_in_numbers(tmp_path: Path) -> None:
 
 def test_nothing_to_tell(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0)))
-    assert summarize(Run.read(tmp_path)) is None
+    assert summarize(Run(tmp_path)) is None
     assert Middle.of([2.0]) == (2.0, 2.0, 2.0)
 
 
 def test_noise_is_told_from_a_difference(tmp_path: Path) -> None:
     one, same, slower = (
-        Run.read(run_of(tmp_path / name, seconds))
+        Run(run_of(tmp_path / name, seconds))
         for name, seconds in (("one", 0.030), ("same", 0.0301), ("slower", 0.045))
     )
     assert ratio(one, same).is_noise

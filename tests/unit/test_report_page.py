@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import about, spans, step, write
+from runs import PLAN, about, spans, step, write
+from test_documents import PLAN as planned
+from test_documents import PREDICTION
 from test_report import run_of, told
 
 from gradwire.plan import Plan
 from gradwire.report import charts
 from gradwire.report.charts import Line, Part
 from gradwire.report.page import Shown, page
+from gradwire.report.run import Run
 from gradwire.report.summary import Summary, summarize
-from gradwire.run_folder import Run
 from gradwire.trace import Span, Trace
 
 EVIL = "</script><script>alert(1)</script>"
 
 
 def shown(folder: Path) -> Summary:
-    found = summarize(Run.read(folder))
+    found = summarize(Run(folder))
     assert found is not None
     return found
 
@@ -68,7 +70,7 @@ def test_text_from_files_stays_text(tmp_path: Path) -> None:
     }  # fmt: skip
     marked = spans(0) | {"labels": [EVIL]}
     what = {"step": 0, "at": 0.0, "what": EVIL}
-    own = about(rank=0, host=EVIL, command=[EVIL], folder=EVIL)
+    own = about(rank=0, host=EVIL, facts={"command": [EVIL], "folder": EVIL})
     write(
         tmp_path, 0, ("about", own), ("plan", {"step": 0, "plan": plan}), ("step", step(0)),
         ("spans", marked), ("event", what),
@@ -89,14 +91,9 @@ def test_what_was_predicted_stands_above(tmp_path: Path) -> None:
 
 
 def test_buckets_say_what_they_send(tmp_path: Path) -> None:
-    plan = {
-        "format": 1, "lanes": 1, "buckets": [{
-            "strategy": "bf16 | allreduce",
-            "parameters": [{"name": "w", "shape": [5, 4], "dtype": "float32"}]}],
-    }  # fmt: skip
     seen = spans(0) | {"labels": ["bucket 0 [bf16 | allreduce] all_reduce"]}
     write(
-        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": plan}),
+        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}),
         ("step", step(0)), ("spans", seen),
     )  # fmt: skip
     text = page([Shown(shown(tmp_path))])
@@ -131,9 +128,7 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_why_the_plan_is_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The story that a plan carries is on the page."""
-    from test_documents import PLAN, PREDICTION
-
-    plan = Plan(PLAN.buckets, PLAN.strategies, 1, PREDICTION)
+    plan = Plan(planned.buckets, planned.strategies, 1, PREDICTION)
     run, file = tmp_path / "run", tmp_path / "report.html"
     own = ("plan", {"step": 0, "plan": json.loads(plan.to_json())})
     write(run, 0, ("about", about(rank=0)), own, ("step", step(0)), ("spans", spans(0)))

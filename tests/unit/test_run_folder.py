@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from runs import about, spans, step, write
+from damage import damaged
+from runs import PLAN, about, spans, step, write
 
 from gradwire.errors import UsageError
-from gradwire.run_folder import FORMAT, Run, number, path_of
+from gradwire.report.page import Shown, page
+from gradwire.report.run import Run
+from gradwire.report.summary import summarize
+from gradwire.run_folder import FORMAT, number, path_of
 
 
 def test_lines_come_back(tmp_path: Path) -> None:
     write(
-        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": {"lanes": 1}}),
+        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}),
         ("step", step(0)), ("spans", spans(0)), ("log", {"step": 0, "at": 1.0, "numbers": {
             "loss": number(float("nan")), "rate": 0.5}}),
         ("event", {"step": 0, "at": 1.0, "what": "<script>"}),
     )  # fmt: skip
-    run = Run.read(tmp_path)
+    run = Run(tmp_path)
     rank = run.first
-    assert (run.world, run.problems, run.plans) == (1, [], [(0, {"lanes": 1})])
+    assert (run.world, run.problems) == (1, [])
+    assert [(plan.step, plan.document) for plan in run.plans] == [(0, PLAN)]
     assert rank.steps[0].seconds == 0.03
     assert rank.logs[0].numbers["rate"] == 0.5
     assert rank.logs[0].numbers["loss"] != rank.logs[0].numbers["loss"]
@@ -38,20 +44,22 @@ def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> 
     begin = whole.rindex(b"\n", 0, -1) + 1
     for cut in range(begin, len(whole)):
         path.write_bytes(whole[:cut])
-        run = Run.read(tmp_path)
-        is_lost = cut < len(whole) - 1
-        assert [row.step for row in run.first.steps] == [0] if is_lost or kind == "spans" else [
-            0, 1,
-        ]  # fmt: skip
-        assert len(run.problems) == (begin < cut < len(whole) - 1)
+        run = Run(tmp_path)
+        assert [row.step for row in run.first.steps] == [0]
+        assert not run.problems, "it may be under way"
         write(tmp_path, 0, ("about", about(rank=0, step=7)), ("step", step(7)))
-        assert [row.step for row in Run.read(tmp_path).first.steps][-1] == 7
+        again = Run(tmp_path)
+        assert [row.step for row in again.first.steps][-1] == 7
+        again.trace(list(again.first.lives[0].spans))
+        is_damaged = begin < cut < len(whole) - 1
+        assert len(again.problems) <= is_damaged
+        assert kind == "spans" or len(again.problems) == is_damaged
 
 
 def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
     write(tmp_path, 2, ("about", about(rank=2, world=4)), ("step", step(0)))
     path_of(tmp_path, 3).write_bytes(b"")
-    run = Run.read(tmp_path)
+    run = Run(tmp_path)
     assert run.first.rank == 2
     assert run.problems == [
         "3 of 4 ranks left no file here: 0, 1, 3. Where machines share no disk, copy their files "
@@ -62,18 +70,18 @@ def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UsageError, match="a run is a folder"):
-            Run.read(wrong)
+            Run(wrong)
     path_of(tmp_path, 0).write_bytes(b"\xff\xfe\x00 no line of ours\n[1, 2]\n3\n{}\n")
     with pytest.raises(UsageError, match="has none with a first line"):
-        Run.read(tmp_path)
+        Run(tmp_path)
 
 
 def test_another_version_says_so(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0)))
     write(tmp_path, 1, ("about", about(rank=1, format=FORMAT + 1)), ("step", step(0)))
-    run = Run.read(tmp_path)
+    run = Run(tmp_path)
     assert sorted(run.ranks) == [0]
-    assert "another version of gradwire" in run.problems[0]
+    assert "is 1 in this version of gradwire; got 2" in run.problems[0]
 
 
 def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
@@ -82,7 +90,7 @@ def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0)), *first, ("spans", spans(5)))
     again = [("step", step(n, seconds=0.5)) for n in range(3, 8)]
     write(tmp_path, 0, ("about", about(rank=0, step=3)), *again, ("spans", spans(7)))
-    rank = Run.read(tmp_path).first
+    rank = Run(tmp_path).first
     assert [row.step for row in rank.steps] == list(range(8))
     assert [row.seconds for row in rank.steps] == [0.03] * 3 + [0.5] * 5
 
@@ -92,6 +100,54 @@ def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:
     own = {"clock_seconds": 3702.0, "ahead_seconds": 3600.0, "ahead_error_seconds": 1e-4}
     write(tmp_path, 0, ("about", about(rank=0, world=2, clock_seconds=100.0)), ("spans", spans(0)))
     write(tmp_path, 1, ("about", about(rank=1, world=2, **own)), ("spans", spans(0)))
-    run = Run.read(tmp_path)
+    run = Run(tmp_path)
     assert [s.start_seconds for s in run.trace([0]).spans] == pytest.approx([0.0, 2.0])
     assert run.clock_error_seconds == 1e-4
+
+
+def test_a_run_is_followed(tmp_path: Path) -> None:
+    """As `gradwire top` does: line by line, ranks that come late, a line that is under way."""
+    path = write(tmp_path, 0, ("about", about(rank=0, world=2)), ("step", step(0)))
+    run = Run(tmp_path)
+    assert len(run.problems) == 1
+    write(tmp_path, 1, ("about", about(rank=1, world=2)))
+    with path.open("ab") as file:
+        file.write(b'{"kind":"event","step":1,"at":2')
+    run.look()
+    assert (sorted(run.ranks), run.first.events, run.problems) == ([0, 1], [], [])
+    with path.open("ab") as file:
+        file.write(b'.5,"what":"whole"}\n')
+    run.look()
+    run.look()
+    assert [event.what for event in run.first.events] == ["whole"]
+    assert [row.step for row in run.first.steps] == [0]
+
+
+SAMPLES = {
+    "about": about(rank=0), "plan": {"step": 0, "plan": PLAN},
+    "step": step(1, residual_norm=1.0, skipped=0), "spans": spans(1),
+    "log": {"step": 1, "at": 0.5, "numbers": {"loss": 1.0}},
+    "event": {"step": 1, "at": 0.5, "what": "w"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_what_is_damaged_is_left_out_or_works(tmp_path: Path, kind: str) -> None:
+    """Every place with every nasty value: the page is made, of what is left."""
+    left_out = 0
+    for i, (what, line) in enumerate(damaged(SAMPLES[kind])):
+        folder = tmp_path / f"{i}"
+        path = write(folder, 0, ("about", about(rank=0)), ("step", step(0)), ("spans", spans(0)))
+        with path.open("a", encoding="utf-8", errors="surrogatepass") as file:
+            given = {"kind": kind, **line} if isinstance(line, dict) else line
+            file.write(json.dumps(given, separators=(",", ":")) + "\n")
+        try:
+            run = Run(folder)
+            found = summarize(run)
+            assert found is not None
+            if i % 7 == 0:
+                page([Shown(found)])
+        except Exception as error:
+            raise AssertionError(f"{kind}: {what}") from error
+        left_out += bool(run.problems)
+    assert left_out > 20

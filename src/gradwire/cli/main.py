@@ -26,6 +26,7 @@ COMMANDS = {
     "lab": "run a job on a cluster emulated on this machine",
     "profile": "measure a job's first steps, and what strategies cost on its network",
     "report": "what a recorded run did: where its time went, and whether another is faster",
+    "top": "a run while it trains, rank by rank, in the terminal",
     "network": "which paths traffic should take between switches, and what that gains",
     "available": "every compressor, feedback and collective in a line; one of them in full",
 }

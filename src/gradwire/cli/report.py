@@ -19,8 +19,8 @@ from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
+    from gradwire.report.run import Run
     from gradwire.report.summary import Summary
-    from gradwire.run_folder import Run
     from gradwire.trace import Trace
 
 
@@ -44,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the runs and tell; the exit code. Raises UsageError."""
+    from gradwire.report.run import Run
     from gradwire.report.summary import summarize
-    from gradwire.run_folder import Run
 
     check_output("a timeline", arguments.perfetto)
     check_output("a page", arguments.output)
-    runs = [Run.read(folder) for folder in arguments.runs]
+    runs = [Run(folder) for folder in arguments.runs]
     if arguments.perfetto is not None:
         if len(runs) > 1:
             raise UsageError(
@@ -102,12 +102,12 @@ def _page(summaries: list[Summary], path: Path, profile: Path | None) -> None:
 def _plan(run: Run) -> Plan | None:
     from gradwire.plan import Plan
 
-    return Plan.from_json(json.dumps(run.plans[-1][1])) if run.plans else None
+    return Plan.from_json(json.dumps(run.plans[-1].document)) if run.plans else None
 
 
 def _story(run: Run) -> str:
     """Why its plan is as it is, if whoever made it has said so."""
-    if not run.plans or "prediction" not in run.plans[-1][1]:
+    if not run.plans or "prediction" not in run.plans[-1].document:
         return ""
     from gradwire.planner.explain import saved
 
@@ -165,8 +165,8 @@ def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -
     from gradwire.report import perfetto
 
     trace = run.trace(_steps(run, asked))
-    about = {rank: found.lives[-1].about for rank, found in run.ranks.items()}
-    names = {rank: f"rank {rank} on {own['host']}" for rank, own in about.items()}
+    about = {rank: found.about for rank, found in run.ranks.items()}
+    names = {rank: f"rank {rank} on {own.host}" for rank, own in about.items()}
     if not torch_traces:
         zero = min((span.start_seconds for span in trace.spans), default=0.0)
         perfetto.save(perfetto.events(trace, names, zero_seconds=zero), path)
@@ -174,16 +174,13 @@ def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -
     read = [perfetto.read_torch(file) for file in torch_traces]
     base = read[0][1]
     theirs = [event for found, own in read for event in perfetto.moved(found, own - base)]
-    pids = {rank: int(own["pid"]) for rank, own in about.items()}
+    pids = {rank: own.pid for rank, own in about.items()}
     if not perfetto.processes(theirs) & set(pids.values()):
         raise UsageError(
             f"a trace of torch is of a rank of this run; none of {sorted(pids.values())}, the "
             f"processes of '{run.folder}', is in it. Profile the run that is recorded."
         )
-    first = run.first.lives[-1]
-    zero = base - float(first.about["unix_seconds"]) + (
-        float(first.about["clock_seconds"]) - first.zero
-    )  # fmt: skip
+    zero = base - run.first.about.unix_seconds
     perfetto.save([*theirs, *perfetto.events(trace, names, pids, zero)], path)
 
 

@@ -22,10 +22,11 @@ from statistics import median
 from typing import Any
 
 from gradwire.report import charts, run_text
+from gradwire.report.alarms import alarms
 from gradwire.report.charts import Line, Part
+from gradwire.report.run import Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
 from gradwire.report.summary import LANE_KINDS, Summary, settled
-from gradwire.run_folder import Run
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 MOST_SPANS = 150_000
@@ -91,7 +92,7 @@ def _ms(seconds: float) -> str:
 
 
 def _notes(s: Summary, several: bool) -> Iterable[str]:
-    yield from (f"{_name(s.run)}: {note}" if several else note for note in run_text.alarms(s))
+    yield from (f"{_name(s.run)}: {note}" if several else note for note in alarms(s))
 
 
 def _parts(s: Summary) -> list[Part]:
@@ -176,10 +177,10 @@ def _run(shown: Shown) -> dict[str, Any]:
 
 def _rank(s: Summary, rank: int) -> dict[str, Any]:
     found = s.run.ranks[rank]
-    about, rows = found.lives[-1].about, settled(found.steps)
-    ahead, error = 1e3 * about["ahead_seconds"], 1e3 * about["ahead_error_seconds"]
+    about, rows = found.about, settled(found.steps)
+    ahead, error = 1e3 * about.ahead_seconds, 1e3 * about.ahead_error_seconds
     return {
-        "rank": rank, "host": about["host"], "steps": found.steps[-1].step + 1 if rows else 0,
+        "rank": rank, "host": about.host, "steps": found.steps[-1].step + 1 if rows else 0,
         "computes": as_milliseconds(s.computes_by_rank[rank]) if rows else "",
         "waits": as_milliseconds(median(row.wait for row in rows)) if rows else "",
         "clock": f"{ahead:.2f} ms, give or take {error:.2f}",
@@ -190,14 +191,14 @@ def _buckets(run: Run) -> list[dict[str, Any]]:
     """What each bucket of the last plan sends and takes, by the steps seen span by span."""
     if not run.plans:
         return []
-    buckets = run.plans[-1][1]["buckets"]
+    buckets = run.plans[-1].buckets
     spans = _by_bucket(run, len(buckets))
     return [_bucket(i, bucket, spans.get(i, [])) for i, bucket in enumerate(buckets)]
 
 
 def _by_bucket(run: Run, count: int) -> dict[int, list[list[Span]]]:
     """Of the first rank: each bucket's spans, step by step."""
-    begin = run.plans[-1][0]
+    begin = run.plans[-1].step
     steps = [step for step in run.steps_with_spans() if step >= begin]
     found: dict[int, list[list[Span]]] = {}
     for step in steps[len(steps) // 10 :][:: max(1, len(steps) // 16)]:
@@ -242,12 +243,13 @@ def _width(dtype: str) -> int:
 
 
 def _repeat(run: Run) -> str:
-    about = run.first.lives[-1].about
+    about = run.first.about.facts
     names = ("gradwire", "torch", "python", "backend", "device", "kernels", "cores", "threads",
              "optimizer", "seed")  # fmt: skip
     facts = [f"{name} {about[name]}" for name in names if about.get(name) not in (None, "")]
-    command = shlex.join(map(str, about.get("command", [])))
-    hosts = {rank.lives[-1].about["host"] for rank in run.ranks.values()}
+    words = about.get("command")
+    command = shlex.join(map(str, words if isinstance(words, list) else [words]))
+    hosts = {rank.about.host for rank in run.ranks.values()}
     where = f"{run.world} ranks on {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
     return f"cd {about.get('folder', '')}\n{command}\n\n{where}: {', '.join(facts)}"
 

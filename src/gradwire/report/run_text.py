@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gradwire.report.alarms import alarms
 from gradwire.report.summary import LANE_KINDS, Middle, Summary, ratio
 from gradwire.report.table import Table
+from gradwire.run_folder import Planned
 
 
 def one(s: Summary) -> str:
@@ -42,19 +44,6 @@ def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
     return said[0], [noise, *more, *_losses(first, last), *_advice(last)]
 
 
-def alarms(s: Summary) -> Iterator[str]:
-    """What deserves attention: slow ranks, steps that were skipped, errors, what is missing."""
-    for slow, times in s.slow_ranks.items():
-        yield f"rank {slow} computes {times:.2f} times as long as the others, which wait for it"
-    if s.skipped:
-        yield f"{s.skipped} of {s.steps} steps were not finite, and skipped"
-    for rank in s.run.ranks.values():
-        for event in rank.events[-1:]:
-            more = f" ({len(rank.events)} such events)" if len(rank.events) > 1 else ""
-            yield f"rank {rank.rank}, step {event.step}: {event.what}{more}"
-    yield from s.run.problems
-
-
 def sent(s: Summary) -> str:
     """How much of its gradient a rank sends."""
     times = (
@@ -84,12 +73,12 @@ def spread(middle: Middle) -> str:
 
 
 def _lines(s: Summary) -> Iterator[str]:
-    about = s.run.first.lives[-1].about
+    facts = s.run.first.about.facts
     yield (
         f"{s.run.folder}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
-        f"{about['backend']} on {about['device']}"
+        f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
     )
-    yield from (f"  from step {step}: {_plan(plan)}" for step, plan in s.run.plans[-3:])
+    yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in s.run.plans[-3:])
     yield ""
     yield f"a step    {as_milliseconds(s.seconds.median)} ms, quartiles {spread(s.seconds)}"
     yield f"computes  {as_milliseconds(s.computes.median)} ms: data, forward, backward, optimizer"
@@ -197,11 +186,10 @@ def _waits(s: Summary) -> str:
     return f"; on the rank that waits longest: {parts} ms"
 
 
-def _plan(plan: object) -> str:
-    buckets = plan.get("buckets", []) if isinstance(plan, dict) else []
-    strategies = dict.fromkeys(str(bucket["strategy"]) for bucket in buckets)
+def _plan(plan: Planned) -> str:
+    strategies = dict.fromkeys(str(bucket["strategy"]) for bucket in plan.buckets)
     more = f" and {len(strategies) - 3} more" if len(strategies) > 3 else ""
-    return f"{len(buckets)} buckets by {', '.join(list(strategies)[:3])}{more}"
+    return f"{len(plan.buckets)} buckets by {', '.join(list(strategies)[:3])}{more}"
 
 
 def _loss(s: Summary) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median, median_low, quantiles
 from typing import NamedTuple
 
-from gradwire.run_folder import Rank, Run, StepRow
+from gradwire.report.run import Rank, Run
+from gradwire.run_folder import StepRow
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 LANE_KINDS = "encode", "wire", "decode"
@@ -86,7 +87,7 @@ def summarize(run: Run) -> Summary | None:
         return None
     every = [row for own in rows.values() for row in own]
     last = max(rank.steps[-1].step for rank in run.ranks.values() if rank.steps)
-    first = min(int(rank.lives[0].about["step"]) for rank in run.ranks.values())
+    first = min(rank.lives[0].about.step for rank in run.ranks.values())
     return Summary(
         run, last + 1 - first,
         Middle.of([row.seconds for row in every]),

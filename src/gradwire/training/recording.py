@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from gradwire import kernels
 from gradwire.errors import UsageError
+from gradwire.metrics import named
 from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
 from gradwire.runtime.clocks import Ahead, ahead_of_first
 from gradwire.training.agreed import same_everywhere
@@ -40,7 +41,12 @@ ROWS, SPANS = 1024, 128
 SHARE = 0.002
 """Of the time, that lines of each kind may take."""
 _NORM_EVERY = 16  # rows: who looks at residuals passes over all their memory
+_LATE_SECONDS = 10.0  # so long a row is not missed by who looks at the run
 _OPEN: set[Path] = set()
+
+
+To = Callable[[dict[str, float], int], object]
+"""Numbers by name, and their step: as `wandb.log` and `mlflow.log_metrics` take them."""
 
 
 class Pace:
@@ -72,11 +78,14 @@ class Pace:
 class Recording:
     """One rank's part of a run folder, under way. Made by `gradwire.record`."""
 
-    def __init__(self, handle: Handle, file: RankFile, rank: int, world: int) -> None:
+    def __init__(
+        self, handle: Handle, file: RankFile, rank: int, world: int, to: Iterable[To] = ()
+    ) -> None:  # fmt: skip
         self._session, self._waiting = handle._session, handle._view.waiting
         self._file, self._rank, self._zero = file, rank, perf_counter()
         self._rows, self._spans = Pace(ROWS), Pace(SPANS)
-        self._written, self._most, self._last = 0, 0.0, self._session.step - 1
+        self._most, self._last, self._written = 0.0, self._session.step - 1, -math.inf
+        self._to = list(to)
         ahead = ahead_of_first(self._session.performers[0])
         self._session.recording = self
         self._add("about", rank=rank, world=world, **_about(self._session, ahead, self._zero))
@@ -123,7 +132,8 @@ class Recording:
             self.note(f"the exchange failed: {error}")
         elif not finite:
             self.note("a gradient was not finite; the step is skipped on every rank")
-        self._rows.note(self._timed(self._row, self._rows.is_due(step)), took)
+        is_late = perf_counter() - self._written > _LATE_SECONDS
+        self._rows.note(self._timed(self._row, self._rows.is_due(step) or is_late), took)
         self._spans.note(self._timed(self._write_spans, self._spans.is_due(step)), took)
 
     # -- lines -----------------------------------------------------------------------------
@@ -144,9 +154,10 @@ class Recording:
             return
         self._seen = dict(stats.sums)
         mean = {name: total / steps for name, total in new.items()}
-        looks = self._written % _NORM_EVERY == 0
+        is_first = self._written < 0
+        looks = is_first or self._last % (_NORM_EVERY * self._rows.every) == 0
         norm = _short(stats.residual_norm(self._waiting)) if looks else None
-        self._written += 1
+        self._written = perf_counter()
         parts = {name: _micro(mean[name]) for name in ("compute", "backward", *KINDS)}
         row = StepRow(
             step=self._last, steps=int(steps), at=self._now(),
@@ -158,6 +169,21 @@ class Recording:
         )  # fmt: skip
         self._most = 0.0
         self._add("step", **row._asdict())
+        self._tell(row)
+
+    def _tell(self, row: StepRow) -> None:
+        """Whoever wants the numbers, too. One that raises is asked no more."""
+        numbers = {f"gradwire/{name}": float(x) for name, x in named(row).items()}
+        for to in list(self._to):
+            try:
+                to(numbers, row.step)
+            except Exception as error:
+                self._to.remove(to)
+                warnings.warn(
+                    f"what a recording tells its numbers to must take them; {to!r:.80} raised "
+                    f"{type(error).__name__}: {error}. It is told nothing more; the recording and "
+                    "training go on.", RuntimeWarning, stacklevel=2,
+                )  # fmt: skip
 
     def _write_spans(self) -> None:
         session = self._session
@@ -197,7 +223,7 @@ class Recording:
         _closed(self._file)
 
 
-def record(handle: Handle, folder: str | Path) -> Recording:
+def record(handle: Handle, folder: str | Path, to: To | Iterable[To] = ()) -> Recording:
     """Write what every step does into a run folder, from now on. Collective, between two steps.
 
     Each rank writes `rank-N.jsonl` there: seconds and bytes of steps, spans of its lanes and of
@@ -208,6 +234,14 @@ def record(handle: Handle, folder: str | Path) -> Recording:
 
     Every step is written at first, then every second, and so on: lines take less than half a
     percent of the time, and the files of a run of a million steps some megabytes each.
+
+    Args:
+        handle: of `gradwire.attach`.
+        folder: is made, if it is not there.
+        to: what else is told this rank's numbers, "gradwire/step_seconds" and so on, and the
+            step, at each row: a function, or several. `wandb.log`, `mlflow.log_metrics`,
+            `gradwire.metrics.TensorBoard(writer)` and `gradwire.metrics.OpenMetrics(path)` are
+            such. Called by the thread that ends the step, which waits for it.
 
     Returns:
         What ends it: ``recording.close()``, `detach`, or a ``with`` block.
@@ -228,7 +262,7 @@ def record(handle: Handle, folder: str | Path) -> Recording:
             group, session.device, lambda: opened.append(_opened(session, Path(folder), rank)),
             lambda _: "a file", "all ranks record, or none", "Pass a folder that all can write.",
         )  # fmt: skip
-        return Recording(handle, opened[0], rank, world)
+        return Recording(handle, opened[0], rank, world, [to] if callable(to) else to)
     except BaseException:
         for file in opened:
             _closed(file)
@@ -279,12 +313,19 @@ def _short(norm: float) -> float | None:
 
 
 def _about(session: Session, ahead: Ahead, zero: float) -> dict[str, Any]:
-    """Where this rank is, and what runs it."""
-    optimizer = session.settings.optimizer
+    """Where this rank is, and what its clock shows."""
     return {
         "format": FORMAT, "step": session.step, "host": socket.gethostname(), "pid": os.getpid(),
         "boot": _boot(), "unix_seconds": time.time(), "clock_seconds": zero,
         "ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds,
+        "facts": _facts(session),
+    }  # fmt: skip
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    """What repeats the run."""
+    optimizer = session.settings.optimizer
+    return {
         "command": [sys.executable, *sys.argv], "folder": os.getcwd(),
         "gradwire": version("gradwire"), "torch": torch.__version__,
         "python": platform.python_version(), "device": str(session.device),

@@ -1,0 +1,44 @@
+"""gradwire top: a run while it trains, rank by rank, in the terminal.
+
+gradwire top run/           until Ctrl-C
+gradwire top run/ --once    as it is now, and no more
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gradwire.cli.arguments import above_0
+from gradwire.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("run_folder", type=Path, metavar="RUN", help="a folder that gradwire.record writes into")
+    add("--every", type=above_0, default=2.0, metavar="S", help="seconds (%(default)s)")
+    add("--once", action="store_true", help="show it once")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it until Ctrl-C; the exit code. Raises UsageError."""
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ImportError as error:
+        raise UsageError(
+            "gradwire top draws by the package rich; it is not installed. Say pip install rich, "
+            "or look at gradwire report."
+        ) from error
+    from gradwire.report.live import follow
+    from gradwire.report.run import Run
+
+    console = Console()
+    found = Run(arguments.run_folder)
+    if arguments.once or not console.is_terminal:
+        follow(found, arguments.every, console.print, is_over=lambda: True)
+        return 0
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        follow(found, arguments.every, lambda shown: live.update(shown, refresh=True))
+    return 0

@@ -1,0 +1,99 @@
+"""A step's numbers by name, and whom a recording may tell them: `gradwire.record(…, to=…)`.
+
+    to=wandb.log                      to=mlflow.log_metrics
+    to=TensorBoard(SummaryWriter())   to=OpenMetrics("/var/lib/node_exporter/gradwire.prom")
+
+Whatever takes numbers by name and a step will do; nothing of these is imported here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import UsageError
+from gradwire.run_folder import StepRow
+
+
+def named(row: StepRow) -> dict[str, float]:
+    """The numbers of a row, with their units in their names, as `handle.stats()` has them."""
+    seconds = ("compute", "backward", "encode", "wire", "decode")
+    found = {f"{name}_seconds": getattr(row, name) for name in seconds}
+    busy = row.encode + row.wire + row.decode
+    found |= {
+        "step_seconds": row.seconds, "exposed_seconds": row.wait, "bytes_sent": row.bytes_sent,
+        "bytes_across": row.bytes_across, "bytes_given": row.bytes_given,
+        "overlap": max(0.0, 1.0 - row.wait / busy) if busy else 0.0,
+        "skipped": float(row.skipped),
+    }  # fmt: skip
+    if row.residual_norm is not None:
+        found["residual_norm"] = row.residual_norm
+    return found
+
+
+class TensorBoard:
+    """Tells a `torch.utils.tensorboard.SummaryWriter`, or whatever has its `add_scalar`."""
+
+    def __init__(self, writer: Any) -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise UsageError(
+                "TensorBoard is told by a writer that has add_scalar(name, value, step); got "
+                f"{type(writer).__name__}. Pass torch.utils.tensorboard.SummaryWriter()."
+            )
+        self._writer = writer
+
+    def __call__(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+
+class OpenMetrics:
+    """A text file in the OpenMetrics format, as Prometheus' node exporter collects it
+    (`--collector.textfile.directory`): gauges of the last row, written anew at once.
+
+    Args:
+        path: of the file, whose name ends in .prom. Each rank has its own.
+        labels: of every gauge, as {"rank": "3", "job": "gpt"}.
+    """
+
+    def __init__(self, path: str | Path, labels: Mapping[str, str] | None = None) -> None:
+        self._path = Path(path)
+        if not self._path.parent.is_dir():
+            raise UsageError(
+                f"metrics are written into a folder that is there; '{self._path.parent}' is none. "
+                "Make it, or pass another path."
+            )
+        for name in labels or ():
+            if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):
+                raise UsageError(
+                    f"a label's name has letters, digits and _; got {name!r}. Pass for example "
+                    'labels={"rank": "3"}.'
+                )
+        pairs = (f'{name}="{_escaped(value)}"' for name, value in (labels or {}).items())
+        inside = ",".join(pairs)
+        self._labels = f"{{{inside}}}" if inside else ""
+
+    def __call__(self, numbers: Mapping[str, float], step: int) -> None:
+        lines = []
+        for name, value in {**numbers, "gradwire/step": float(step)}.items():
+            gauge = re.sub(r"\W", "_", name, flags=re.ASCII)
+            lines += [f"# TYPE {gauge} gauge", f"{gauge}{self._labels} {_shown(value)}"]
+        new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        new.write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
+        os.replace(new, self._path)
+
+
+def _escaped(value: str) -> str:
+    return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _shown(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return f"{value:.9g}"

@@ -1,0 +1,59 @@
+"""What deserves attention in a run: said by `gradwire report`, `gradwire top` and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from gradwire.report.run import Rank
+from gradwire.report.summary import Summary
+
+GROWS = 2.0
+"""Residuals that wait in the last quarter of a run, beside its second: more means that what waits
+piles up. (In the first quarter they grow to what the density makes of them.)"""
+OFF_PLAN = 1.15
+"""A step so many times as long as its plan said."""
+
+
+def alarms(s: Summary) -> Iterator[str]:
+    """In sentences: slow ranks, steps that were skipped, residuals that grow, a plan that is not
+    met, errors, and what is missing."""
+    for slow, times in s.slow_ranks.items():
+        yield f"rank {slow} computes {times:.2f} times as long as the others, which wait for it"
+    if s.skipped:
+        yield f"{s.skipped} of {s.steps} steps were not finite, and skipped"
+    if (growth := residual_growth(s.run.first)) > GROWS:
+        yield (
+            f"residuals grow: {growth:.1f} times as much waits as earlier in the run. Lower the "
+            "learning rate, or send more"
+        )
+    if (planned := planned_seconds(s)) and s.seconds.median > OFF_PLAN * planned:
+        yield (
+            f"a step takes {s.seconds.median / planned:.2f} times as long as its plan said, "
+            f"{1e3 * planned:.1f} ms: profile the job again"
+        )
+    for rank in s.run.ranks.values():
+        for event in rank.events[-1:]:
+            more = f" ({len(rank.events)} such events)" if len(rank.events) > 1 else ""
+            yield f"rank {rank.rank}, step {event.step}: {event.what}{more}"
+    yield from s.run.problems
+
+
+def residual_growth(rank: Rank) -> float:
+    """How many times as much waits in the last quarter of a run as in the second; 1 where that
+    cannot be said."""
+    norms = [row.residual_norm for row in rank.steps if row.residual_norm is not None]
+    quarter = len(norms) // 4
+    if quarter < 2:
+        return 1.0
+    before, last = median(norms[quarter : 2 * quarter]), median(norms[-quarter:])
+    return last / before if before else 1.0
+
+
+def planned_seconds(s: Summary) -> float | None:
+    """What the plan in force says of a step, if it says something."""
+    prediction = s.run.plans[-1].document.get("prediction") if s.run.plans else None
+    seconds = prediction.get("seconds") if isinstance(prediction, dict) else None
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        return None
+    return float(seconds) if 0 < seconds < 1e9 else None

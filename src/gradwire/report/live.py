@@ -1,0 +1,162 @@
+"""What `gradwire top` shows: each rank of a run in a line, and what is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gradwire.report.alarms import alarms
+from gradwire.report.run import Rank, Run
+from gradwire.report.run_text import as_bytes, as_milliseconds
+from gradwire.report.summary import LANE_KINDS, Summary, summarize
+from gradwire.run_folder import StepRow
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+RECENT = 20
+"""Rows that are shown as now."""
+SILENT_SECONDS = 30.0
+"""A rank of which nothing was read for so long, and for ten steps, is silent."""
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 17
+_STYLES = {"compute": ("█", "blue"), "backward": ("▓", "cyan"), "wait": ("░", "red")}
+MOST_RANKS = 24
+"""That are shown: of more, those that compute longest."""
+_ALARMS = 8
+
+
+def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> RenderableType:
+    """The run as it is now. seen: of each rank, its last step and when it was first read; kept
+    from call to call. now: seconds, of any clock that goes on."""
+    from rich.console import Group
+    from rich.text import Text
+
+    silent = list(_silent(run, seen, now))
+    summary = summarize(run)
+    if summary is None:
+        there = f"{len(run.ranks)} of {run.world} ranks"
+        return Text(f"{run.folder.name}: no step is over yet; {there}")
+    warned = [*silent, *alarms(summary)]
+    more = [f"and {len(warned) - _ALARMS} more"] if len(warned) > _ALARMS else []
+    hidden = len(run.ranks) - MOST_RANKS
+    least = [f"{hidden} more ranks compute no longer than these"] if hidden > 0 else []
+    return Group(
+        Text(_head(summary), style="bold"), Text(_second(summary), style="dim"),
+        _table(run), *(Text(text, style="dim") for text in least),
+        *(Text(f"! {text}", style="red") for text in (*warned[:_ALARMS], *more)),
+    )  # fmt: skip
+
+
+def _head(s: Summary) -> str:
+    recent = [row for rank in s.run.ranks.values() for row in _recent(rank)]
+    step = max(row.step for row in recent)
+    seconds = median(row.seconds for row in recent)
+    return (
+        f"{s.run.folder.name}   step {step:,}   {as_milliseconds(seconds)} ms   "
+        f"{len(s.run.ranks)} of {s.run.world} ranks   {s.fewer:.1f} times fewer bytes"
+    )
+
+
+def _second(s: Summary) -> str:
+    losses = [loss for _, _, loss in s.losses]
+    lately = f"loss {losses[-1]:.4g} {_spark(losses)}" if losses else "no loss was logged"
+    return f"{lately}   overlap {100 * s.overlap:.0f} %"
+
+
+def _table(run: Run) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    named = [(f"{cell}{name[:4]} ", style) for name, (cell, style) in _STYLES.items()]
+    parts = Text.assemble(*named, end="")
+    parts.rstrip()
+    for head in ("rank", "host", "step", "ms", parts, *LANE_KINDS, "sent", "norm"):
+        justify: Any = "left" if head in ("host", parts) else "right"
+        table.add_column(head, justify=justify, no_wrap=True)
+    for rank in _shown(run):
+        rows = _recent(rank)
+        if not rows:
+            table.add_row(str(rank.rank), Text(rank.about.host), "-")
+            continue
+        means = {name: median(getattr(row, name) for row in rows) for name in _MEDIANS}
+        norms = [r.residual_norm for r in rank.steps if r.residual_norm is not None]
+        table.add_row(
+            str(rank.rank), Text(rank.about.host), f"{rows[-1].step:,}",
+            as_milliseconds(means["seconds"]), _bar(means),
+            *(as_milliseconds(means[kind]) for kind in LANE_KINDS),
+            as_bytes(means["bytes_sent"]), f"{norms[-1]:.2g}" if norms else "",
+        )  # fmt: skip
+    return table
+
+
+_MEDIANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")
+
+
+def _shown(run: Run) -> list[Rank]:
+    """By their numbers."""
+    ranks = list(run.ranks.values())
+    if len(ranks) <= MOST_RANKS:
+        return ranks
+    busy = {rank.rank: median([r.compute + r.backward for r in _recent(rank)] or [0.0])
+            for rank in ranks}  # fmt: skip
+    kept = sorted(ranks, key=lambda rank: -busy[rank.rank])[:MOST_RANKS]
+    return sorted(kept, key=lambda rank: rank.rank)
+
+
+def _recent(rank: Rank) -> Sequence[StepRow]:
+    return rank.steps[-RECENT:]
+
+
+def _bar(means: dict[str, float]) -> Any:
+    """The parts of a step, in its length's proportion."""
+    from rich.text import Text
+
+    total = sum(means[name] for name in _STYLES) or 1.0
+    bar, filled, until = Text(), 0, 0.0
+    for name, (cell, style) in _STYLES.items():
+        until += means[name]
+        cells = round(_WIDTH * until / total) - filled
+        bar.append(cell * cells, style=style)
+        filled += cells
+    return bar
+
+
+def _spark(values: Sequence[float], width: int = 30) -> str:
+    """The curve in one line: means of equal parts."""
+    finite = [x for x in values if abs(x) < float("inf")]
+    size = max(1, len(finite) // width)
+    means = [sum(part) / len(part) for part in _parts(finite, size)]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    scale = (len(_BARS) - 1) / ((high - low) or 1.0)
+    return "".join(_BARS[round((x - low) * scale)] for x in means[-width:])
+
+
+def _parts(values: Sequence[float], size: int) -> Iterable[Sequence[float]]:
+    return [values[i : i + size] for i in range(0, len(values), size)]
+
+
+def _silent(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Iterable[str]:
+    for rank in run.ranks.values():
+        rows = _recent(rank)
+        step = rows[-1].step if rows else -1
+        if rank.rank not in seen or seen[rank.rank][0] != step:
+            seen[rank.rank] = step, now
+        quiet = now - seen[rank.rank][1]
+        usual = median(row.seconds * row.steps for row in rows) if rows else 0.0
+        if quiet > max(SILENT_SECONDS, 10 * usual):
+            yield f"rank {rank.rank} has said nothing for {quiet:.0f} s; its last step is {step:,}"
+
+
+def follow(run: Run, every_seconds: float, show: Any, is_over: Any = lambda: False) -> None:
+    """Read what comes, and show it, until it is over."""
+    seen: dict[int, tuple[int, float]] = {}
+    while True:
+        show(view(run, seen, time.monotonic()))
+        if is_over():
+            return
+        time.sleep(every_seconds)
+        run.look()

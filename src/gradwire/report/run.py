@@ -1,0 +1,245 @@
+"""Reads run folders: whatever can be read of them, while they are written or after."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import UsageError
+from gradwire.run_folder import LINES, About, Event, Log, Planned, StepRow, spans_of
+from gradwire.schema import Broken
+from gradwire.trace import Span, Trace
+
+_FILE = re.compile(r"rank-(\d+)\.jsonl")
+
+
+@dataclass
+class Life:
+    """What one process of a rank recorded, from its start to its end."""
+
+    about: About
+    steps: list[StepRow] = field(default_factory=list)
+    spans: dict[int, bytes] = field(default_factory=dict)  # by step, not parsed yet
+    logs: list[Log] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    plans: list[Planned] = field(default_factory=list)
+
+    @property
+    def zero(self) -> float:
+        """Seconds of rank 0's clock at which this life's are 0."""
+        return self.about.clock_seconds - self.about.ahead_seconds
+
+    def trace_of(self, step: int) -> Iterator[Span]:
+        """The spans of a step; times on this rank's clock. ValueError where they are damaged."""
+        kinds, labels, rows = spans_of(self.spans[step])
+        for lane, kind, label, start, micros, sent, group in rows:
+            times = start / 1e6, (start + micros) / 1e6
+            yield Span(
+                self.about.rank, lane, kinds[kind], labels[label], *times, float(sent), group
+            )
+
+
+@dataclass
+class Rank:
+    """All lives of one rank, in the order in which they were lived."""
+
+    rank: int
+    lives: list[Life]
+
+    @property
+    def steps(self) -> list[StepRow]:
+        """Of all lives; what an earlier one did beyond where a later one went on was lost."""
+        return list(_kept([life.steps for life in self.lives]))
+
+    @property
+    def logs(self) -> list[Log]:
+        """Likewise."""
+        return list(_kept([life.logs for life in self.lives]))
+
+    @property
+    def events(self) -> list[Event]:
+        """Of all lives, whatever became of their steps."""
+        return [event for life in self.lives for event in life.events]
+
+    @property
+    def about(self) -> About:
+        """Of the last life."""
+        return self.lives[-1].about
+
+    def life_of(self, step: int) -> Life | None:
+        """The last one that has the spans of a step."""
+        return next((life for life in reversed(self.lives) if step in life.spans), None)
+
+
+class Run:
+    """A run folder. problems: what cannot be read of it, or is missing, in sentences."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Read all that is there.
+
+        Raises:
+            UsageError: nothing in the folder is of a run.
+        """
+        self.folder = Path(folder)
+        self._files: dict[int, _File] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Read what was written since. Raises UsageError as before."""
+        for path in _paths(self.folder):
+            if (found := _FILE.fullmatch(path.name)) and int(found[1]) not in self._files:
+                self._files[int(found[1])] = _File(path)
+        for file in self._files.values():
+            file.look()
+        if not self.ranks:
+            why = [problem for file in self._files.values() for problem in file.problems[:1]]
+            raise UsageError(
+                "a run is a folder with rank-0.jsonl and so on, as gradwire.record(handle, "
+                f"folder) writes them; '{self.folder}' has none with a first line. "
+                f"{' '.join([*why[:2], 'Pass another.'])}"
+            )
+
+    @property
+    def ranks(self) -> dict[int, Rank]:
+        """Those of which there is something, by their numbers, ascending."""
+        files = sorted(self._files.items())
+        return {rank: Rank(rank, file.lives) for rank, file in files if file.lives}
+
+    @property
+    def world(self) -> int:
+        """How many ranks there were."""
+        return max(rank.about.world for rank in self.ranks.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What cannot be read, and who is missing."""
+        found = [problem for _, file in sorted(self._files.items()) for problem in file.problems]
+        if missing := [str(rank) for rank in range(self.world) if rank not in self.ranks]:
+            found.append(
+                f"{len(missing)} of {self.world} ranks left no file here: "
+                f"{', '.join(missing[:8])}. Where machines share no disk, copy their files into "
+                "one folder."
+            )
+        return found
+
+    @property
+    def first(self) -> Rank:
+        """Rank 0, or the lowest that there is."""
+        return next(iter(self.ranks.values()))
+
+    @property
+    def plans(self) -> list[Planned]:
+        """In the order in which they were in force."""
+        return [plan for life in self.first.lives for plan in life.plans]
+
+    def steps_with_spans(self) -> list[int]:
+        """Those that every rank here has recorded span by span, ascending."""
+        each = [{s for life in rank.lives for s in life.spans} for rank in self.ranks.values()]
+        return sorted(set.intersection(*each))
+
+    def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
+        """These steps, of all ranks that have them or of some, on the clock of rank 0, whose
+        "about" is at 0 seconds; `clock_error_seconds` says how far apart ranks may be."""
+        trace, begin, there = Trace(self.world), self.first.lives[-1].zero, self.ranks
+        chosen = [there[rank] for rank in (there if ranks is None else ranks)]
+        for step in steps:
+            for rank in chosen:
+                if life := rank.life_of(step):
+                    by = life.zero - begin
+                    for span in self._spans(rank.rank, life, step):
+                        start, end = span.start_seconds + by, span.end_seconds + by
+                        trace.add(span._replace(start_seconds=start, end_seconds=end))
+        return trace
+
+    def _spans(self, rank: int, life: Life, step: int) -> list[Span]:
+        try:
+            return list(life.trace_of(step))
+        except (ValueError, RecursionError) as error:
+            del life.spans[step]
+            self._files[rank].leave_out(f"spans of step {step}", error)
+            return []
+
+    @property
+    def clock_error_seconds(self) -> float:
+        """How far a rank's clock may be from where `trace` puts it, when recording began."""
+        return max(rank.about.ahead_error_seconds for rank in self.ranks.values())
+
+
+def _paths(folder: Path) -> Sequence[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"a run is a folder that gradwire.record wrote; '{folder}': {error.strerror}. "
+            "Pass its path."
+        ) from error
+
+
+_SPANS = b'{"kind":"spans","step":'
+_DAMAGE = (ValueError, KeyError, TypeError, IndexError, RecursionError, Broken)
+
+
+class _File:
+    """The file of one rank, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.lives: list[Life] = []
+        self.problems: list[str] = []
+        self._path, self._read, self._line = path, 0, 0
+
+    def look(self) -> None:
+        """Take up the lines that were written since; the last one may still be under way."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except OSError as error:
+            self.problems = [f"{self._path.name} cannot be read: {error.strerror}."]
+            return
+        whole = data.rfind(b"\n") + 1
+        self._read += whole
+        for line in data[:whole].splitlines():
+            self._line += 1
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            self._take_whole(line)
+        except _DAMAGE as error:
+            self.leave_out(f"line {self._line}", error)
+
+    def leave_out(self, what: str, error: Exception) -> None:
+        """A problem; of many in one file, the first few."""
+        if len(self.problems) < 4:
+            self.problems.append(f"{self._path.name}, {what} is left out: {error!s:.120}.")
+
+    def _take_whole(self, line: bytes) -> None:
+        if line.startswith(_SPANS):  # most of the file, of which little is looked at
+            step = int(line[len(_SPANS) : line.index(b",", len(_SPANS))])
+            self.lives[-1].spans[step] = line
+        elif line:
+            self._take_parsed(json.loads(line))
+
+    def _take_parsed(self, data: Any) -> None:
+        schema = LINES[data["kind"]]
+        found = schema.read(data)
+        if isinstance(found, About):
+            self.lives.append(Life(found))
+            return
+        life = self.lives[-1]
+        kinds: dict[type, list[Any]] = {
+            StepRow: life.steps, Log: life.logs, Event: life.events, Planned: life.plans,
+        }  # fmt: skip
+        kinds[type(found)].append(found)
+
+
+def _kept(lives: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    """Of each life what no later one did again."""
+    for i, rows in enumerate(lives):
+        until = min((later[0].step for later in lives[i + 1 :] if later), default=math.inf)
+        yield from (row for row in rows if row.step < until)

@@ -1,0 +1,126 @@
+"""`gradwire top`: what it shows of a run, and of what goes wrong."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from runs import PLAN, about, step, write
+from test_report import run_of
+
+from gradwire.cli import main as cli
+from gradwire.report.alarms import alarms, residual_growth
+from gradwire.report.live import MOST_RANKS, follow, view
+from gradwire.report.run import Run
+from gradwire.report.summary import summarize
+
+
+def text_of(run: Run, seen: dict[int, tuple[int, float]] | None = None, now: float = 0.0) -> str:
+    out = io.StringIO()
+    Console(file=out, width=100).print(view(run, {} if seen is None else seen, now))
+    return out.getvalue()
+
+
+def test_each_rank_has_a_line(tmp_path: Path) -> None:
+    text = text_of(Run(run_of(tmp_path, slow=3.0)))
+    head, second, names, first, last, *_ = text.splitlines()
+    assert "step 39" in head
+    assert "2 of 2 ranks" in head
+    assert "10.0 times fewer bytes" in head
+    assert "loss 1.1" in second
+    assert "█comp ▓back ░wait" in names
+    assert first.split()[:3] == ["0", "h", "39"]
+    assert last.count("█") > first.count("█"), "it computes longer"
+    assert "! rank 1 computes" in text
+
+
+def test_a_rank_that_says_nothing_is_named(tmp_path: Path) -> None:
+    run = Run(run_of(tmp_path))
+    seen: dict[int, tuple[int, float]] = {}
+    assert "has said nothing" not in text_of(run, seen, 100.0)
+    assert "has said nothing" not in text_of(run, seen, 120.0)
+    write(tmp_path, 0, ("step", step(40)))
+    run.look()
+    text = text_of(run, seen, 140.0)
+    assert "! rank 1 has said nothing for 40 s; its last step is 39" in text
+    assert "rank 0 has" not in text
+
+
+def test_many_ranks(tmp_path: Path) -> None:
+    run = Run(run_of(tmp_path, ranks=MOST_RANKS + 3, steps=2))
+    text = text_of(run)
+    assert "3 more ranks compute no longer than these" in text
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    write(tmp_path, 0, ("about", about(rank=0, world=4)))
+    assert "no step is over yet; 1 of 4 ranks" in text_of(Run(tmp_path))
+
+
+def test_names_from_files_are_no_markup(tmp_path: Path) -> None:
+    write(
+        tmp_path, 0, ("about", about(rank=0, host="[red]h[/]")), ("step", step(0)),
+        ("event", {"step": 0, "at": 0.0, "what": "[/] broken [link=x]"}),
+    )  # fmt: skip
+    text = text_of(Run(tmp_path))
+    assert "[red]h[/]" in text
+    assert "[/] broken [link=x]" in text
+
+
+def test_it_follows(tmp_path: Path) -> None:
+    run, shown = Run(run_of(tmp_path, steps=2)), list[Any]()
+
+    def show(what: Any) -> None:
+        shown.append(what)
+        write(tmp_path, 0, ("step", step(50 + len(shown))))
+
+    follow(run, 0.001, show, is_over=lambda: len(shown) == 3)
+    assert run.first.steps[-1].step == 52
+    assert len(shown) == 3
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["top", str(run_of(tmp_path)), "--once"]) == 0
+    assert "2 of 2 ranks" in capsys.readouterr().out
+    assert cli.main(["top", str(tmp_path / "nothing")]) == 2
+    assert "a run is a folder" in capsys.readouterr().err
+
+
+# -- alarms --------------------------------------------------------------------------------
+
+
+def of_norms(folder: Path, norms: list[float]) -> Run:
+    rows = [("step", step(n, residual_norm=norm)) for n, norm in enumerate(norms)]
+    write(folder, 0, ("about", about(rank=0)), *rows)
+    return Run(folder)
+
+
+def test_residuals_that_grow(tmp_path: Path) -> None:
+    piled = of_norms(tmp_path / "a", [float(n) for n in range(1, 41)])
+    settled = of_norms(tmp_path / "b", [1.0] * 10 + [4.0] * 30)
+    assert residual_growth(piled.first) == pytest.approx(35.5 / 15.5)
+    assert residual_growth(settled.first) == 1.0
+    assert residual_growth(of_norms(tmp_path / "c", [1.0]).first) == 1.0
+    found = summarize(piled)
+    assert found is not None
+    assert any("residuals grow: 2.3 times" in text for text in alarms(found))
+
+
+@pytest.mark.parametrize(
+    ("prediction", "is_said"),
+    [({"seconds": 0.02}, True), ({"seconds": 0.029}, False), ({"seconds": "x"}, False),
+     ({"seconds": -1}, False), (3, False)],
+)  # fmt: skip
+def test_a_plan_that_is_not_met(tmp_path: Path, prediction: Any, is_said: bool) -> None:
+    plan = {"step": 0, "plan": {**PLAN, "prediction": prediction}}
+    write(tmp_path, 0, ("about", about(rank=0)), ("plan", plan), ("step", step(0)))
+    found = summarize(Run(tmp_path))
+    assert found is not None
+    said = [text for text in alarms(found) if "as its plan said" in text]
+    assert said == (
+        ["a step takes 1.50 times as long as its plan said, 20.0 ms: profile the job again"]
+        if is_said else []
+    )  # fmt: skip

@@ -107,5 +107,5 @@ TASK = Task(
     full=Length(20_000, 0.001),
 )
 CONVOLUTIONS = replace(
-    TASK, name="glyphs-conv", model=convnet, settings=replace(TASK.settings, rate=0.2)
+    TASK, name="glyphs-conv", model=convnet, settings=replace(TASK.settings, rate=0.4)
 )

@@ -12,7 +12,7 @@ JOBS ?= 4
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: demo test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser demo test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -67,6 +67,12 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 
 bench-convergence: setup  ## hours: accuracy at 0.1 % of the gradient beside dense; goes on where it was left off
 	$(PY) benchmarks/convergence/main.py --full --jobs $(PROCESSES) --plot build/convergence/curves.png
+
+browser:  ## Chromium, in which tests look at pages; where it cannot be had they are skipped
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null 2>&1 || \
+	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null; } 2>/dev/null || \
+	  echo "no Chromium: tests of pages are skipped"
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 

@@ -1,0 +1,198 @@
+"""The page of a report in a real browser: Debian's Chromium, driven by Selenium.
+
+`make browser` installs both; without them these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import PLAN, about, spans, step, write
+from test_report import run_of
+from test_report_page import EVIL, shown
+
+from gradwire.report.page import Shown, page
+
+if not (shutil.which("chromium") and shutil.which("chromedriver")):
+    pytest.skip("no chromium and chromedriver: `make browser` gets them", allow_module_level=True)
+
+from selenium.webdriver import Chrome, ChromeOptions, Keys
+from selenium.webdriver.chrome.service import Service
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+)  # fmt: skip
+LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, of which one has a plan, names that are markup, and something wrong."""
+    folder = tmp_path_factory.mktemp("runs")
+    dense, own = run_of(folder / "dense", 0.06), run_of(folder / "own", slow=3.0)
+    plan = {**PLAN, "buckets": [{**PLAN["buckets"][0], "strategy": EVIL}]}
+    write(
+        own, 0, ("plan", {"step": 0, "plan": plan}), ("spans", spans(40) | {"labels": [EVIL]}),
+        ("event", {"step": 3, "at": 0.1, "what": EVIL}),
+    )  # fmt: skip
+    path = folder / "report.html"
+    path.write_text(page([Shown(shown(dense)), Shown(shown(own), story="because")]))
+    return path
+
+
+def visit(browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> None:
+    browser.get_log("browser")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    browser.get(path.as_uri())
+
+
+CONTRAST = """
+const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const numbers = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+const parts = [0.2126, 0.7152, 0.0722];
+const light = (rgb) => parts.reduce((sum, part, i) => sum + part * linear(rgb[i] / 255), 0);
+const below = (element) => {
+  for (let e = element; e; e = e.parentElement) {
+    const found = numbers(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found;
+  }
+  return [255, 255, 255];
+};
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), low = [];
+let seen = 0;
+for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+  const element = node.parentElement;
+  const isHidden = element.closest("script, style, title") || !element.getClientRects().length;
+  if (!node.textContent.trim() || isHidden) continue;
+  const style = getComputedStyle(element), svg = element instanceof SVGElement;
+  const one = light(numbers(svg ? style.fill : style.color)), other = light(below(element));
+  const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  seen += 1;
+  if (ratio < 4.5) low.push([node.textContent.trim().slice(0, 40), ratio]);
+}
+return [seen, low];
+"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_it_is_readable(browser: Any, report: Path, width: int, scheme: str) -> None:
+    """No message in the console, nothing wider than the window, contrast AA, text as text."""
+    visit(browser, report, width, scheme)
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    seen, low = browser.execute_script(CONTRAST)
+    assert seen > 100
+    assert low == []
+    assert EVIL in browser.execute_script("return document.body.textContent")
+
+
+def focused(browser: Any) -> str:
+    """Its id, or what it is, and where in the page."""
+    found: str = browser.execute_script(
+        "const e = document.activeElement, all = [...document.querySelectorAll('*')];"
+        "return e.id || `${e.tagName} ${e.textContent} #${all.indexOf(e)}`"
+    )
+    return found
+
+
+def test_all_controls_are_reached_by_keyboard(browser: Any, report: Path) -> None:
+    visit(browser, report)
+    reached = []
+    for _ in range(40):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        if (name := focused(browser)) in reached:
+            break
+        reached.append(name)
+    names = [name.partition(" #")[0] for name in reached]
+    assert names[:6] == ["steps", "shown", "in", "out", "all", "CANVAS "]
+    assert [name for name in names if name.startswith("SUMMARY")] == [
+        "SUMMARY Its 2 ranks", "SUMMARY How to repeat it", "SUMMARY Why this plan",
+        "SUMMARY Its 2 ranks", "SUMMARY How to repeat it",
+    ]  # fmt: skip
+
+
+def told(browser: Any) -> str:
+    found: str = browser.find_element("id", "told").text
+    return found
+
+
+def test_a_span_says_what_it_is(browser: Any, report: Path) -> None:
+    """By keyboard, by pointer; and whatever is shown, nothing breaks."""
+    visit(browser, report)
+    canvas = browser.find_element("css selector", "canvas")
+    assert "Point at a span" in told(browser)
+    canvas.send_keys(Keys.ARROW_RIGHT)
+    assert told(browser).startswith("rank 0, lane 0: wire bucket 0, 500 µs, from 0 µs to 500 µs")
+    assert "40 B sent" in told(browser)
+    canvas.send_keys(Keys.ARROW_DOWN)
+    assert told(browser).startswith("rank 1, lane 0: wire")
+    canvas.send_keys("+++", Keys.SHIFT + Keys.ARROW_RIGHT, Keys.NULL, "-", Keys.HOME)
+    for name in ("in", "in", "out", "all"):
+        browser.find_element("id", name).click()
+    for option in browser.find_elements("css selector", "option"):
+        option.click()
+    canvas.click()
+    assert told(browser).startswith("rank 1, lane 0: wire"), "the last choice is rank 1"
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+PIXELS = """
+const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
+const data = context.getImageData(0, 0, canvas.width, canvas.height).data, found = new Set();
+for (let i = 0; i < data.length; i += 4) if (data[i + 3]) found.add(data.slice(i, i + 3).join());
+return [canvas.height, found.size, [...found]];
+"""
+
+
+@pytest.mark.parametrize(("scheme", "wire"), [("light", "42,127,98"), ("dark", "69,176,140")])
+def test_the_timeline_is_drawn(browser: Any, report: Path, scheme: str, wire: str) -> None:
+    visit(browser, report, scheme=scheme)
+    browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => done())")
+    height, _, colours = browser.execute_script(PIXELS)
+    assert height > 50
+    assert wire in colours
+
+
+def test_many_ranks_fit(browser: Any, tmp_path: Path) -> None:
+    """64 ranks: the page stays small, and what is scrolled to is drawn."""
+    rows = [[lane, 0, 0, 100 * i, 90, 40, "world"] for lane in (0, 1) for i in range(300)]
+    for rank in range(64):
+        own = spans(0) | {"spans": rows}
+        write(
+            tmp_path,
+            rank,
+            ("about", about(rank=rank, world=64)),
+            ("step", step(0)),
+            ("spans", own),
+        )
+    path = tmp_path / "report.html"
+    path.write_text(page([Shown(shown(tmp_path))]))
+    assert path.stat().st_size < 5e6
+    visit(browser, path)
+    browser.execute_script("scrollTo(0, document.querySelector('canvas').offsetTop + 1800)")
+    wait = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+    browser.execute_async_script(wait)
+    height, colours, _ = browser.execute_script(PIXELS)
+    assert height > 64 * 2 * 17
+    assert colours > 1

@@ -2,7 +2,7 @@
 
 Contestants take turns in one job: whatever else the machine does, it does to all of them.
 
-    python contestants.py JOB RUNS FILE      (by `in_lab`, which asks the lab for a cluster)
+    python contestants.py JOB RUNS FILE ROUNDS      (by `in_lab`, which asks the lab for a cluster)
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def densities(run: Run, begin: int = 0) -> Counter[float]:
     return Counter(run.density if density is None else density for density in at)
 
 
-def take_turns(runs: Sequence[Run]) -> dict[str, list[float]]:
+def take_turns(runs: Sequence[Run], rounds: int) -> dict[str, list[float]]:
     """Seconds of a step until all ranks are done, by contestant, in each round. Collective."""
     seconds: dict[str, list[float]] = {}
     ranks = contestants(runs)
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         first = turn * (TURN + 1)
         for name, rank in ranks.items():
             rank.advance(first)
@@ -102,7 +102,7 @@ def take_turns(runs: Sequence[Run]) -> dict[str, list[float]]:
     return seconds
 
 
-def whole_run(runs: Sequence[Run]) -> dict[str, list[float]]:
+def whole_run(runs: Sequence[Run], _: int) -> dict[str, list[float]]:
     """The first: seconds of its steps once it has settled, and all mean losses. Collective."""
     run = runs[0]
     rank = Ddp(run) if run.method == "dense" else Rank(run)
@@ -120,24 +120,25 @@ def whole_run(runs: Sequence[Run]) -> dict[str, list[float]]:
 JOBS = {"turns": take_turns, "whole": whole_run}
 
 
-def work(job: str, runs: Sequence[Run], out: Path) -> None:
+def work(job: str, runs: Sequence[Run], out: Path, rounds: int) -> None:
     """One rank of a job."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = JOBS[job](runs)
+    found = JOBS[job](runs, rounds)
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
     leave()
 
 
-def in_lab(job: str, runs: Sequence[Run], rate: str, folder: Path) -> dict[str, list[float]]:
+def in_lab(
+    job: str, runs: Sequence[Run], rate: str, folder: Path, rounds: int = ROUNDS
+) -> dict[str, list[float]]:  # fmt: skip
     """What rank 0 of a job found."""
     out = (folder / f"{job},{rate}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with Cluster(runs[0].workers, rate) as cluster:
-        code = cluster.run(
-            [sys.executable, __file__, job, json.dumps(list(map(asdict, runs))), str(out)]
-        )
+        asked = [job, json.dumps(list(map(asdict, runs))), str(out), str(rounds)]
+        code = cluster.run([sys.executable, __file__, *asked])
     if code:
         raise SystemExit(f"the job in the lab ended with {code}; its words are above.")
     found: dict[str, list[float]] = json.loads(out.read_text())
@@ -147,4 +148,5 @@ def in_lab(job: str, runs: Sequence[Run], rate: str, folder: Path) -> dict[str, 
 
 if __name__ == "__main__":
     set_allocator()
-    work(sys.argv[1], [Run(**run) for run in json.loads(sys.argv[2])], Path(sys.argv[3]))
+    _, job, asked, out, rounds = sys.argv
+    work(job, [Run(**run) for run in json.loads(asked)], Path(out), int(rounds))

@@ -22,7 +22,7 @@ from typing import Any
 
 import parity
 import torch
-from contestants import ALONE, FP16, FP32, SETTLED, densities, in_lab, stage
+from contestants import ALONE, FP16, FP32, ROUNDS, SETTLED, densities, in_lab, stage
 from main import FOLDER
 from methods import BY_NAME
 from tasks import TASKS
@@ -126,11 +126,13 @@ def main() -> int:
     task = TASKS[arguments.task]
     dense = Run(
         task.name, "dense", 0, arguments.hosts, arguments.steps or task.full.steps,
-        task.full.density,
+        arguments.density or task.full.density,
     )  # fmt: skip
     for rate in arguments.rate:
         if rate not in found["rates"]:
-            found["rates"][rate] = in_turn(dense, arguments.method, rate, arguments.folder)
+            found["rates"][rate] = in_turn(
+                dense, arguments.method, rate, arguments.folder, arguments.rounds
+            )
             _save(found, arguments.json)
     runs = [reached(dense, name, arguments.seeds, arguments.folder) for name in arguments.method]
     shortest = [dense, *(run for run, _ in runs)]
@@ -144,9 +146,12 @@ def main() -> int:
     return 0
 
 
-def in_turn(dense: Run, methods: Sequence[str], rate: str, folder: Path) -> dict[str, Any]:
+def in_turn(
+    dense: Run, methods: Sequence[str], rate: str, folder: Path, rounds: int
+) -> dict[str, Any]:  # fmt: skip
     """One rate: seconds of steps, and the checks."""
-    seconds = in_lab("turns", [replace(dense, method=name) for name in methods], rate, folder)
+    runs = [replace(dense, method=name) for name in methods]
+    seconds = in_lab("turns", runs, rate, folder, rounds)
     of_step = {name: median(values) for name, values in seconds.items()}
     checks = [
         check(replace(dense, method=name, steps=CHECK), rate, of_step, folder)
@@ -167,6 +172,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--method", nargs="+", choices=BY_NAME, default=["ef-topk"])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--steps", type=int, help="of dense, instead of the task's")
+    parser.add_argument("--density", type=float, help="instead of the task's")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of steps in turn, in the lab")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--json", type=Path, default=FOLDER / "time_to_accuracy.json")

@@ -106,7 +106,7 @@ class Recording:
     def close(self) -> None:
         """Write what is left, and no more. Not collective; a second time does nothing."""
         if self._session.recording is self:
-            self._row()
+            self.settle()
             self._stop()
 
     def __enter__(self) -> Recording:
@@ -116,6 +116,10 @@ class Recording:
         self.close()
 
     # -- what the session tells ------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write what is known of the steps since the last row: its sums end here."""
+        self._row()
 
     def adopted(self) -> None:
         """Another plan is in force, and its sums begin anew."""

@@ -63,6 +63,7 @@ class _Watch(Protocol):
 class _Recording(Protocol):
     """A `Recording` (`training.recording`), which is made around its session."""
 
+    def settle(self) -> None: ...
     def adopted(self) -> None: ...
     def step_over(self, finite: bool, error: BaseException | None) -> None: ...
     def log(self, numbers: Mapping[str, Any]) -> None: ...
@@ -160,6 +161,8 @@ class Session:
 
     def _conduct(self) -> None:
         """Slots and lanes for the plan in force."""
+        if self.recording is not None:
+            self.recording.settle()
         plan, lanes = self.plan, self.performers[: self._lanes(self.plan)]
         self.stats = Stats(self.ledger.contexts)
         self._place = {

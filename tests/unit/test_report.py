@@ -190,3 +190,11 @@ def test_torch_s_events_stand_beside_ours(
     code, _, err = told(capsys, tmp_path / "other", "--perfetto", file, "--torch-trace", theirs)
     assert code == 2
     assert "a trace of torch is of a rank of this run; none of [1]" in err
+
+
+def test_runs_whose_folders_are_called_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = run_of(tmp_path / "a" / "run", 0.06), run_of(tmp_path / "b" / "run", 0.03)
+    _, out, _ = told(capsys, one, other)
+    assert f"It helped: {other} is 2.00 times as fast as {one}" in out

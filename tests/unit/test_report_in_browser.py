@@ -124,7 +124,8 @@ def test_all_controls_are_reached_by_keyboard(browser: Any, report: Path) -> Non
         if (name := focused(browser)) in reached:
             break
         reached.append(name)
-    names = [name.partition(" #")[0] for name in reached]
+    # What scrolls, as a table that is wider than the window, is reached, too.
+    names = [name.partition(" #")[0] for name in reached if not name.startswith("DIV")]
     assert names[:6] == ["steps", "shown", "in", "out", "all", "CANVAS "]
     assert [name for name in names if name.startswith("SUMMARY")] == [
         "SUMMARY Its 2 ranks", "SUMMARY How to repeat it", "SUMMARY Why this plan",

@@ -44,12 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the runs and tell; the exit code. Raises UsageError."""
-    from gradwire.report.run import Run
+    from gradwire.report.run import Run, tell_apart
     from gradwire.report.summary import summarize
 
     check_output("a timeline", arguments.perfetto)
     check_output("a page", arguments.output)
     runs = [Run(folder) for folder in arguments.runs]
+    tell_apart(runs)
     if arguments.perfetto is not None:
         if len(runs) > 1:
             raise UsageError(

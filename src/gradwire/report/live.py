@@ -38,7 +38,7 @@ def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Renderable
     summary = summarize(run)
     if summary is None:
         there = f"{len(run.ranks)} of {run.world} ranks"
-        return Text(f"{run.folder.name}: no step is over yet; {there}")
+        return Text(f"{run.name}: no step is over yet; {there}")
     warned = [*silent, *alarms(summary)]
     more = [f"and {len(warned) - _ALARMS} more"] if len(warned) > _ALARMS else []
     hidden = len(run.ranks) - MOST_RANKS
@@ -55,7 +55,7 @@ def _head(s: Summary) -> str:
     step = max(row.step for row in recent)
     seconds = median(row.seconds for row in recent)
     return (
-        f"{s.run.folder.name}   step {step:,}   {as_milliseconds(seconds)} ms   "
+        f"{s.run.name}   step {step:,}   {as_milliseconds(seconds)} ms   "
         f"{len(s.run.ranks)} of {s.run.world} ranks   {s.fewer:.1f} times fewer bytes"
     )
 

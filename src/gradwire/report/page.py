@@ -70,12 +70,12 @@ def _values(runs: Sequence[Shown]) -> dict[str, Any]:
     timeline = _timeline(last)
     verdict, told = run_text.verdict(summaries)
     return {
-        "title": "gradwire report: " + " and ".join(_name(s.run) for s in summaries),
+        "title": "gradwire report: " + " and ".join(s.run.name for s in summaries),
         "verdict": verdict, "told": told,
         "notes": [note for s in summaries for note in _notes(s, len(runs) > 1)],
-        "time_chart": charts.bars([(_name(s.run), _parts(s)) for s in summaries], _ms),
+        "time_chart": charts.bars([(s.run.name, _parts(s)) for s in summaries], _ms),
         "time_kinds": list(_KINDS.items()), **_times(summaries),
-        "charts": _charts(summaries), "names": [_name(s.run) for s in summaries],
+        "charts": _charts(summaries), "names": [s.run.name for s in summaries],
         "runs": [_run(shown) for shown in runs],
         "timeline": timeline, "timeline_words": _timeline_words(last),
         "timeline_ranks": sorted(last.summary.run.ranks),
@@ -83,16 +83,12 @@ def _values(runs: Sequence[Shown]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _name(run: Run) -> str:
-    return str(run.folder)
-
-
 def _ms(seconds: float) -> str:
     return f"{as_milliseconds(seconds)} ms"
 
 
 def _notes(s: Summary, several: bool) -> Iterable[str]:
-    yield from (f"{_name(s.run)}: {note}" if several else note for note in alarms(s))
+    yield from (f"{s.run.name}: {note}" if several else note for note in alarms(s))
 
 
 def _parts(s: Summary) -> list[Part]:
@@ -113,7 +109,7 @@ def _times(summaries: Sequence[Summary]) -> dict[str, Any]:
              "sent", "gradient / sent")  # fmt: skip
     rows = [
         (
-            _name(s.run), as_milliseconds(s.seconds.median), run_text.spread(s.seconds),
+            s.run.name, as_milliseconds(s.seconds.median), run_text.spread(s.seconds),
             as_milliseconds(s.computes.median), as_milliseconds(s.waits.median),
             *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
             as_bytes(s.bytes_sent), f"{s.fewer:.1f}",
@@ -127,11 +123,11 @@ def _times(summaries: Sequence[Summary]) -> dict[str, Any]:
 
 
 def _charts(summaries: Sequence[Summary]) -> list[tuple[str, str]]:
-    losses = {_name(s.run): s.losses for s in summaries}
+    losses = {s.run.name: s.losses for s in summaries}
     by_step = [Line(n, [(float(step), x) for step, _, x in own]) for n, own in losses.items()]
     by_time = [Line(n, [(seconds, x) for _, seconds, x in own]) for n, own in losses.items()]
-    steps = [Line(_name(s.run), _steps(s.run)) for s in summaries]
-    norms = [Line(_name(s.run), _norms(s.run)) for s in summaries]
+    steps = [Line(s.run.name, _steps(s.run)) for s in summaries]
+    norms = [Line(s.run.name, _norms(s.run)) for s in summaries]
     found = {
         "A step's milliseconds: the median over ranks": (steps, "step", "ms per step"),
         "Loss against steps": (by_step, "step", "loss"),
@@ -169,7 +165,7 @@ def _over_ranks(run: Run, value: Any) -> list[tuple[float, float]]:
 def _run(shown: Shown) -> dict[str, Any]:
     s = shown.summary
     return {
-        "name": _name(s.run), "story": shown.story, "heatmap": shown.heatmap,
+        "name": s.run.name, "story": shown.story, "heatmap": shown.heatmap,
         "sent": run_text.sent(s), "buckets": _buckets(s.run), "slow": bool(s.slow_ranks),
         "ranks": [_rank(s, rank) for rank in sorted(s.run.ranks)], "repeat": _repeat(s.run),
     }  # fmt: skip
@@ -337,6 +333,6 @@ def _timeline_words(shown: Shown) -> str:
         if shown.predicted is not None else ""
     )  # fmt: skip
     return (
-        f"{_name(run)}. Each rank has a row for the thread that trains, and one for each lane. "
+        f"{run.name}. Each rank has a row for the thread that trains, and one for each lane. "
         f"{predicted}Ranks' clocks agree within {error:.2f} ms, measured when recording began."
     )

@@ -86,6 +86,8 @@ class Run:
             UsageError: nothing in the folder is of a run.
         """
         self.folder = Path(folder)
+        self.name = self.folder.resolve().name or str(folder)
+        """By which it is spoken of; see `tell_apart`."""
         self._files: dict[int, _File] = {}
         self.look()
 
@@ -168,6 +170,14 @@ class Run:
     def clock_error_seconds(self) -> float:
         """How far a rank's clock may be from where `trace` puts it, when recording began."""
         return max(rank.about.ahead_error_seconds for rank in self.ranks.values())
+
+
+def tell_apart(runs: Sequence[Run]) -> None:
+    """Have each a name of its own: where folders are called alike, their paths."""
+    names = [run.name for run in runs]
+    for run in runs:
+        if names.count(run.name) > 1:
+            run.name = str(run.folder)
 
 
 def _paths(folder: Path) -> Sequence[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from gradwire.report.alarms import alarms
 from gradwire.report.summary import LANE_KINDS, Middle, Summary, ratio
@@ -21,7 +20,7 @@ def several(summaries: Sequence[Summary]) -> str:
     """A table, and whether each run is faster than the first or noise hides it."""
     rows = [
         (
-            str(s.run.folder), as_milliseconds(s.seconds.median), spread(s.seconds),
+            s.run.name, as_milliseconds(s.seconds.median), spread(s.seconds),
             as_milliseconds(s.computes.median), as_milliseconds(s.waits.median),
             as_bytes(s.bytes_sent), _loss(s),
         )
@@ -29,7 +28,7 @@ def several(summaries: Sequence[Summary]) -> str:
     ]  # fmt: skip
     headers = ("run", "ms/step", "quartiles", "computes", "waits", "sent", "last loss")
     said, advice = verdict(summaries)
-    warned = [f"{s.run.folder}: {text}" for s in summaries for text in alarms(s)]
+    warned = [f"{s.run.name}: {text}" for s in summaries for text in alarms(s)]
     return "\n".join([said, "", Table(headers, rows).as_text(), "", *advice, *warned])
 
 
@@ -75,7 +74,7 @@ def spread(middle: Middle) -> str:
 def _lines(s: Summary) -> Iterator[str]:
     facts = s.run.first.about.facts
     yield (
-        f"{s.run.folder}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
+        f"{s.run.name}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
         f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
     )
     yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in s.run.plans[-3:])
@@ -101,7 +100,7 @@ def _alone(s: Summary) -> str:
 def _compared(first: Summary, other: Summary) -> tuple[str, str]:
     """Whether the other is faster; and the noise of that."""
     found = ratio(first.run, other.run)
-    names = _names(first, other)
+    names = first.run.name, other.run.name
     both = (
         f"{as_milliseconds(other.seconds.median)} and {as_milliseconds(first.seconds.median)} ms"
     )
@@ -125,19 +124,12 @@ def _losses(first: Summary, last: Summary) -> Iterator[str]:
     """Where both have come at the same steps: what is fast and learns less is a loss."""
     one, other = ({step: x for step, _, x in s.losses} for s in (first, last))
     if both := sorted(one.keys() & other.keys()):
-        steps, names = both[-max(1, len(both) // 5) :], _names(first, last)
+        steps, names = both[-max(1, len(both) // 5) :], (first.run.name, last.run.name)
         means = [sum(own[step] for step in steps) / len(steps) for own in (other, one)]
         yield (
             f"Over steps {steps[0]:,} to {steps[-1]:,}, the last fifth that both have, the mean "
             f"loss of {names[1]} is {means[0]:.4g}, of {names[0]} {means[1]:.4g}."
         )
-
-
-def _names(*summaries: Summary) -> list[str]:
-    """Folders without what they have in common, unless that is all."""
-    folders = [Path(s.run.folder) for s in summaries]
-    names = [folder.name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 def _advice(s: Summary) -> list[str]:

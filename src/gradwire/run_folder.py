@@ -86,10 +86,9 @@ class Event(NamedTuple):
 class About(NamedTuple):
     """Who wrote what follows.
 
-    step: the first that is recorded. boot: the same on all ranks whose clocks are one.
-    unix_seconds: when it was clock_seconds of the rank's `perf_counter`, which is then
-    ahead_seconds ahead of rank 0's, give or take ahead_error_seconds. facts: command, folder and
-    versions, by name.
+    step: the first that is recorded. unix_seconds: when it was clock_seconds of the rank's
+    `perf_counter`, which is then ahead_seconds ahead of rank 0's, give or take
+    ahead_error_seconds. facts: command, folder and versions, by name.
     """
 
     rank: int
@@ -97,7 +96,6 @@ class About(NamedTuple):
     step: int
     host: str
     pid: int
-    boot: str
     unix_seconds: float
     clock_seconds: float
     ahead_seconds: float
@@ -156,8 +154,7 @@ LINES: dict[str, Schema] = {
             "clock_seconds": _SECONDS, "ahead_seconds": _SECONDS,
             "ahead_error_seconds": _SECONDS, "facts": Map(Plain()),
         },
-        {"boot": _AnyText()},
-        make=lambda format, boot="", **own: About(boot=boot, **own),
+        make=lambda format, **own: About(**own),
     ),
     "plan": Table(
         {"step": _STEP, "plan": Plain()},

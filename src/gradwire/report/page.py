@@ -21,6 +21,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
+from gradwire.buckets import Parameter
 from gradwire.report import charts, run_text
 from gradwire.report.alarms import alarms
 from gradwire.report.charts import Line, Part
@@ -43,12 +44,11 @@ _BUCKET = re.compile(r"bucket (\d+) ")
 @dataclass(frozen=True)
 class Shown:
     """A run of a page. story: why its plan is as it is; predicted: a step of rank 0, as it was
-    planned; heatmap: an SVG of ours."""
+    planned."""
 
     summary: Summary
     story: str = ""
     predicted: Trace | None = None
-    heatmap: str = ""
 
 
 def page(runs: Sequence[Shown]) -> str:
@@ -165,7 +165,7 @@ def _over_ranks(run: Run, value: Any) -> list[tuple[float, float]]:
 def _run(shown: Shown) -> dict[str, Any]:
     s = shown.summary
     return {
-        "name": s.run.name, "story": shown.story, "heatmap": shown.heatmap,
+        "name": s.run.name, "story": shown.story,
         "sent": run_text.sent(s), "buckets": _buckets(s.run), "slow": bool(s.slow_ranks),
         "ranks": [_rank(s, rank) for rank in sorted(s.run.ranks)], "repeat": _repeat(s.run),
     }  # fmt: skip
@@ -207,11 +207,12 @@ def _by_bucket(run: Run, count: int) -> dict[int, list[list[Span]]]:
 
 
 def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> dict[str, Any]:
-    parameters = bucket["parameters"]
-    elements = sum(_elements(p["shape"]) for p in parameters)
-    given = sum(_elements(p["shape"]) * _width(p["dtype"]) for p in parameters)
+    parameters = [
+        Parameter(p["name"], tuple(p["shape"]), p["dtype"]) for p in bucket["parameters"]
+    ]
+    elements, given = sum(p.elements for p in parameters), sum(p.bytes for p in parameters)
     sent = median(sum(s.bytes for s in own) for own in steps) if steps else 0.0
-    names = [str(p["name"]) for p in parameters]
+    names = [p.name for p in parameters]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     seconds = {kind: _seconds_of(kind, steps) for kind in LANE_KINDS}
     return {
@@ -225,17 +226,6 @@ def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> dict[
 def _seconds_of(kind: str, steps: list[list[Span]]) -> str:
     each = [sum(s.seconds for s in own if s.kind == kind) for own in steps]
     return as_milliseconds(median(each)) if each else ""
-
-
-def _elements(shape: Sequence[int]) -> int:
-    found = 1
-    for n in shape:
-        found *= int(n)
-    return found
-
-
-def _width(dtype: str) -> int:
-    return {"float64": 8, "float32": 4}.get(dtype, 2)
 
 
 def _repeat(run: Run) -> str:

@@ -1,13 +1,12 @@
 """A trace as ui.perfetto.dev and chrome://tracing read it: the Trace Event Format, JSON, gzip.
 
-    rank 0   trains   ├─ step 17 ──────────────────────────┤
-                      ├ compute ┤├ backward ───┤├ wait ────┤
+    rank 0   trains   ├ compute ┤├ backward ───┤├ wait ────┤
              lane 0              ├encode┤├ wire ──┤├decode┤
              lane 1                  ├encode┤├ wire ─┤├decode┤
     rank 1   …
 
 Torch's profiler writes the same format: its events of the same run can stand beside ours
-(`beside_torch`).
+(`read_torch`).
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _next(s: Summary) -> Iterator[str]:
     tries = {
         "wire": "to send less: what gradwire plan finds, or attach with 'auto'",
         "encode": "a cheaper compressor, or more lanes where there are processors to spare",
-        "decode": "a collective by which fewer messages arrive, as alltoall or gtopk",
+        "decode": "what gradwire plan finds: another collective, by which less arrives",
         "other": "more lanes, or fewer and larger buckets: lanes wait for each other",
     }
     if kind == "wire" and s.slow_ranks:

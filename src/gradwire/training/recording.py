@@ -320,7 +320,7 @@ def _about(session: Session, ahead: Ahead, zero: float) -> dict[str, Any]:
     """Where this rank is, and what its clock shows."""
     return {
         "format": FORMAT, "step": session.step, "host": socket.gethostname(), "pid": os.getpid(),
-        "boot": _boot(), "unix_seconds": time.time(), "clock_seconds": zero,
+        "unix_seconds": time.time(), "clock_seconds": zero,
         "ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds,
         "facts": _facts(session),
     }  # fmt: skip
@@ -338,11 +338,3 @@ def _facts(session: Session) -> dict[str, Any]:
         "threads": torch.get_num_threads(), "seed": session.settings.seed,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
     }  # fmt: skip
-
-
-def _boot() -> str:
-    """The same for all processes whose `perf_counter` is one clock; "" where nobody says."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -14,6 +14,8 @@ import pytest
 from gradwire.cli.main import main
 from gradwire.planner.profile import Profile
 from gradwire.planner.variants import variants
+from gradwire.report.run import Run
+from gradwire.tuning.profile_only import WARM_UP, WATCHED
 
 BEGINNING = """
 import torch, torch.distributed as dist, gradwire
@@ -99,10 +101,9 @@ def test_all_paths_of_a_compressor(
 
 @pytest.mark.full
 def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
-    text = "topk(0.01)+ef | allgather"
-    done = profile(
-        "--json", "--vary", "--strategies", text, script=BEGINNING + TRAINING, launcher=TWO
-    )
+    text, folder = "topk(0.01)+ef | allgather", path.with_name("run")
+    asked = ("--json", "--vary", "--record", str(folder), "--strategies", text)
+    done = profile(*asked, script=BEGINNING + TRAINING, launcher=TWO)
     assert done.code == 0, done.stderr
     assert "trained to the end" not in done.stderr
     document = json.loads(done.stdout)
@@ -126,6 +127,9 @@ def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     errors = [
         found.strategies[name].error for name in ("none | allreduce", "bf16 | allreduce", text)
     ]
+    run = Run(folder)
+    assert (run.world, run.problems) == (2, [])
+    assert sum(row.steps for row in run.first.steps) >= WARM_UP + WATCHED
     assert errors[0] == 0.0
     assert 0.0 < errors[1] < 0.01 < errors[2], "of the job's gradients, with feedback"
 

@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 from runs import PLAN, about, spans, step, write
+from test_cli_plan import PLAN as PLANNED
 from test_report import run_of
 from test_report_page import EVIL, shown
+from test_report_pages import SIMULATED, demo, written
 
-from gradwire.report.page import Shown, page
+from gradwire.demo.page import page as demo_page
+from gradwire.lab import Cluster
+from gradwire.report.run_page import Shown, run_page
 
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("no chromium and chromedriver: `make browser` gets them", allow_module_level=True)
@@ -54,7 +58,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("event", {"step": 3, "at": 0.1, "what": EVIL}),
     )  # fmt: skip
     path = folder / "report.html"
-    path.write_text(page([Shown(shown(dense)), Shown(shown(own), story="because")]))
+    path.write_text(run_page([Shown(shown(dense)), Shown(shown(own), story="because")]).html())
     return path
 
 
@@ -105,6 +109,25 @@ def test_it_is_readable(browser: Any, report: Path, width: int, scheme: str) -> 
     assert seen > 100
     assert low == []
     assert EVIL in browser.execute_script("return document.body.textContent")
+
+
+@pytest.mark.parametrize("name", ["plan", "table", "simulated", "demo"])
+@pytest.mark.parametrize(("width", "scheme"), [LOOKS[0], LOOKS[3]])
+def test_other_pages_are_readable(
+    browser: Any, tmp_path: Path, name: str, width: int, scheme: str
+) -> None:
+    path = tmp_path / "page.html"
+    if name == "demo":
+        path.write_text(demo_page(demo(0.1), Cluster(4, "1gbit"), "gradwire demo").html())
+    else:
+        table = [*PLANNED, "--table", "--workers", "4"]
+        written(tmp_path, *{"plan": PLANNED, "table": table, "simulated": SIMULATED}[name])
+    visit(browser, path, width, scheme)
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    seen, low = browser.execute_script(CONTRAST)
+    assert seen >= 20
+    assert low == []
 
 
 def focused(browser: Any) -> str:
@@ -188,7 +211,7 @@ def test_many_ranks_fit(browser: Any, tmp_path: Path) -> None:
             ("spans", own),
         )
     path = tmp_path / "report.html"
-    path.write_text(page([Shown(shown(tmp_path))]))
+    path.write_text(run_page([Shown(shown(tmp_path))]).html())
     assert path.stat().st_size < 5e6
     visit(browser, path)
     browser.execute_script("scrollTo(0, document.querySelector('canvas').offsetTop + 1800)")

@@ -16,8 +16,8 @@ from test_report import run_of, told
 from gradwire.plan import Plan
 from gradwire.report import charts
 from gradwire.report.charts import Line, Part
-from gradwire.report.page import Shown, page
 from gradwire.report.run import Run
+from gradwire.report.run_page import Shown, run_page
 from gradwire.report.summary import Summary, summarize
 from gradwire.trace import Span, Trace
 
@@ -38,7 +38,7 @@ def timeline(text: str) -> dict[str, Any]:
 
 
 def test_the_page_of_one_run(tmp_path: Path) -> None:
-    text = page([Shown(shown(run_of(tmp_path)))])
+    text = run_page([Shown(shown(run_of(tmp_path)))]).html()
     assert "A step takes 30.0 ms" in text
     data = timeline(text)
     names = [step["name"] for step in data["steps"]]
@@ -53,13 +53,13 @@ def test_the_page_of_one_run(tmp_path: Path) -> None:
 
 def test_runs_side_by_side(tmp_path: Path) -> None:
     dense, sparse = run_of(tmp_path / "dense", 0.06), run_of(tmp_path / "sparse", 0.03)
-    text = page([Shown(shown(dense)), Shown(shown(sparse))])
+    text = run_page([Shown(shown(dense)), Shown(shown(sparse))]).html()
     assert re.search(r'class="verdict">It helped: sparse is 2\.\d+ times as fast as dense', text)
     assert "the mean loss of sparse is 1.45, of dense 1.45" in text
     assert text.count("<polyline") == 2 * 3, "seconds, and losses against steps and seconds"
-    back = page([Shown(shown(sparse)), Shown(shown(dense))])
+    back = run_page([Shown(shown(sparse)), Shown(shown(dense))]).html()
     assert "It did not help: dense takes 2.0" in back
-    same = page([Shown(shown(sparse)), Shown(shown(sparse))])
+    same = run_page([Shown(shown(sparse)), Shown(shown(sparse))]).html()
     assert "No difference shows" in same
 
 
@@ -75,7 +75,7 @@ def test_text_from_files_stays_text(tmp_path: Path) -> None:
         tmp_path, 0, ("about", own), ("plan", {"step": 0, "plan": plan}), ("step", step(0)),
         ("spans", marked), ("event", what),
     )  # fmt: skip
-    text = page([Shown(shown(tmp_path), story=EVIL)])
+    text = run_page([Shown(shown(tmp_path), story=EVIL)]).html()
     assert EVIL not in text
     assert text.count("<script") == 2
     assert timeline(text)["labels"] == [EVIL]
@@ -84,7 +84,7 @@ def test_text_from_files_stays_text(tmp_path: Path) -> None:
 def test_what_was_predicted_stands_above(tmp_path: Path) -> None:
     found = shown(run_of(tmp_path))
     predicted = Trace(1, [Span(0, 1, "wire", "bucket 0", 0.001, 0.002)])
-    rows = timeline(page([Shown(found, predicted=predicted)]))["steps"][0]["rows"]
+    rows = timeline(run_page([Shown(found, predicted=predicted)]).html())["steps"][0]["rows"]
     assert rows[0] == {"name": "predicted, lane 1", "rank": -1, "spans": [1000, 1000, 0, 0, 0]}
 
 
@@ -94,7 +94,7 @@ def test_buckets_say_what_they_send(tmp_path: Path) -> None:
         tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}),
         ("step", step(0)), ("spans", seen),
     )  # fmt: skip
-    text = page([Shown(shown(tmp_path))])
+    text = run_page([Shown(shown(tmp_path))]).html()
     row = re.search(r"<tr><td class=\"text\">0: w</td>.*?</tr>", text)
     assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])
@@ -103,7 +103,7 @@ def test_buckets_say_what_they_send(tmp_path: Path) -> None:
 
 def test_a_run_that_was_never_seen_span_by_span(tmp_path: Path) -> None:
     write(tmp_path, 1, ("about", about(rank=1, world=2)), ("step", step(0)))
-    text = page([Shown(shown(tmp_path))])
+    text = run_page([Shown(shown(tmp_path))]).html()
     assert "1 of 2 ranks left no file here: 0" in text
     assert "timeline-data" not in text.partition("<script>")[0]
 

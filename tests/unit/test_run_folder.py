@@ -10,8 +10,8 @@ from damage import damaged
 from runs import PLAN, about, spans, step, write
 
 from gradwire.errors import UsageError
-from gradwire.report.page import Shown, page
 from gradwire.report.run import Run
+from gradwire.report.run_page import Shown, run_page
 from gradwire.report.summary import summarize
 from gradwire.run_folder import FORMAT, number, path_of
 
@@ -146,7 +146,7 @@ def test_what_is_damaged_is_left_out_or_works(tmp_path: Path, kind: str) -> None
             found = summarize(run)
             assert found is not None
             if i % 7 == 0:
-                page([Shown(found)])
+                run_page([Shown(found)]).html()
         except Exception as error:
             raise AssertionError(f"{kind}: {what}") from error
         left_out += bool(run.problems)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradwire.report.page import Page
 
 
 def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
@@ -44,8 +50,19 @@ def check_output(what: str, path: Path | None) -> None:
     if path is not None and (not os.access(path.parent, os.W_OK) or path.is_dir()):
         raise UsageError(
             f"{what} is written to a file in a folder that is there; {path} is none. Make the "
-            "folder, or say another -o."
+            "folder, or say another file."
         )
+
+
+def repeats(arguments: argparse.Namespace) -> str:
+    """The command as it was typed, to be run again."""
+    return shlex.join(["gradwire", *arguments.typed])
+
+
+def save_page(page: Page, path: Path) -> None:
+    """Write it, and say so on standard error."""
+    path.write_text(page.html(), encoding="utf-8")
+    print(f"gradwire: wrote {path}", file=sys.stderr, flush=True)
 
 
 def after_dashes(words: Sequence[str]) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.arguments import repeats, save_page
+
 if TYPE_CHECKING:
     from gradwire.demo.runner import Setting
     from gradwire.lab import Cluster
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run all rows, print the table, save plot and numbers; 0 if everything ran."""
     from gradwire.demo import runner, summary
+    from gradwire.demo.page import page
     from gradwire.lab import Cluster
 
     began = time.monotonic()
@@ -54,8 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     plot = summary.save_plot(ran, found, cluster, arguments.out)
     document = summary.document(found, cluster, seconds)
     document["plot"] = str(plot)
+    shown = arguments.out / "demo.html"
+    save_page(page(found, cluster, repeats(arguments)), shown)
+    document["page"] = str(shown)
     (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
-    told = f"\n{summary.table(found).as_text()}\n\nLoss against seconds: {plot}"
+    told = (
+        f"\n{summary.table(found).as_text()}\n\nLoss against seconds: {plot}\nAll of it: {shown}"
+    )
     print(json.dumps(document) if arguments.json else told)
     return 0
 

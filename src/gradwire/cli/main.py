@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(asked[0] if asked else "")
     parsed = parser.parse_args(asked)
+    parsed.typed = asked
     if parsed.command is None:
         parser.print_help()
         return 2

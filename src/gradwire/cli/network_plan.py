@@ -2,6 +2,7 @@
 
 gradwire network plan --topology "leaf_spine(16, 16, 16)" --traffic ring --placement shuffled
 gradwire network plan --topology "fat_tree(4, 8, 16, 8, 8)" --traffic all_to_all -o routes.json
+gradwire network plan --topology "leaf_spine(8, 8, 8)" --placement shuffled --html paths.html
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import check_output
+from gradwire.cli.arguments import check_output, repeats, save_page
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
     from gradwire.network.advice import Advice
+    from gradwire.report.page import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     file = "write the paths: those recommended, or of the first --scheme"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
+    page = "write a page that shows it, with loads of links: one file"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,10 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.network.advice import advise
 
     check_output("a file of paths", arguments.output)
+    check_output("a page", arguments.html)
     traffic = traffic_of(arguments)
     advice = advise(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
     if arguments.output:
         _save(arguments, traffic, (arguments.scheme or [advice.recommended])[0])
+    if arguments.html:
+        save_page(_page(arguments, traffic, advice), arguments.html)
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
     return 0
 
@@ -53,22 +60,54 @@ def _save(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -
     arguments.output.write_text(to_json(routes), encoding="utf-8")
 
 
-def _as_text(advice: Advice) -> str:
-    from gradwire.report.table import Table
+def _page(arguments: argparse.Namespace, traffic: Traffic, advice: Advice) -> Page:
+    """Loads by hashes, and by what is recommended, or else the fastest."""
+    from gradwire.network.advice import HASHES
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.routing.route import route
+    from gradwire.report.network_page import network_page
+    from gradwire.report.page import Grid
 
-    headers = ("scheme", "seconds", "p95", "× least", "cut", "pieces", "of a host")
+    best = advice.recommended or min(advice.rows, key=lambda row: row.seconds).scheme
+    routes = {
+        scheme: route(traffic.flows, traffic.topology, scheme, arguments.seed)
+        for scheme in (HASHES, best)
+    }
+    test = f"To test it: {advice.test}"
+    return network_page(
+        f"gradwire network plan: {arguments.topology}", advice.verdict,
+        Grid(_HEADERS, _rows(advice)), repeats(arguments), told=[_bound(advice), test],
+        notes=_refused(advice), loads=heatmap(routes),
+    )  # fmt: skip
+
+
+_HEADERS = ("scheme", "seconds", "p95", "× least", "cut", "pieces", "of a host")
+
+
+def _rows(advice: Advice) -> list[tuple[str, ...]]:
     least = advice.bounds.seconds
-    rows = [
+    return [
         (row.scheme, f"{row.seconds:.4g}", f"{row.p95:.4g}",
          f"{row.seconds / least:.2f}" if least else "–", f"{row.cut:,}", f"{row.pieces:,}",
          f"{row.most_pieces:,}")
         for row in advice.rows
     ]  # fmt: skip
-    bound = (
-        f"At least: {least:.4g} s (links between switches {advice.bounds.fabric_seconds:.4g}, "
-        f"hosts' own {advice.bounds.host_seconds:.4g})"
+
+
+def _bound(advice: Advice) -> str:
+    own = advice.bounds
+    return (
+        f"At least: {own.seconds:.4g} s (links between switches {own.fabric_seconds:.4g}, "
+        f"hosts' own {own.host_seconds:.4g})"
     )
-    refused = [f"not tried: {name}: {why}" for name, why in advice.refused]
-    test = f"To test it: {advice.test}"
-    table = Table(headers, rows).as_text()
-    return "\n".join([advice.verdict, "", table, "", bound, test, *refused])
+
+
+def _refused(advice: Advice) -> list[str]:
+    return [f"not tried: {name}: {why}" for name, why in advice.refused]
+
+
+def _as_text(advice: Advice) -> str:
+    from gradwire.report.table import Table
+
+    table, test = Table(_HEADERS, _rows(advice)).as_text(), f"To test it: {advice.test}"
+    return "\n".join([advice.verdict, "", table, "", _bound(advice), test, *_refused(advice)])

@@ -5,6 +5,7 @@ gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --en
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --fail leaf0-spine1@0.001
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --jobs jobs.toml --placement shuffled
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --step plan.json --profile profile.json
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --html messages.html
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gradwire.cli.arguments import check_output, repeats, save_page
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
     fails_asked,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from gradwire.network.placement import Placement
     from gradwire.network.sharing import Placed
     from gradwire.network.workload import Workload
+    from gradwire.report.page import Page
+    from gradwire.report.timeline import Step
 
 
 _LONGEST_SECONDS = 1000.0  # of what a transport waits for
@@ -54,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
     parser.add_argument("--tolerance", type=float, default=0.01, help=near)
+    page = "write a page that shows it; by the engine flow, with when each message is under way"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page)
     of_packets = _usual(parser, _add_packet_arguments(parser))
     parser.set_defaults(of_packets=of_packets, of_one_job=_usual(parser, _OF_ONE_JOB))
 
@@ -95,6 +101,7 @@ def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
     _refuse_unheard(arguments)
+    check_output("a page", arguments.html)
     measured, least = _step(arguments) if arguments.step else _traffic(arguments)
     rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
@@ -316,10 +323,21 @@ def _tell(
 ) -> None:
     from gradwire.report.table import Table
 
+    headers, cells = _table(rows, least)
+    what = "Without a network" if arguments.step else "At least"
+    bound = f"{what}: {least:.4g} s; engine: {arguments.engine}"
+    not_tried = [f"not tried: {scheme}: {why}" for scheme, why in refused.items()]
+    if arguments.html:
+        save_page(_page(arguments, rows, (headers, cells), bound, not_tried), arguments.html)
     if arguments.json:
         told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
         print(json.dumps(told, indent=2))
         return
+    print("\n".join([Table(headers, cells).as_text(), "", bound, *not_tried]))
+
+
+def _table(rows: Sequence[_Row], least: float) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Headers and cells, for people."""
     names = {"scheme": "scheme", "job": "job", "seconds": "seconds", "alone": "alone",
              "whole": "nothing fails"}  # fmt: skip
     columns = [key for key in names if key in rows[0]]
@@ -328,8 +346,45 @@ def _tell(
          f"{row['seconds'] / own:.2f}" if (own := row.get("least", least)) else "–")
         for row in rows
     ]  # fmt: skip
-    print(Table((*(names[key] for key in columns), "× least"), cells).as_text())
-    what = "Without a network" if arguments.step else "At least"
-    print(f"\n{what}: {least:.4g} s; engine: {arguments.engine}")
-    for scheme, why in refused.items():
-        print(f"not tried: {scheme}: {why}")
+    return (*(names[key] for key in columns), "× least"), cells
+
+
+def _page(
+    arguments: argparse.Namespace, rows: Sequence[_Row],
+    table: tuple[Sequence[str], Sequence[Sequence[str]]], bound: str, refused: Sequence[str],
+) -> Page:  # fmt: skip
+    """With loads and messages of the first scheme and of the fastest, where traffic is not a
+    step's."""
+    from gradwire.report.network_page import network_page
+    from gradwire.report.page import Grid
+
+    took = {row["scheme"]: max(r["seconds"] for r in rows if r["scheme"] == row["scheme"])
+            for row in rows}  # fmt: skip
+    first, best = rows[0]["scheme"], min(took, key=lambda scheme: took[scheme])
+    gain = took[first] / took[best] if took[best] else 1.0
+    verdict = (
+        f"By '{best}' it takes {took[best]:.4g} s"
+        + ("." if best == first else f", by '{first}' {gain:.2f} times as long.")
+    )  # fmt: skip
+    loads, steps = ("", []) if arguments.step else _shown(arguments, dict.fromkeys((first, best)))
+    return network_page(
+        f"gradwire network simulate: {arguments.topology}", verdict, Grid(*table),
+        repeats(arguments), told=[bound], notes=refused, loads=loads, steps=steps,
+    )  # fmt: skip
+
+
+def _shown(arguments: argparse.Namespace, schemes: Iterable[str]) -> tuple[str, list[Step]]:
+    """Loads of links, and messages if the engine is that of fair shares."""
+    from gradwire.network.engines.flow import trace_of
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.jobs import routed, together
+    from gradwire.report.timeline import Step
+
+    topology = topology_asked(arguments)
+    flows = [job.flows for job in _jobs(arguments, topology)]
+    asked = {name: _asked(arguments)[name][0] for name in schemes}
+    routes = {name: routed(flows, topology, text, arguments.seed) for name, text in asked.items()}
+    loads = heatmap({name: together(own).routes for name, own in routes.items()})
+    if arguments.engine != "flow" or fails_asked(arguments, topology):
+        return loads, []
+    return loads, [Step(name, trace_of(own, arguments.tolerance)) for name, own in routes.items()]

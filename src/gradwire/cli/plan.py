@@ -3,6 +3,7 @@
     gradwire plan --profile profile.json --optimizer adamw -o plan.json
     gradwire plan --profile profile.json --workers 64 --per-host 8 --bandwidth 10gbit -o plan.json
     gradwire plan --profile profile.json --optimizer sgd --table
+    gradwire plan --profile profile.json --optimizer sgd --html plan.html
 
 Only what is known to be sound with the optimizer is planned with, or with every optimizer if none
 is named. What is not said of the other cluster is the profile's. --table plans for many numbers of
@@ -18,19 +19,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import check_output
+from gradwire.cli.arguments import check_output, repeats, save_page
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
+    from gradwire.planner.choose import Choice
     from gradwire.planner.paths import Offer
     from gradwire.planner.profile import Profile
+    from gradwire.planner.story import Explanation
     from gradwire.planner.tables import Cell, Table
     from gradwire.planner.whatif import Again
+    from gradwire.report.page import Page
     from gradwire.topology import Cluster
 
 _ALGORITHMS = ("joint", "mergecomp", "bytecomp", "hipress", "byteps")
 _POWERS = tuple(4**i for i in range(8))
 _RATES = ("100mbit", "1gbit", "5gbit", "10gbit", "25gbit", "100gbit")
+_TIMES = "× : how much shorter than with the better of tuned fp32 and bf16"
 _SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
 
 
@@ -39,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--profile", type=Path, required=True, metavar="FILE", help="of the job")
     add("-o", "--output", type=Path, metavar="FILE", help="where the plan goes")
+    add("--html", type=Path, metavar="FILE", help="write a page that shows it: one file")
     add("--json", action="store_true", help="one JSON document on stdout")
     add = parser.add_argument_group("another cluster than the profile's").add_argument
     add("--workers", type=int, nargs="+", metavar="N", help="ranks; several for a table")
@@ -70,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     profile, texts, offers = _with_paths(arguments, profile)
     allowed, unsound = _sound(texts, arguments.optimizer)
     if arguments.table:
-        _show_table(_table(arguments, profile, allowed), arguments.json)
+        _show_table(_table(arguments, profile, allowed), arguments.json, arguments.html)
     else:
         _plan(arguments, profile, allowed, unsound, offers)
     return 0
@@ -90,6 +96,7 @@ def _check(arguments: argparse.Namespace) -> None:
             f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
         )
     check_output("a plan", arguments.output)
+    check_output("a page", arguments.html)
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
@@ -201,11 +208,25 @@ def _plan(
         _say(f"wrote {arguments.output}")
     else:
         _say("no plan is kept: say -o plan.json")
+    if arguments.html:
+        save_page(_page(choice, story, arguments), arguments.html)
     kept = str(arguments.output) if arguments.output else None
     told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
     if offers:
         told["paths"] = [offer.to_json() for offer in offers]
     print(json.dumps(told, indent=2) if arguments.json else story.as_text())
+
+
+def _page(choice: Choice, story: Explanation, arguments: argparse.Namespace) -> Page:
+    from gradwire.report.plan_page import Way, plan_page
+
+    tuned = {f"tuned {_SHORT[text]}": found for text, found in choice.baselines.items()}
+    ways = {"the plan": choice.best, **tuned}
+    return plan_page(
+        f"gradwire plan: {arguments.profile}", story.to_json(), story.summary,
+        [Way(name, found.timeline.trace()) for name, found in ways.items()],
+        repeats(arguments),
+    )  # fmt: skip
 
 
 def _is_elsewhere(arguments: argparse.Namespace) -> bool:
@@ -290,18 +311,23 @@ def _usual_workers(per_host: int) -> list[int]:
     return [n for n in powers if 1 < n <= MOST_WORKERS]
 
 
-def _show_table(found: Table, as_json: bool) -> None:
+def _show_table(found: Table, as_json: bool, html: Path | None) -> None:
     from gradwire.lab.rates import format_rate
+    from gradwire.report.page import Grid, Page, Section
     from gradwire.report.table import Table as Text
 
+    headers = ["workers", *map(format_rate, found.rates)]
+    rows = [[str(row[0].workers), *map(_cell, row)] for row in found.cells]
+    crossings = [_crossover(crossing.before, crossing.after) for crossing in found.crossovers]
+    if html is not None:
+        changes = Section("Where the decision changes", [], crossings)
+        steps = Section("Steps", [Grid(headers, rows, text=range(1, len(headers)))], [_TIMES])
+        verdict = "What to do, for numbers of workers and bandwidths"
+        save_page(Page("gradwire plan --table", verdict, [steps, changes]), html)
     if as_json:
         print(json.dumps(_document(found), indent=2))
         return
-    rows = [[str(row[0].workers), *map(_cell, row)] for row in found.cells]
-    print(Text(["workers", *map(format_rate, found.rates)], rows).as_text())
-    print("\n× : how much shorter than with the better of tuned fp32 and bf16")
-    for crossing in found.crossovers:
-        print(_crossover(crossing.before, crossing.after))
+    print("\n".join([Text(headers, rows).as_text(), "", _TIMES, *crossings]))
 
 
 def _cell(cell: Cell) -> str:

@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="and other densities, bits and ranks of these: what they cost follows from what is "
         "measured, and what they lose is measured",
     )
+    kept = "and record these steps into a run folder, as gradwire.record does"
+    add("--record", type=Path, metavar="DIR", help=kept)
     add("--json", action="store_true", help="one JSON document on stdout")
     job = "the job, as you start it: each rank calls gradwire.attach"
     add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
@@ -51,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None
-    environment = {**os.environ, **asked(output, arguments.strategies, vary=arguments.vary)}
+    wanted = asked(output, arguments.strategies, vary=arguments.vary, record=arguments.record)
+    environment = {**os.environ, **wanted}
     stdout = sys.stderr if arguments.json else None
     try:
         code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode

@@ -91,13 +91,13 @@ def _text(summaries: list[Summary]) -> str:
 
 
 def _page(summaries: list[Summary], path: Path, profile: Path | None) -> None:
-    from gradwire.report.page import Shown, page
+    from gradwire.report.run_page import Shown, run_page
 
     shown = [Shown(summary, _story(summary.run)) for summary in summaries]
     if profile is not None:
         story, predicted = _predicted(summaries[-1].run, profile)
         shown[-1] = Shown(summaries[-1], story, predicted)
-    path.write_text(page(shown), encoding="utf-8")
+    path.write_text(run_page(shown).html(), encoding="utf-8")
 
 
 def _plan(run: Run) -> Plan | None:
@@ -122,7 +122,6 @@ def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
     from gradwire.planner.explain import explain
     from gradwire.planner.paths import with_named
     from gradwire.planner.profile import Profile
-    from gradwire.trace import TRAINING_THREAD, Span
 
     plan = _plan(run)
     if plan is None:
@@ -132,10 +131,7 @@ def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
         )
     own = with_named(Profile.load(profile), map(str, plan.strategies))
     choice = judge(own, plan)
-    trace = choice.best.timeline.trace()
-    end = choice.best.timeline.backward_end_seconds
-    trace.add(Span(0, TRAINING_THREAD, "backward", "", 0.0, end))
-    return explain(choice, own).as_text(), trace
+    return explain(choice, own).as_text(), choice.best.timeline.trace()
 
 
 def _json(summaries: list[Summary]) -> str:

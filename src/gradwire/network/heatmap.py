@@ -17,18 +17,22 @@ import numpy as np
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.routes import Routes
 
-_CELL, _GAP, _TEXT, _MOST = 9, 28, 13, 64  # pixels; leaves that are drawn at most
+_LEAST, _GAP, _TEXT, _WIDE = 9, 28, 13, 170  # pixels: of a cell, between, of text, of a scheme
+_MOST = 64
+"""Leaves that are drawn."""
 
 
 def heatmap(routes: Mapping[str, Routes]) -> str:
     """Draw routes on one fabric, by name, side by side. Where there are more than 64 leaves, those
-    with the fullest links are drawn."""
+    with the fullest links are drawn. A page that holds the picture may give it colours of its own:
+    they are attributes, which style sheets overrule."""
     loads = {name: _loads(own) for name, own in routes.items()}
     fullest = max((float(load.max(initial=0)) for load in loads.values()), default=0.0)
     peak = np.max([load.max((0, 2)) for load in loads.values()], axis=0)
     leaves = np.sort(np.argsort(-peak, kind="stable")[:_MOST])
-    wide = next(iter(loads.values())).shape[2] * _CELL
-    high = len(leaves) * _CELL
+    uplinks = next(iter(loads.values())).shape[2]
+    cell = max(_LEAST, min(2 * _LEAST, _WIDE // max(uplinks, len(leaves))))
+    wide, high = max(_WIDE, uplinks * cell), len(leaves) * cell
     parts = list[str]()
     for column, (name, load) in enumerate(loads.items()):
         left = _GAP + column * (wide + _GAP)
@@ -38,12 +42,14 @@ def heatmap(routes: Mapping[str, Routes]) -> str:
             top = 2 * _TEXT + row * (high + _GAP)
             parts.append(f'<text x="{left}" y="{top + _TEXT - 4}">{way}</text>')
             grid = load[row][leaves]
-            parts += _cells(grid, leaves, left, top + _TEXT, fullest, way.partition(":")[0])
-    size = f'width="{_GAP + len(loads) * (wide + _GAP)}" height="{3 * _TEXT + 2 * (high + _GAP)}"'
-    style = "text{font:11px sans-serif;fill:#222}"
+            name_of_way = way.partition(":")[0]
+            parts += _cells(grid, leaves, left, top + _TEXT, cell, fullest, name_of_way)
+    width, height = _GAP + len(loads) * (wide + _GAP), 3 * _TEXT + 2 * (high + _GAP)
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>',
-        '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>", "",
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="heatmap" width="{width}" '
+        f'height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        'font-size="11" fill="#222222" role="img" aria-label="How full each link is">',
+        '<rect class="paper" width="100%" height="100%" fill="#ffffff"/>', *parts, "</svg>", "",
     ])  # fmt: skip
 
 
@@ -58,15 +64,17 @@ def _loads(routes: Routes) -> Reals:
     return by_way
 
 
-def _cells(grid: Reals, leaves: Ints, left: int, top: int, fullest: float, way: str) -> list[str]:
+def _cells(
+    grid: Reals, leaves: Ints, left: int, top: int, cell: int, fullest: float, way: str
+) -> list[str]:
     found = []
     for y, (leaf, row) in enumerate(zip(leaves.tolist(), grid.tolist())):
         for x, seconds in enumerate(row):
-            shade = round(245 * (1 - seconds / fullest)) if fullest else 245
+            full = 0.05 + 0.95 * (seconds / fullest if fullest else 0.0)
             name = f"leaf {leaf}, uplink {x}, {way}: {_told(seconds)}"
             found.append(
-                f'<rect x="{left + x * _CELL}" y="{top + y * _CELL}" width="{_CELL - 1}" '
-                f'height="{_CELL - 1}" fill="rgb({shade},{shade},{min(255, shade + 10)})">'
+                f'<rect x="{left + x * cell}" y="{top + y * cell}" width="{cell - 1}" '
+                f'height="{cell - 1}" fill-opacity="{full:.3g}">'
                 f"<title>{name}</title></rect>"
             )
     return found

@@ -93,7 +93,7 @@ class Explanation:
 
     def as_text(self) -> str:
         """Tell it to people."""
-        lines = [self.verdict, *(f"  {line}" for line in self._summary())]
+        lines = [self.verdict, *(f"  {line}" for line in self.summary)]
         number = 1
         for run in _runs(self.groups):
             is_one = len(run) == 1
@@ -101,7 +101,9 @@ class Explanation:
             number += len(run)
         return "\n".join(lines)
 
-    def _summary(self) -> list[str]:
+    @property
+    def summary(self) -> list[str]:
+        """The plan as a whole, in lines: what a step takes, and beside which optimizers."""
         tuned = ", ".join(f"tuned {_NAMES.get(k, k)} {ms(v)}" for k, v in self.baselines.items())
         hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
         lines = [

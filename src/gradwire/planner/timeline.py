@@ -41,7 +41,7 @@ from gradwire.errors import PlanError
 from gradwire.kernels.jobs import MOST, MOST_LANES, Jobs, Machine, jobs_of
 from gradwire.kernels.schedule import record_step, simulate_step
 from gradwire.kernels.tensors import real
-from gradwire.trace import Span, Trace
+from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 Kind = Literal["encode", "wire", "decode"]
 
@@ -161,8 +161,16 @@ class Timeline:
         return {lane: busy / end for lane, busy in self.busy_seconds.items()}
 
     def trace(self) -> Trace:
-        """The step as a measured one has it: spans of rank 0, lane by lane of the conductor."""
-        return Trace(1, list(self.spans))
+        """The step as a measured one has it: spans of rank 0, of the thread that trains and of the
+        conductor's lanes. 0 seconds is the start of backward, and all else that computes is before
+        it."""
+        times = (
+            ("compute", -self.executor.around_seconds, 0.0),
+            ("backward", 0.0, self.backward_end_seconds),
+            ("wait", self.backward_end_seconds, self.end_seconds),
+        )
+        trains = [Span(0, TRAINING_THREAD, kind, "", a, b) for kind, a, b in times if b > a]
+        return Trace(1, [*trains, *self.spans])
 
 
 def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:

@@ -20,6 +20,7 @@ from gradwire.planner.profile import Profile
 from gradwire.planner.variants import worked_out
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
+from gradwire.training.recording import record
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first
 from gradwire.tuning.exactness import Exactness
@@ -37,15 +38,17 @@ SAMPLED = 1 << 18
 
 
 def asked(
-    path: str | Path, strategies: Sequence[str] | None = None, *, vary: bool = False
-) -> Mapping[str, str]:
+    path: str | Path, strategies: Sequence[str] | None = None, *, vary: bool = False,
+    record: str | Path | None = None,
+) -> Mapping[str, str]:  # fmt: skip
     """The environment that asks a job for its profile, to be written on each machine.
 
     strategies: what is measured; by default what is usual on the job's machines. vary: and their
-    variants.
+    variants. record: the folder that these steps are recorded in.
     """
     wanted = {
-        "path": str(Path(path).resolve()), "strategies": list(strategies or ()), "vary": vary
+        "path": str(Path(path).resolve()), "strategies": list(strategies or ()), "vary": vary,
+        "record": None if record is None else str(Path(record).resolve()),
     }  # fmt: skip
     return {VARIABLE: json.dumps(wanted)}
 
@@ -64,12 +67,14 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     try:
         wanted = json.loads(os.environ[VARIABLE])
         path, strategies = Path(wanted["path"]), list(map(str, wanted["strategies"]))
-        vary = bool(wanted["vary"])
+        vary, folder = bool(wanted["vary"]), wanted["record"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{VARIABLE} is set by `gradwire profile`; {error!r}. Unset it to train."
         ) from error
     session = handle._session
+    if folder is not None:
+        record(handle, folder)
 
     def wanted_here() -> str:
         return json.dumps(list(strategies or usual_strategies(session)))

@@ -11,7 +11,7 @@ import pytest
 
 from gradwire.cli import demo
 from gradwire.demo import runner
-from gradwire.demo.rows import ALONE, DDP
+from gradwire.demo.rows import ALONE, DDP, gradwire_row
 from gradwire.demo.runner import Ran
 from gradwire.demo.task import Measured, Point
 
@@ -19,7 +19,7 @@ from gradwire.demo.task import Measured, Point
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     demo.add_arguments(parser)
-    return parser.parse_args(words)
+    return parser.parse_args(words, argparse.Namespace(typed=["demo", *words]))
 
 
 def measured(seconds: float) -> Measured:
@@ -34,11 +34,12 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[runner.Setting]:
 
     def run(setting: runner.Setting, cluster: Any, watch: runner.Progress) -> list[Ran]:
         asked.append(setting)
-        watch.begin(1, 2, 61.4)
+        watch.begin(1, 3, 61.4)
         watch(ALONE, Point(0, 0.0, 9.2))
         watch(ALONE, Point(8, 1.6, 7.0))
         watch(DDP, Point(8, 9.6, 7.0))
-        return [Ran(ALONE, measured(0.2)), Ran(DDP, measured(1.2))]
+        own = Ran(gradwire_row("topk(0.01)+ef | allgather"), measured(0.3))
+        return [Ran(ALONE, measured(0.2)), Ran(DDP, measured(1.2)), own]
 
     monkeypatch.setattr(runner, "run", run)
     return asked
@@ -69,8 +70,8 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(
     assert err.count("no synchronization") == 1  # its last line only, where stderr is no terminal
     assert "step    8" in err
     assert "says nothing" in err
-    assert "row 1 of 2; about 61 s to go" in err
-    assert "11 s of training" in err
+    assert "row 1 of 3; about 61 s to go" in err
+    assert "14 s of training" in err
 
 
 def test_the_quick_one_says_what_it_does_not_show(
@@ -87,8 +88,10 @@ def test_json_is_one_document_and_nothing_else(
     document = json.loads(capsys.readouterr().out)
     assert document["mode"] == "loopback"
     assert document["bits_per_second"] is None
-    assert [row["label"] for row in document["results"]] == ["no synchronization", "DDP fp32"]
+    labels = [row["label"] for row in document["results"]]
+    assert labels == ["no synchronization", "DDP fp32", "topk(0.01)+ef | allgather"]
     assert Path(document["plot"]).exists()
+    assert "is 4.0 times as fast as DDP fp32" in Path(document["page"]).read_text("utf-8")
     assert json.loads((tmp_path / "demo.json").read_text()) == document
 
 

@@ -26,6 +26,7 @@ from gradwire.planner.timeline import (
     step_seconds,
     tensors,
 )
+from gradwire.trace import TRAINING_THREAD, Span
 
 SEEDS = range(120)
 
@@ -191,16 +192,21 @@ def test_a_job_without_stages_is_over_at_once() -> None:
 
 def test_the_trace_reads_as_a_measured_one() -> None:
     own = [Job(0, (encode(1), wait(0.5), wire(1), decode(0.25)), "b0 [topk]"), job(0, wire(1))]
-    trace = simulate(own, Executor(lanes=2)).trace()
+    trace = simulate(own, Executor(lanes=2, around_seconds=2.0, backward_seconds=0.5)).trace()
     assert trace.world == 1
-    assert [(s.rank, s.lane, s.kind, s.label) for s in trace.spans] == [
+    assert trace.spans[:3] == [
+        Span(0, TRAINING_THREAD, "compute", "", -2.0, 0.0),
+        Span(0, TRAINING_THREAD, "backward", "", 0.0, 1.5),
+        Span(0, TRAINING_THREAD, "wait", "", 1.5, 2.75),
+    ]
+    assert [(s.rank, s.lane, s.kind, s.label) for s in trace.spans[3:]] == [
         (0, 0, "encode", "b0 [topk]"), (0, 0, "wire", "b0 [topk]"), (0, 0, "wire", "b0 [topk]"),
         (0, 0, "decode", "b0 [topk]"), (0, 1, "wire", "bucket 1"),
     ]  # fmt: skip
     assert trace.seconds("encode") == 1
-    assert trace.spans[2].group == "cross"
-    inside = simulate([job(0, wire(1, Resource.NODE), wait(1))], Executor()).trace().spans
-    assert [span.group for span in inside] == ["node", "world"]
+    assert trace.spans[5].group == "cross"
+    inside = simulate([job(0, wire(1, Resource.NODE), wait(1))], Executor()).trace()
+    assert [span.group for span in inside.of("wire")] == ["node", "world"]
 
 
 # -- laws ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from gradwire.network.jobs import Jobs, Together, together
 from gradwire.network.loads import all_rates, port_shares, ways_of
 from gradwire.network.outages import NONE, Outages, paths_after
 from gradwire.network.routing.route import refuse_disconnected
+from gradwire.trace import Span, Trace
 
 
 def transfers_of(routes: Jobs, outages: Outages = NONE) -> Transfers:
@@ -22,21 +24,49 @@ def transfers_of(routes: Jobs, outages: Outages = NONE) -> Transfers:
     before. What is sprayed uses all of its paths at once. Links: those of the fabric, then of
     hosts' ports up, then down. NetworkError for jobs on different topologies, and links that are
     not there."""
-    return _transfers(together(routes), outages)[0]
+    return _transfers(together(routes), outages).transfers
 
 
 def ends_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> Reals:
     """The second at which each job ends, by fair shares. NetworkError as of `transfers_of`, and
     `maxmin.run`."""
     all = together(routes)
-    transfers, job = _transfers(all, outages)
+    moved = _transfers(all, outages)
     found = np.zeros(len(all.offset) - 1)
-    np.maximum.at(found, job, run(transfers, tolerance).end[: len(job)])
+    np.maximum.at(found, moved.job, run(moved.transfers, tolerance).end[: len(moved.job)])
     return found
 
 
-def _transfers(all: Together, outages: Outages) -> tuple[Transfers, Ints]:
-    """Them, and the job of each that moves something; barriers between steps come after these."""
+def trace_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> Trace:
+    """When messages are under way, by fair shares: spans of the hosts that send them, which are
+    the trace's ranks. What a host sends at once lies in lanes of its own. NetworkError as of
+    `ends_of`."""
+    all = together(routes)
+    moved = _transfers(all, outages)
+    times = run(moved.transfers, tolerance)
+    trace, free = Trace(all.routes.fabric.hosts), dict[int, list[float]]()
+    for i in np.argsort(times.begin[: len(moved.job)], kind="stable").tolist():
+        source, begin, end = int(moved.source[i]), float(times.begin[i]), float(times.end[i])
+        lanes = free.setdefault(source, [])
+        lane = next((n for n, until in enumerate(lanes) if until <= begin), len(lanes))
+        lanes[lane : lane + 1] = [end]
+        sent = float(moved.transfers.bytes[i] * moved.transfers.many[i])
+        label = f"to host {moved.target[i]}"
+        trace.add(Span(source, lane, "wire", label, begin, end, sent))
+    return trace
+
+
+class _Moved(NamedTuple):
+    """Transfers, of which the first move something, and barriers between steps come after these;
+    and of each that moves something its job and hosts."""
+
+    transfers: Transfers
+    job: Ints
+    source: Ints
+    target: Ints
+
+
+def _transfers(all: Together, outages: Outages) -> _Moved:
     routes = all.routes
     fabric, flows, bytes = routes.fabric, routes.flows, as_bytes(routes.amount, routes.unit)
     later = [together(jobs).routes for _, jobs in outages.converged]
@@ -60,12 +90,13 @@ def _transfers(all: Together, outages: Outages) -> tuple[Transfers, Ints]:
         for when, now, own in _situations(fabric, outages, [path, *paths], sprayed)
         for uses in [uses_of(now, source, target, own)]
     ]
-    return Transfers(
+    transfers = Transfers(
         Rows.of(row, link, n), part, np.append(bytes[order][is_new], np.zeros(barriers)),
         np.append(many, np.ones(barriers)).astype(float), after,
         np.append(start * 1e-9, np.zeros(barriers)),
         all_rates(fabric) / 8, tuple(changes),
-    ), job  # fmt: skip
+    )  # fmt: skip
+    return _Moved(transfers, job, source, target)
 
 
 def _situations(

@@ -1,0 +1,266 @@
+"""The page of `gradwire report -o`: did it help, and why?
+
+verdict, in a sentence          `run_text`'s words
+where a step's time goes        bars
+one step, span by span          what was predicted stands above
+steps and losses                lines
+buckets, ranks, the plan, how to repeat it
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from gradwire.buckets import Parameter
+from gradwire.report import charts, run_text
+from gradwire.report.alarms import alarms
+from gradwire.report.charts import Line
+from gradwire.report.page import Charts, Figure, Fold, Grid, Key, Page, Section, Steps
+from gradwire.report.run import Run
+from gradwire.report.run_text import as_bytes, as_milliseconds
+from gradwire.report.summary import LANE_KINDS, Summary, settled
+from gradwire.report.timeline import Step, timeline
+from gradwire.run_folder import StepRow
+from gradwire.trace import Span, Trace
+
+_KINDS = {
+    "compute": "data, forward, optimizer", "backward": "backward", "wire": "waits for the wire",
+    "encode": "waits for encoding", "decode": "waits for decoding", "other": "waits for lanes",
+}  # fmt: skip
+_BUCKET = re.compile(r"bucket (\d+) ")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run of a page. story: why its plan is as it is; predicted: a step of rank 0, as it was
+    planned."""
+
+    summary: Summary
+    story: str = ""
+    predicted: Trace | None = None
+
+
+def run_page(runs: Sequence[Shown]) -> Page:
+    """The page of one run, or of several beside the first. It takes seconds for 64 ranks."""
+    summaries = [shown.summary for shown in runs]
+    verdict, told = run_text.verdict(summaries)
+    sections = [_times(summaries), *_one_step(runs[-1]), _over_time(summaries)]
+    sections += [_run(shown) for shown in runs]
+    return Page(
+        "gradwire report: " + " and ".join(s.run.name for s in summaries), verdict, sections,
+        told, [note for s in summaries for note in _notes(s, len(runs) > 1)],
+    )  # fmt: skip
+
+
+def _notes(s: Summary, several: bool) -> Iterable[str]:
+    yield from (f"{s.run.name}: {note}" if several else note for note in alarms(s))
+
+
+# -- where time goes -----------------------------------------------------------------------
+
+
+def _times(summaries: Sequence[Summary]) -> Section:
+    bars = charts.bars([(s.run.name, _parts(s)) for s in summaries], _ms)
+    legend = [Key("box", f"k-{kind}", words) for kind, words in _KINDS.items()]
+    heads = ("run", "a step, ms", "quartiles", "computes", "waits", *LANE_KINDS, "overlap",
+             "sent", "gradient / sent")  # fmt: skip
+    rows = [
+        (
+            s.run.name, as_milliseconds(s.seconds.median), run_text.spread(s.seconds),
+            as_milliseconds(s.computes.median), as_milliseconds(s.waits.median),
+            *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
+            as_bytes(s.bytes_sent), f"{s.fewer:.1f}",
+        )
+        for s in summaries
+    ]  # fmt: skip
+    return Section(
+        "Where a step's time goes", [Figure(bars, legend=legend), Grid(heads, rows)]
+    )  # fmt: skip
+
+
+def _ms(seconds: float) -> str:
+    return f"{as_milliseconds(seconds)} ms"
+
+
+def _parts(s: Summary) -> list[charts.Part]:
+    """A step, in the proportions of medians; waiting, in those of steps seen span by span."""
+    rows = [row for rank in s.run.ranks.values() for row in settled(rank.steps)]
+    own = {kind: median(getattr(row, kind) for row in rows) for kind in ("compute", "backward")}
+    seen = sum(s.waits_for.values())
+    waits = {kind: x * s.waits.median / seen for kind, x in s.waits_for.items()} if seen else {
+        "other": s.waits.median
+    }  # fmt: skip
+    parts = own | {kind: waits[kind] for kind in _KINDS if kind in waits}
+    scale = s.seconds.median / (sum(parts.values()) or 1.0)
+    return [charts.Part(kind, scale * value) for kind, value in parts.items()]
+
+
+# -- one step ------------------------------------------------------------------------------
+
+
+def _one_step(last: Shown) -> Iterator[Section]:
+    run = last.summary.run
+    chosen = (Step(name, run.trace([step]), last.predicted) for name, step in _chosen(run))
+    if (found := timeline(chosen)) is not None:
+        yield Section("One step, span by span", [Steps(found)], [_words(last)])
+
+
+def _chosen(run: Run) -> list[tuple[str, int]]:
+    """A usual step, the longest, and the first, of those that all ranks have seen."""
+    seen = run.steps_with_spans()
+    rows = {row.step: row.seconds for row in run.first.steps if row.steps == 1}
+    known = sorted((rows[step], step) for step in seen if step in rows)
+    if not known:
+        return [(f"{step:,}", step) for step in seen[-1:]]
+    usual = known[len(known) // 2][1]
+    settled_ones = [pair for pair in known if pair[1] >= seen[len(seen) // 10]] or known
+    longest, first = settled_ones[-1][1], seen[0]
+    named = {usual: "a usual one", longest: "the longest", first: "the first"}
+    return [(f"{step:,}: {words}", step) for step, words in named.items()]
+
+
+def _words(shown: Shown) -> str:
+    run = shown.summary.run
+    error = 1e3 * run.clock_error_seconds
+    predicted = (
+        "Predicted rows show the step as it was planned, from its first gradient on. "
+        if shown.predicted is not None else ""
+    )  # fmt: skip
+    return (
+        f"{run.name}. Each rank has a row for the thread that trains, and one for each lane. "
+        f"{predicted}Ranks' clocks agree within {error:.2f} ms, measured when recording began."
+    )
+
+
+# -- steps and losses ----------------------------------------------------------------------
+
+
+def _over_time(summaries: Sequence[Summary]) -> Section:
+    losses = {s.run.name: s.losses for s in summaries}
+    by_step = [Line(n, [(float(step), x) for step, _, x in own]) for n, own in losses.items()]
+    by_time = [Line(n, [(seconds, x) for _, seconds, x in own]) for n, own in losses.items()]
+    steps = [Line(s.run.name, _steps(s.run)) for s in summaries]
+    norms = [Line(s.run.name, _norms(s.run)) for s in summaries]
+    found = {
+        "A step's milliseconds: the median over ranks": (steps, "step", "ms per step"),
+        "Loss against steps": (by_step, "step", "loss"),
+        "Loss against seconds": (by_time, "seconds", "loss"),
+        "What waits in residuals: the median of ranks' norms": (norms, "step", "norm"),
+    }
+    drawn = [Figure(charts.lines(*what), caption) for caption, what in found.items()]
+    legend = [Key("line", f"s{i % 8}", name) for i, name in enumerate(losses)]
+    return Section("Steps and losses", [Charts([own for own in drawn if own.svg], legend)])
+
+
+def _steps(run: Run) -> list[tuple[float, float]]:
+    return _over_ranks(run, lambda row: 1e3 * row.seconds)
+
+
+def _norms(run: Run) -> list[tuple[float, float]]:
+    found = _over_ranks(run, lambda row: row.residual_norm)
+    return found if any(norm for _, norm in found) else []
+
+
+def _over_ranks(run: Run, value: Callable[[StepRow], float | None]) -> list[tuple[float, float]]:
+    """Step and median over ranks."""
+    pairs = sorted(
+        (row.step, found)
+        for rank in run.ranks.values()
+        for row in rank.steps
+        if (found := value(row)) is not None
+    )
+    by_step = groupby(pairs, key=lambda pair: pair[0])
+    return [(float(step), median(x for _, x in own)) for step, own in by_step]
+
+
+# -- each run ------------------------------------------------------------------------------
+
+
+def _run(shown: Shown) -> Section:
+    s = shown.summary
+    parts: list[Grid | Fold] = []
+    if rows := _buckets(s.run):
+        heads = ("bucket", "strategy", "tensors", "elements", "sent", "fewer", "encode, ms",
+                 "wire, ms", "decode, ms")  # fmt: skip
+        parts.append(Grid(heads, rows, text=(0, 1)))
+    if shown.story:
+        parts.append(Fold("Why this plan", shown.story))
+    of_ranks = ("rank", "host", "computes, ms", "waits, ms", "steps", "clock, ahead of rank 0's")
+    ranks = Grid(of_ranks, [_rank(s, rank) for rank in sorted(s.run.ranks)], text=(1,))
+    parts.append(Fold(f"Its {len(ranks.rows)} ranks", ranks, is_open=bool(s.slow_ranks)))
+    parts.append(Fold("How to repeat it", _repeat(s.run)))
+    return Section(f"{s.run.name}: what is sent", parts, [run_text.sent(s)])
+
+
+def _rank(s: Summary, rank: int) -> tuple[str, ...]:
+    found = s.run.ranks[rank]
+    about, rows = found.about, settled(found.steps)
+    ahead, error = 1e3 * about.ahead_seconds, 1e3 * about.ahead_error_seconds
+    return (
+        str(rank), about.host,
+        as_milliseconds(s.computes_by_rank[rank]) if rows else "",
+        as_milliseconds(median(row.wait for row in rows)) if rows else "",
+        str(found.steps[-1].step + 1 if rows else 0),
+        f"{ahead:.2f} ms, give or take {error:.2f}",
+    )  # fmt: skip
+
+
+def _buckets(run: Run) -> list[tuple[str, ...]]:
+    """What each bucket of the last plan sends and takes, by the steps seen span by span."""
+    if not run.plans:
+        return []
+    buckets = run.plans[-1].buckets
+    spans = _by_bucket(run, len(buckets))
+    return [_bucket(i, bucket, spans.get(i, [])) for i, bucket in enumerate(buckets)]
+
+
+def _by_bucket(run: Run, count: int) -> dict[int, list[list[Span]]]:
+    """Of the first rank: each bucket's spans, step by step."""
+    begin = run.plans[-1].step
+    steps = [step for step in run.steps_with_spans() if step >= begin]
+    found: dict[int, list[list[Span]]] = {}
+    for step in steps[len(steps) // 10 :][:: max(1, len(steps) // 16)]:
+        for i in range(count):
+            found.setdefault(i, []).append([])
+        for span in run.trace([step], [run.first.rank]).spans:
+            if (bucket := _BUCKET.match(span.label)) and int(bucket[1]) < count:
+                found[int(bucket[1])][-1].append(span)
+    return found
+
+
+def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple[str, ...]:
+    parameters = [
+        Parameter(p["name"], tuple(p["shape"]), p["dtype"]) for p in bucket["parameters"]
+    ]
+    elements, given = sum(p.elements for p in parameters), sum(p.bytes for p in parameters)
+    sent = median(sum(s.bytes for s in own) for own in steps) if steps else 0.0
+    names = [p.name for p in parameters]
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return (
+        f"{i}: {', '.join(names[:2])}{more}", bucket["strategy"], str(len(names)),
+        f"{elements:,}", as_bytes(sent) if steps else "", f"{given / sent:.1f}" if sent else "",
+        *(_seconds_of(kind, steps) for kind in LANE_KINDS),
+    )  # fmt: skip
+
+
+def _seconds_of(kind: str, steps: list[list[Span]]) -> str:
+    each = [sum(s.seconds for s in own if s.kind == kind) for own in steps]
+    return as_milliseconds(median(each)) if each else ""
+
+
+def _repeat(run: Run) -> str:
+    about = run.first.about.facts
+    names = ("gradwire", "torch", "python", "backend", "device", "kernels", "cores", "threads",
+             "optimizer", "seed")  # fmt: skip
+    facts = [f"{name} {about[name]}" for name in names if about.get(name) not in (None, "")]
+    words = about.get("command")
+    command = shlex.join(map(str, words if isinstance(words, list) else [words]))
+    hosts = {rank.about.host for rank in run.ranks.values()}
+    where = f"{run.world} ranks on {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
+    return f"cd {about.get('folder', '')}\n{command}\n\n{where}: {', '.join(facts)}"

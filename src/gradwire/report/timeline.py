@@ -1,0 +1,103 @@
+"""Traces as a page's timeline has them: a row for each lane, spans as plain numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from gradwire.trace import TRAINING_THREAD, Span, Trace
+
+MOST_SPANS = 150_000
+"""In a page, over all traces of its timeline: twenty bytes each."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a timeline shows at once. name: among its steps; predicted: stands above, moved so that
+    rank 0's backward begins at the same place."""
+
+    name: str
+    trace: Trace
+    predicted: Trace | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """steps: their names; ranks: those that may be shown alone, and their names; data: JSON, for
+    `assets/page.js`."""
+
+    steps: list[str]
+    ranks: dict[int, str]
+    data: str
+
+
+def by_rank(rank: int) -> str:
+    """The name of a rank's rows."""
+    return f"rank {rank}"
+
+
+def timeline(steps: Iterable[Step], name: Callable[[int], str] = by_rank) -> Timeline | None:
+    """Steps to choose from; None if there is none. Later ones are left out beyond `MOST_SPANS`.
+    name: of a rank, before its rows; "" if there is one only."""
+    kinds, labels = _Numbers(), _Numbers()
+    shown: list[dict[str, Any]] = []
+    ranks: set[int] = set()
+    spans = 0
+    for step in steps:
+        spans += len(step.trace.spans)
+        if shown and spans > MOST_SPANS:
+            break
+        ranks |= {span.rank for span in step.trace.spans}
+        shown.append({"name": step.name, **_rows(step, name, kinds, labels)})
+    if not shown:
+        return None
+    data = {"kinds": kinds.names, "labels": labels.names, "steps": shown}
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return Timeline([step["name"] for step in shown], {r: name(r) for r in sorted(ranks)}, text)
+
+
+class _Numbers:
+    """Numbers names in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+def _rows(
+    step: Step, name: Callable[[int], str], kinds: _Numbers, labels: _Numbers
+) -> dict[str, Any]:
+    trace, predicted = step.trace, step.predicted
+    zero = min((s.start_seconds for s in trace.spans), default=0.0)
+    rows: list[dict[str, Any]] = []
+    if predicted is not None:
+        begins = [s.start_seconds for s in trace.spans if s.kind == "backward" and s.rank == 0]
+        late = (begins[0] if begins else zero) - zero
+        rows += _lanes(predicted.spans, -1, "predicted", -late, kinds, labels)
+    ordered = sorted(trace.spans, key=lambda s: (s.rank, s.lane, s.start_seconds))
+    for rank, own in groupby(ordered, key=lambda s: s.rank):
+        rows += _lanes(own, rank, name(rank), zero, kinds, labels)
+    end = max((s.end_seconds - zero for s in trace.spans), default=0.0)
+    return {"rows": rows, "end": max(1, round(1e6 * end))}
+
+
+def _lanes(
+    spans: Iterable[Span], rank: int, name: str, zero: float, kinds: _Numbers, labels: _Numbers
+) -> Iterable[dict[str, Any]]:
+    ordered = sorted(spans, key=lambda s: (s.lane, s.start_seconds))
+    for lane, own in groupby(ordered, key=lambda s: s.lane):
+        flat: list[int] = []
+        for s in own:
+            begin, end = round(1e6 * (s.start_seconds - zero)), round(1e6 * (s.end_seconds - zero))
+            flat += [begin, end - begin, kinds.of(s.kind), labels.of(s.label), round(s.bytes)]
+        what = "trains" if lane == TRAINING_THREAD else f"lane {lane}"
+        yield {"name": f"{name}, {what}" if name else what, "rank": rank, "spans": flat}

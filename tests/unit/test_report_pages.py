@@ -1,0 +1,171 @@
+"""Pages of plans, networks and the demo, and what all pages have in common."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli_plan import EXAMPLE, PLAN
+
+from gradwire.cli.main import main
+from gradwire.demo.page import page as demo_page
+from gradwire.demo.rows import ALONE, DDP
+from gradwire.demo.summary import Result, Summary
+from gradwire.demo.task import Point
+from gradwire.lab import Cluster
+from gradwire.report.page import Figure, Fold, Grid, Key, Page, Section
+from gradwire.report.timeline import Step, timeline
+from gradwire.trace import Span, Trace
+
+EVIL = "</script><script>alert(1)</script>"
+SIMULATED = [
+    "network", "simulate", "--topology", "leaf_spine(4, 4, 4)", "--placement", "shuffled",
+    "--bytes", "1e6",
+]  # fmt: skip
+
+
+def written(tmp_path: Path, *arguments: str) -> str:
+    """The page that a command writes."""
+    path = tmp_path / "page.html"
+    assert main([*arguments, "--html", str(path)]) == 0
+    text = path.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "http" not in re.sub(r"http-equiv|http://www\.w3\.org/2000/svg", "", text)
+    return text
+
+
+def data_of(text: str) -> dict[str, Any]:
+    found = re.search(r'id="timeline-data">(.*?)</script>', text)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+# -- any page ------------------------------------------------------------------------------
+
+
+def test_all_text_is_escaped_and_only_drawings_are_markup() -> None:
+    parts = [
+        Figure("<svg><title>&lt;b&gt;</title></svg>", EVIL, [Key("box", "k-wire", EVIL)]),
+        Grid([EVIL], [[EVIL]], text=[0]), Fold(EVIL, EVIL), Fold("table", Grid([EVIL], [[EVIL]])),
+    ]  # fmt: skip
+    text = Page(EVIL, EVIL, [Section(EVIL, parts, [EVIL])], [EVIL], [EVIL]).html()
+    assert EVIL not in text
+    assert text.count("<script") == 1
+    assert "<svg><title>&lt;b&gt;</title></svg>" in text
+    assert text.count("&lt;/script&gt;&lt;script&gt;alert(1)") == 15
+
+
+def test_a_fold_may_be_open_and_columns_of_words_are_set_left() -> None:
+    grid = Grid(["a", "b"], [["1", "2"]], text=[1])
+    text = Page("t", "v", [Section("s", [Fold("f", grid, is_open=True)])]).html()
+    assert "<details open><summary>f</summary>" in text
+    assert '<th scope="col">a</th><th scope="col" class="text">b</th>' in text
+    assert '<td>1</td><td class="text">2</td>' in text
+
+
+def test_a_timeline_leaves_out_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.report.timeline.MOST_SPANS", 3)
+    two = Trace(2, [Span(r, 0, "wire", EVIL, 1.0, 2.0, 5.0) for r in range(2)])
+    found = timeline([Step("one", two), Step("other", two)])
+    assert found is not None
+    assert (found.steps, found.ranks) == (["one"], {0: "rank 0", 1: "rank 1"})
+    assert "<" not in found.data
+    assert timeline([]) is None
+
+
+# -- a plan --------------------------------------------------------------------------------
+
+
+def test_a_plan_shows_its_step_beside_those_of_fp32_and_bf16(tmp_path: Path) -> None:
+    text = written(tmp_path, *PLAN, "--optimizer", "sgd")
+    assert re.search(r'class="verdict">compress \d+ of 51 tensors: [\d.]+× faster than bf16', text)
+    assert "No plan of these strategies can be shorter than" in text
+    data = data_of(text)
+    assert [step["name"] for step in data["steps"]] == ["the plan", "tuned fp32", "tuned bf16"]
+    names = [row["name"] for row in data["steps"][0]["rows"]]
+    assert names == ["trains", "lane 0"]
+    trains = data["steps"][0]["rows"][0]["spans"]
+    assert [data["kinds"][kind] for kind in trains[2::5]] == ["compute", "backward", "wait"]
+    cells = re.findall(r"<tr><td>the plan</td><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", text)
+    step, computes, waits = map(float, cells[0])
+    assert step == pytest.approx(computes + waits, abs=0.2)
+    assert sum(trains[1::5]) == pytest.approx(1e3 * step, abs=100), "microseconds of its timeline"
+    assert "embed.weight" in text
+    assert f"gradwire plan --profile {EXAMPLE}" in text
+
+
+def test_a_table_of_plans(tmp_path: Path) -> None:
+    asked = ["--workers", "2", "64", "--bandwidth", "100mbit", "10gbit", "--table"]
+    text = written(tmp_path, *PLAN, *asked, "--optimizer", "sgd")
+    assert "Where the decision changes" in text
+    assert re.search(r"<tr><td>64</td><td class=\"text\">", text)
+
+
+@pytest.mark.parametrize("command", [PLAN, SIMULATED, ["network", "plan", *SIMULATED[2:]]])
+def test_a_page_needs_a_folder_that_is_there(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--html", str(tmp_path / "nowhere" / "page.html")]) == 2
+    assert "a page is written to a file in a folder that is there" in capsys.readouterr().err
+
+
+# -- networks ------------------------------------------------------------------------------
+
+
+def test_a_network_shows_how_full_links_are(tmp_path: Path) -> None:
+    text = written(tmp_path, "network", "plan", *SIMULATED[2:])
+    assert re.search(r'class="verdict">Pin paths by &#39;\w+&#39;: [\d.]+ times as fast', text)
+    assert "ecmp: fullest" in text
+    assert text.count('fill-opacity="') == 2 * 2 * 4 * 4
+    assert "To test it: run this collective ten times" in text
+
+
+def test_messages_of_the_first_scheme_and_the_fastest(tmp_path: Path) -> None:
+    text = written(tmp_path, *SIMULATED)
+    data = data_of(text)
+    names = [step["name"] for step in data["steps"]]
+    verdict = re.search(
+        r"By &#39;(.*?)&#39; it takes (.*?) s, by &#39;ecmp&#39; (.*?) times", text
+    )
+    assert verdict is not None
+    assert names == ["ecmp", verdict[1]]
+    ends = {
+        step["name"]: max(sum(row["spans"][-5:-3]) for row in step["rows"])
+        for step in data["steps"]
+    }
+    assert ends[verdict[1]] == pytest.approx(1e6 * float(verdict[2]), rel=1e-2)
+    assert ends["ecmp"] / ends[verdict[1]] == pytest.approx(float(verdict[3]), rel=2e-2)
+    assert data["steps"][0]["rows"][0]["name"] == "host 0, lane 0"
+
+
+def test_packets_have_loads_and_no_messages(tmp_path: Path) -> None:
+    text = written(tmp_path, *SIMULATED, "--engine", "packet", "--scheme", "ecmp")
+    assert "ecmp: fullest" in text
+    assert "timeline-data" not in text.partition("<script>")[0]
+
+
+# -- the demo ------------------------------------------------------------------------------
+
+
+def demo(seconds: float) -> Summary:
+    def result(label: str, strategy: str, each: float) -> Result:
+        curve = [Point(step, step * each, 7.0 - 0.01 * step) for step in (10, 20)]
+        return Result(label, strategy, each, (each, each), 1e6, 6.8, None, 20, 20 * each, curve)
+
+    own = result(EVIL, "topk(0.01)+ef | allgather", seconds)
+    rows = [result(ALONE.label, "", 0.1), result(DDP.label, "", 0.5), own]
+    return Summary(8_000_000, 20, 6.8, rows)
+
+
+def test_the_demo_says_whether_it_helps() -> None:
+    text = demo_page(demo(0.125), Cluster(4, "1gbit"), "gradwire demo").html()
+    assert EVIL not in text
+    assert "is 4.0 times as fast as DDP fp32, 125 and 500 ms a step." in text
+    assert "more than 5.0 times as fast" in text
+    assert text.count("<polyline") == 2 * 3
+    slow = demo_page(demo(0.6), Cluster(4, "1gbit"), "gradwire demo").html()
+    assert "It does not help here" in slow

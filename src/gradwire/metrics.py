@@ -1,6 +1,6 @@
 """A step's numbers by name, and whom a recording may tell them: `gradwire.record(…, to=…)`.
 
-    to=wandb.log                      to=mlflow.log_metrics
+    to=wandb.log                      to=partial(mlflow.log_metrics, run_id=run.info.run_id)
     to=TensorBoard(SummaryWriter())   to=OpenMetrics("/var/lib/node_exporter/gradwire.prom")
 
 Whatever takes numbers by name and a step will do; nothing of these is imported here.

@@ -14,6 +14,8 @@ seconds of the rank's own clock since its "about". `gradwire.report.run` reads t
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -33,7 +35,7 @@ from gradwire.schema import (
 )
 
 FORMAT = 1
-_SECONDS = Number(-1e12, 1e12)
+_SECONDS, _LENGTH = Number(-1e12, 1e12), Number(0, 1e12)
 _BYTES = Number(0, 1e18)
 _STEP = Whole(0, 1 << 53)
 
@@ -86,13 +88,15 @@ class Event(NamedTuple):
 class About(NamedTuple):
     """Who wrote what follows.
 
-    step: the first that is recorded. unix_seconds: when it was clock_seconds of the rank's
-    `perf_counter`, which is then ahead_seconds ahead of rank 0's, give or take
-    ahead_error_seconds. facts: command, folder and versions, by name.
+    start: a number that all ranks of one start of the job have in common, and no other. step: the
+    first that is recorded. unix_seconds: when it was clock_seconds of the rank's `perf_counter`,
+    which is then ahead_seconds ahead of rank 0's, give or take ahead_error_seconds. facts:
+    command, folder and versions, by name.
     """
 
     rank: int
     world: int
+    start: int
     step: int
     host: str
     pid: int
@@ -150,6 +154,7 @@ LINES: dict[str, Schema] = {
         {
             "format": _Format(),
             "rank": Whole(0, 1 << 24), "world": Whole(1, 1 << 24), "step": _STEP,
+            "start": Whole(0, 1 << 63),
             "host": _AnyText(), "pid": Whole(), "unix_seconds": _SECONDS,
             "clock_seconds": _SECONDS, "ahead_seconds": _SECONDS,
             "ahead_error_seconds": _SECONDS, "facts": Map(Plain()),
@@ -163,7 +168,7 @@ LINES: dict[str, Schema] = {
     "step": Table(
         {
             "step": _STEP, "steps": Whole(1, 1 << 53), "at": _SECONDS,
-            **dict.fromkeys(_TIMES, _SECONDS),
+            **dict.fromkeys(_TIMES, _LENGTH),
             **dict.fromkeys(("bytes_sent", "bytes_across", "bytes_given"), _BYTES),
         },
         {"skipped": Whole(0, 1 << 53), "residual_norm": Maybe(Number(0))}, make=StepRow,
@@ -227,6 +232,13 @@ class RankFile:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = path_of(folder, rank)
         self._file = self.path.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise OSError(errno.EBUSY, "another process records into it") from error
+        except OSError:
+            pass  # a disk without locks
         if self._file.tell() and not _ends_whole(self.path):
             self._file.write(b"\n")  # whoever wrote before was killed amid a line
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -20,10 +23,10 @@ import gradwire
 from gradwire.errors import PlanError, UsageError
 from gradwire.plan import Plan
 from gradwire.report.run import Run
-from gradwire.run_folder import RankFile
+from gradwire.run_folder import RankFile, path_of
 from gradwire.runtime.clocks import ahead_of_first, between
 from gradwire.trace import TRAINING_THREAD
-from gradwire.training.recording import Pace
+from gradwire.training.recording import Pace, Recording
 
 TOPK = "topk(0.1)+ef | allgather"
 
@@ -64,8 +67,8 @@ def recorded(folder: Path) -> None:
     assert {row.bytes_given for row in own.steps} == {after["bytes_given"]}
     assert own.steps[0].residual_norm is not None
     assert after["residual_norm"] > 0
-    assert [log.step for log in own.logs] == [1, 2, 3, 4, 5]
-    assert own.logs[0].numbers["rate"] == 0.5
+    assert [log.step for _, log in own.logs] == [1, 2, 3, 4, 5]
+    assert own.logs[0][1].numbers["rate"] == 0.5
     assert run.steps_with_spans() == [1, 2, 3, 4, 5]
     last = [s for s in run.trace([5]).spans if s.rank == dist.get_rank()]
     lanes = [s for s in last if s.lane != TRAINING_THREAD]
@@ -184,6 +187,91 @@ def telling(folder: Path) -> None:
     assert len(Run(folder).ranks[dist.get_rank()].steps) == 3
 
 
+def harmless(folder: Path) -> None:
+    """Warnings that are errors, nobody to tell on one rank, a working folder that is gone: the
+    recording ends, or goes on, and training goes on."""
+    model, rank = small(), dist.get_rank()
+
+    def broken(numbers: dict[str, float], step: int) -> None:
+        raise ValueError("no such run")
+
+    with attached(model, TOPK) as handle, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with gradwire.record(handle, folder, to=broken if rank else None):
+            exchanged(model)
+        with patch("os.getcwd", side_effect=FileNotFoundError), gradwire.record(handle, folder):
+            exchanged(model)
+        with pytest.raises((UsageError, PlanError), match=r"functions of numbers and a step|one"):
+            gradwire.record(handle, folder, to="wandb" if rank else None)  # type: ignore[arg-type]
+        recording = gradwire.record(handle, folder)
+        with patch.object(Recording, "_write_spans", side_effect=ZeroDivisionError):
+            exchanged(model)
+        assert handle._session.recording is None
+        recording.close()
+        assert all(g.isfinite().all() for g in exchanged(model).values())
+    dist.barrier()
+    assert [row.step for row in Run(folder).ranks[rank].steps] == [0, 1, 2]
+
+
+def test_a_recording_harms_nobody(two: Ranks, tmp_path: Path) -> None:
+    two.run(harmless, tmp_path / "run")
+
+
+def others(folder: Path) -> None:
+    """Another process holds the file; a child that was forked writes nothing into it."""
+    model = small()
+    with attached(model, TOPK) as handle:
+        path = path_of(folder, dist.get_rank())
+        folder.mkdir(exist_ok=True)
+        code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print(); input()"
+        command = [sys.executable, "-c", code, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            with pytest.raises(UsageError, match="another process records into it"):
+                gradwire.record(handle, folder)
+            holder.communicate(b"\n")
+        with gradwire.record(handle, folder) as recording:
+            exchanged(model)
+            size = path.stat().st_size
+            child = os.fork()
+            if child == 0:
+                handle.log(loss=1.0)
+                recording.close()
+                os._exit(0)
+            os.waitpid(child, 0)
+            assert path.stat().st_size == size
+            exchanged(model)
+    dist.barrier()
+    assert [row.step for row in Run(folder).ranks[dist.get_rank()].steps] == [0, 1]
+
+
+def test_a_file_has_one_writer(two: Ranks, tmp_path: Path) -> None:
+    two.run(others, tmp_path / "run")
+
+
+def slow_data(folder: Path) -> None:
+    """The step at which another plan comes has what it computes, too."""
+    model = small()
+    with attached(model, TOPK) as handle, gradwire.record(handle, folder):
+        parameters = [p for b in handle.plan.buckets for p in b.parameters]
+        for strategy in ("bf16 | allreduce", "none | allreduce", TOPK):
+            exchanged(model)
+            handle.adopt(Plan.make(parameters, strategy))
+            time.sleep(0.02)
+        handle._session.before_step = lambda: time.sleep(1.2)
+        exchanged(model)
+    dist.barrier()
+    own = Run(folder).ranks[dist.get_rank()]
+    assert all(0.02 < row.compute < 1.0 for row in own.steps[1:])
+    (event,) = own.events
+    assert (event.step, event.what[:38]) == (3, "before this step plans were measured a")
+
+
+def test_a_change_of_plans_hides_no_time(two: Ranks, tmp_path: Path) -> None:
+    two.run(slow_data, tmp_path / "run")
+
+
 def test_others_are_told(two: Ranks, tmp_path: Path) -> None:
     two.run(telling, tmp_path / "run")
 
@@ -234,7 +322,8 @@ def test_what_ends_before_backward_is_not_waited_for(two: Ranks) -> None:
 
 def clocks() -> tuple[float, float]:
     with attached(small(), TOPK) as handle:
-        ahead = ahead_of_first(handle._session.performers[0])
+        group = handle._session.performers[0].group
+        ahead = ahead_of_first(group, torch.device("cpu"))
     return tuple(ahead)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from gradwire.run_folder import FORMAT, RankFile
 
 ABOUT = {
-    "format": FORMAT, "step": 0, "world": 1, "host": "h", "unix_seconds": 0.0, "pid": 1,
+    "format": FORMAT, "step": 0, "world": 1, "start": 1, "host": "h", "pid": 1,
+    "unix_seconds": 0.0,
     "clock_seconds": 0.0, "ahead_seconds": 0.0, "ahead_error_seconds": 0.0,
     "facts": {"backend": "gloo", "device": "cpu"},
 }  # fmt: skip

@@ -110,8 +110,8 @@ def test_a_run_that_was_never_seen_span_by_span(tmp_path: Path) -> None:
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, file = run_of(tmp_path / "run"), tmp_path / "report.html"
-    code, out, _ = told(capsys, run, "-o", file)
-    assert (code, f"page: {file}" in out) == (0, True)
+    code, _, err = told(capsys, run, "-o", file)
+    assert (code, f"wrote {file}" in err) == (0, True)
     assert file.read_text().startswith("<!doctype html>")
     code, _, err = told(capsys, run, "--profile", "profile.json")
     assert code == 2

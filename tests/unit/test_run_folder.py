@@ -28,8 +28,8 @@ def test_lines_come_back(tmp_path: Path) -> None:
     assert (run.world, run.problems) == (1, [])
     assert [(plan.step, plan.document) for plan in run.plans] == [(0, PLAN)]
     assert rank.steps[0].seconds == 0.03
-    assert rank.logs[0].numbers["rate"] == 0.5
-    assert rank.logs[0].numbers["loss"] != rank.logs[0].numbers["loss"]
+    assert rank.logs[0][1].numbers["rate"] == 0.5
+    assert rank.logs[0][1].numbers["loss"] != rank.logs[0][1].numbers["loss"]
     assert rank.events[0].what == "<script>"
     (span,) = run.trace([0]).spans
     assert (span.kind, span.label, span.bytes, span.seconds) == ("wire", "bucket 0", 40, 0.0005)

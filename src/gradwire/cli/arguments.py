@@ -59,9 +59,14 @@ def repeats(arguments: argparse.Namespace) -> str:
     return shlex.join(["gradwire", *arguments.typed])
 
 
+def printable(text: str) -> str:
+    """Text that came from files, without what would command a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
 def save_page(page: Page, path: Path) -> None:
     """Write it, and say so on standard error."""
-    path.write_text(page.html(), encoding="utf-8")
+    path.write_text(page.html(), encoding="utf-8", errors="replace")
     print(f"gradwire: wrote {path}", file=sys.stderr, flush=True)
 
 

@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import check_output
-from gradwire.errors import UsageError
+from gradwire.cli.arguments import check_output, printable, save_page
+from gradwire.errors import GradwireError, UsageError
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
@@ -67,9 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(_json(summaries))
         return 0
-    print(_text(summaries))
-    if arguments.output is not None:
-        print(f"\npage: {arguments.output}")
+    print(printable(_text(summaries)))
     if arguments.perfetto is not None:
         print(f"\ntimeline: {arguments.perfetto}; open it in ui.perfetto.dev")
     return 0
@@ -97,23 +95,28 @@ def _page(summaries: list[Summary], path: Path, profile: Path | None) -> None:
     if profile is not None:
         story, predicted = _predicted(summaries[-1].run, profile)
         shown[-1] = Shown(summaries[-1], story, predicted)
-    path.write_text(run_page(shown).html(), encoding="utf-8")
+    save_page(run_page(shown), path)
 
 
 def _plan(run: Run) -> Plan | None:
     from gradwire.plan import Plan
 
-    return Plan.from_json(json.dumps(run.plans[-1].document)) if run.plans else None
+    _, planned = run.in_force
+    return None if planned is None else Plan.from_json(json.dumps(planned.document))
 
 
 def _story(run: Run) -> str:
     """Why its plan is as it is, if whoever made it has said so."""
-    if not run.plans or "prediction" not in run.plans[-1].document:
+    _, planned = run.in_force
+    if planned is None or "prediction" not in planned.document:
         return ""
     from gradwire.planner.explain import saved
 
-    plan = _plan(run)
-    return "" if plan is None else saved(plan).as_text()
+    try:
+        plan = _plan(run)
+        return "" if plan is None else saved(plan).as_text()
+    except GradwireError as error:  # as of a member that is not installed here
+        return f"It cannot be told here: {error}"
 
 
 def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
@@ -135,18 +138,23 @@ def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
 
 
 def _json(summaries: list[Summary]) -> str:
-    from gradwire.report.summary import ratio
+    from gradwire.report.run_text import learns_less
+    from gradwire.report.summary import ratio_of
 
-    first = summaries[0].run
+    first = summaries[0]
     documents = []
     for summary in summaries:
         documents.append(_document(summary))
-        if summary.run is not first:
-            documents[-1]["first_over_this"] = ratio(first, summary.run)._asdict()
+        if summary is not first:
+            found = ratio_of(first, summary)
+            documents[-1]["first_over_this"] = None if found is None else found._asdict()
+            documents[-1]["learns_less"] = learns_less(first, summary)
     return json.dumps({"runs": documents}, allow_nan=False)
 
 
 def _document(s: Summary) -> dict[str, Any]:
+    from gradwire.run_folder import number
+
     return {
         "folder": str(s.run.folder), "world": s.run.world, "ranks": sorted(s.run.ranks),
         "steps": s.steps, "step_seconds": s.seconds._asdict(),
@@ -154,7 +162,8 @@ def _document(s: Summary) -> dict[str, Any]:
         "lane_seconds": s.lanes, "waits_for_seconds": s.waits_for, "overlap": s.overlap,
         "bytes_sent": s.bytes_sent, "bytes_given": s.bytes_given,
         "compute_seconds_by_rank": s.computes_by_rank, "skipped": s.skipped,
-        "last_loss": s.losses[-1][2] if s.losses else None, "problems": s.run.problems,
+        "since_step": s.since, "last_loss": number(s.losses[-1][2]) if s.losses else None,
+        "problems": s.run.problems,
     }  # fmt: skip
 
 
@@ -168,17 +177,32 @@ def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -
         zero = min((span.start_seconds for span in trace.spans), default=0.0)
         perfetto.save(perfetto.events(trace, names, zero_seconds=zero), path)
         return
-    read = [perfetto.read_torch(file) for file in torch_traces]
-    base = read[0][1]
-    theirs = [event for found, own in read for event in perfetto.moved(found, own - base)]
     pids = {rank: own.pid for rank, own in about.items()}
-    if not perfetto.processes(theirs) & set(pids.values()):
-        raise UsageError(
-            f"a trace of torch is of a rank of this run; none of {sorted(pids.values())}, the "
-            f"processes of '{run.folder}', is in it. Profile the run that is recorded."
-        )
-    zero = base - run.first.about.unix_seconds
+    theirs, zero = _beside(run, torch_traces)
     perfetto.save([*theirs, *perfetto.events(trace, names, pids, zero)], path)
+
+
+def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], float]:
+    """Events of torch's profiler, each file's on the clock of its rank, and the run's second that
+    is 0 in them: where the first file begins."""
+    from gradwire.report import perfetto
+
+    found, zero = list[dict[str, Any]](), None
+    for file in torch_traces:
+        theirs, unix_seconds = perfetto.read_torch(file)
+        there = perfetto.processes(theirs)
+        rank = next((own for own in run.ranks.values() if own.about.pid in there), None)
+        if rank is None:
+            pids = sorted(own.about.pid for own in run.ranks.values())
+            raise UsageError(
+                f"a trace of torch is of a rank of this run; none of {pids}, the processes of "
+                f"'{run.folder}', is in '{file}'. Profile the run that is recorded."
+            )
+        begin = run.begin_of(rank.about.start) or 0.0
+        at = rank.lives[-1].zero - begin + unix_seconds - rank.about.unix_seconds
+        zero = at if zero is None else zero
+        found += perfetto.moved(theirs, at - zero)
+    return found, zero or 0.0
 
 
 def _steps(run: Run, asked: str | None) -> list[int]:

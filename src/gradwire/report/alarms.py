@@ -22,27 +22,41 @@ def alarms(s: Summary) -> Iterator[str]:
         yield f"rank {slow} computes {times:.2f} times as long as the others, which wait for it"
     if s.skipped:
         yield f"{s.skipped} of {s.steps} steps were not finite, and skipped"
-    if (growth := residual_growth(s.run.first)) > GROWS:
+    if (growth := residual_growth(s.run.first, s.since)) > GROWS:
         yield (
             f"residuals grow: {growth:.1f} times as much waits as earlier in the run. Lower the "
             "learning rate, or send more"
         )
-    if (planned := planned_seconds(s)) and s.seconds.median > OFF_PLAN * planned:
+    if (planned := planned_seconds(s)) and s.seconds.mean > OFF_PLAN * planned:
         yield (
-            f"a step takes {s.seconds.median / planned:.2f} times as long as its plan said, "
+            f"a step takes {s.seconds.mean / planned:.2f} times as long as its plan said, "
             f"{1e3 * planned:.1f} ms: profile the job again"
         )
-    for rank in s.run.ranks.values():
-        for event in rank.events[-1:]:
-            more = f" ({len(rank.events)} such events)" if len(rank.events) > 1 else ""
-            yield f"rank {rank.rank}, step {event.step}: {event.what}{more}"
+    yield from _events(s)
     yield from s.run.problems
 
 
-def residual_growth(rank: Rank) -> float:
-    """How many times as much waits in the last quarter of a run as in the second; 1 where that
-    cannot be said."""
-    norms = [row.residual_norm for row in rank.steps if row.residual_norm is not None]
+def _events(s: Summary) -> Iterator[str]:
+    """The last of each rank; what several say of one step, once."""
+    last: dict[tuple[int, str], list[Rank]] = {}
+    for rank in s.run.ranks.values():
+        for event in rank.events[-1:]:
+            last.setdefault((event.step, event.what), []).append(rank)
+    for (step, what), ranks in last.items():
+        names = ", ".join(str(rank.rank) for rank in ranks[:4]) + (", …" if ranks[4:] else "")
+        who = f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+        many = max(len(rank.events) for rank in ranks)
+        more = f" ({many} such events)" if many > 1 else ""
+        yield f"{who}, step {step}: {what}{more}"
+
+
+def residual_growth(rank: Rank, since: int = 0) -> float:
+    """How many times as much waits in the last quarter of the steps from one on as in the second;
+    1 where that cannot be said."""
+    norms = [
+        row.residual_norm for row in rank.steps
+        if row.residual_norm is not None and row.step >= since
+    ]  # fmt: skip
     quarter = len(norms) // 4
     if quarter < 2:
         return 1.0
@@ -52,7 +66,8 @@ def residual_growth(rank: Rank) -> float:
 
 def planned_seconds(s: Summary) -> float | None:
     """What the plan in force says of a step, if it says something."""
-    prediction = s.run.plans[-1].document.get("prediction") if s.run.plans else None
+    _, plan = s.run.in_force
+    prediction = plan.document.get("prediction") if plan is not None else None
     seconds = prediction.get("seconds") if isinstance(prediction, dict) else None
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None

@@ -13,6 +13,7 @@ from html import escape
 
 _WIDTH, _HEIGHT = 640.0, 276.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 30.0, 42.0
+_MOST, _LEAST = 1e300, 1e-290
 _POINTS = 400
 """Of a line: as many as there are places for."""
 
@@ -92,7 +93,8 @@ class _Axis:
     @staticmethod
     def over(values: Sequence[float], begin: float, end: float) -> _Axis:
         low, high = min(values), max(values)
-        room = (high - low) or abs(high) or 1.0
+        room = max(high - low, 1e-9 * abs(high)) or abs(high)
+        room = room if room > _LEAST else 1.0
         return _Axis(low - 0.03 * room, high + 0.03 * room, begin, end)
 
     def at(self, value: float) -> float:
@@ -137,7 +139,8 @@ def _svg(parts: Iterable[str], told: str, height: float = _HEIGHT) -> str:
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in points if math.isfinite(a) and math.isfinite(b)]
+    """Those that can be drawn: halves and doubles of the largest numbers are none."""
+    return [(a, b) for a, b in points if abs(a) < _MOST and abs(b) < _MOST]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gradwire.report.alarms import alarms
 from gradwire.report.run import Rank, Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
-from gradwire.report.summary import LANE_KINDS, Summary, summarize
+from gradwire.report.summary import LANE_KINDS, Summary, mean_of, summarize
 from gradwire.run_folder import StepRow
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _WIDTH = 17
 _STYLES = {"compute": ("█", "blue"), "backward": ("▓", "cyan"), "wait": ("░", "red")}
 MOST_RANKS = 24
 """That are shown: of more, those that compute longest."""
-_ALARMS = 8
+_ALARMS, _SUMMED = 8, 200
 
 
 def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> RenderableType:
@@ -35,7 +36,7 @@ def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Renderable
     from rich.text import Text
 
     silent = list(_silent(run, seen, now))
-    summary = summarize(run)
+    summary = summarize(run, _SUMMED)
     if summary is None:
         there = f"{len(run.ranks)} of {run.world} ranks"
         return Text(f"{run.name}: no step is over yet; {there}")
@@ -53,11 +54,15 @@ def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Renderable
 def _head(s: Summary) -> str:
     recent = [row for rank in s.run.ranks.values() for row in _recent(rank)]
     step = max(row.step for row in recent)
-    seconds = median(row.seconds for row in recent)
+    seconds = mean_of(recent, lambda row: row.seconds)
     return (
         f"{s.run.name}   step {step:,}   {as_milliseconds(seconds)} ms   "
-        f"{len(s.run.ranks)} of {s.run.world} ranks   {s.fewer:.1f} times fewer bytes"
+        f"{len(s.run.ranks)} of {s.run.world} ranks   {_fewer(s)}"
     )
+
+
+def _fewer(s: Summary) -> str:
+    return f"{s.fewer:.1f} times fewer bytes" if s.bytes_sent else "nothing is sent"
 
 
 def _second(s: Summary) -> str:
@@ -82,7 +87,7 @@ def _table(run: Run) -> Any:
         if not rows:
             table.add_row(str(rank.rank), Text(rank.about.host), "-")
             continue
-        means = {name: median(getattr(row, name) for row in rows) for name in _MEDIANS}
+        means = {name: mean_of(rows, attrgetter(name)) for name in _MEANS}
         norms = [r.residual_norm for r in rank.steps if r.residual_norm is not None]
         table.add_row(
             str(rank.rank), Text(rank.about.host), f"{rows[-1].step:,}",
@@ -93,7 +98,7 @@ def _table(run: Run) -> Any:
     return table
 
 
-_MEDIANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")
+_MEANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")
 
 
 def _shown(run: Run) -> list[Rank]:
@@ -101,8 +106,9 @@ def _shown(run: Run) -> list[Rank]:
     ranks = list(run.ranks.values())
     if len(ranks) <= MOST_RANKS:
         return ranks
-    busy = {rank.rank: median([r.compute + r.backward for r in _recent(rank)] or [0.0])
-            for rank in ranks}  # fmt: skip
+    busy = {
+        rank.rank: mean_of(_recent(rank), lambda row: row.compute + row.backward) for rank in ranks
+    }
     kept = sorted(ranks, key=lambda rank: -busy[rank.rank])[:MOST_RANKS]
     return sorted(kept, key=lambda rank: rank.rank)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,11 @@ class Life:
         """Seconds of rank 0's clock at which this life's are 0."""
         return self.about.clock_seconds - self.about.ahead_seconds
 
+    @property
+    def lasted(self) -> float:
+        """Seconds, until its last step was over."""
+        return self.steps[-1].at if self.steps else 0.0
+
     def trace_of(self, step: int) -> Iterator[Span]:
         """The spans of a step; times on this rank's clock. ValueError where they are damaged."""
         kinds, labels, rows = spans_of(self.spans[step])
@@ -46,20 +53,37 @@ class Life:
 
 @dataclass
 class Rank:
-    """All lives of one rank, in the order in which they were lived."""
+    """All lives of one rank, in the order in which they were lived, as they were when it was
+    made."""
 
     rank: int
     lives: list[Life]
 
-    @property
+    @cached_property
     def steps(self) -> list[StepRow]:
         """Of all lives; what an earlier one did beyond where a later one went on was lost."""
-        return list(_kept([life.steps for life in self.lives]))
+        return [row for _, rows in self._kept(lambda life: life.steps) for row in rows]
+
+    @cached_property
+    def logs(self) -> list[tuple[float, Log]]:
+        """Likewise, each with the seconds since the first life began, of which each goes on where
+        the one before has left off."""
+        begun = accumulate((life.lasted for life in self.lives), initial=0.0)
+        since = {id(life): seconds for life, seconds in zip(self.lives, begun)}
+        kept = self._kept(lambda life: life.logs)
+        return [(since[id(life)] + log.at, log) for life, logs in kept for log in logs]
 
     @property
-    def logs(self) -> list[Log]:
+    def plans(self) -> list[Planned]:
         """Likewise."""
-        return list(_kept([life.logs for life in self.lives]))
+        return [plan for _, plans in self._kept(lambda life: life.plans) for plan in plans]
+
+    def _kept(self, of: Callable[[Life], Sequence[Any]]) -> Iterator[tuple[Life, list[Any]]]:
+        """Of each life what no later one did again."""
+        for i, life in enumerate(self.lives):
+            later = (own.about.step for own in self.lives[i + 1 :] if own.steps)
+            until = min(later, default=math.inf)
+            yield life, [row for row in of(life) if row.step < until]
 
     @property
     def events(self) -> list[Event]:
@@ -71,9 +95,10 @@ class Rank:
         """Of the last life."""
         return self.lives[-1].about
 
-    def life_of(self, step: int) -> Life | None:
-        """The last one that has the spans of a step."""
-        return next((life for life in reversed(self.lives) if step in life.spans), None)
+    @cached_property
+    def seen(self) -> dict[int, Life]:
+        """Steps that were recorded span by span, each with the last life that has it."""
+        return {step: life for life in self.lives for step in life.spans}
 
 
 class Run:
@@ -98,6 +123,7 @@ class Run:
                 self._files[int(found[1])] = _File(path)
         for file in self._files.values():
             file.look()
+        self.ranks = self._of_the_last_start()
         if not self.ranks:
             why = [problem for file in self._files.values() for problem in file.problems[:1]]
             raise UsageError(
@@ -106,16 +132,19 @@ class Run:
                 f"{' '.join([*why[:2], 'Pass another.'])}"
             )
 
-    @property
-    def ranks(self) -> dict[int, Rank]:
-        """Those of which there is something, by their numbers, ascending."""
-        files = sorted(self._files.items())
-        return {rank: Rank(rank, file.lives) for rank, file in files if file.lives}
+    def _of_the_last_start(self) -> dict[int, Rank]:
+        """Ranks of which there is something, by their numbers, ascending. Who was there only
+        before the job was started again with fewer is left out."""
+        there = {n: Rank(n, list(file.lives)) for n, file in sorted(self._files.items())
+                 if file.lives}  # fmt: skip
+        last = next(iter(there.values())).about.start if there else 0
+        self._gone = [n for n, rank in there.items() if rank.about.start != last]
+        return {n: rank for n, rank in there.items() if n not in self._gone}
 
     @property
     def world(self) -> int:
-        """How many ranks there were."""
-        return max(rank.about.world for rank in self.ranks.values())
+        """How many ranks there are."""
+        return self.first.about.world
 
     @property
     def problems(self) -> list[str]:
@@ -127,6 +156,11 @@ class Run:
                 f"{', '.join(missing[:8])}. Where machines share no disk, copy their files into "
                 "one folder."
             )
+        if self._gone:
+            found.append(
+                f"of the last start of the job, whose steps are told of, ranks "
+                f"{', '.join(map(str, self._gone[:8]))} are not."
+            )
         return found
 
     @property
@@ -137,32 +171,63 @@ class Run:
     @property
     def plans(self) -> list[Planned]:
         """In the order in which they were in force."""
-        return [plan for life in self.first.lives for plan in life.plans]
+        return self.first.plans
+
+    @property
+    def in_force(self) -> tuple[int, Planned | None]:
+        """The plan by which the last steps went, if it is known, and the first step since which
+        it has been in force."""
+        plans, steps = self.plans, self.first.steps
+        last = steps[-1].step if steps else math.inf
+        while len(plans) > 1 and plans[-1].step > last:
+            plans.pop()
+        if not plans:
+            return 0, None
+        alike = takewhile(lambda plan: plan.document == plans[-1].document, reversed(plans))
+        since = list(alike)[-1].step
+        return since if since > self.first.lives[0].about.step else 0, plans[-1]
 
     def steps_with_spans(self) -> list[int]:
-        """Those that every rank here has recorded span by span, ascending."""
-        each = [{s for life in rank.lives for s in life.spans} for rank in self.ranks.values()]
-        return sorted(set.intersection(*each))
+        """Those that every rank here has recorded span by span in the same start of the job,
+        ascending."""
+        each = [
+            {(life.about.start, step) for step, life in rank.seen.items()}
+            for rank in self.ranks.values()
+        ]
+        return sorted(step for _, step in set.intersection(*each))
 
     def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
         """These steps, of all ranks that have them or of some, on the clock of rank 0, whose
-        "about" is at 0 seconds; `clock_error_seconds` says how far apart ranks may be."""
-        trace, begin, there = Trace(self.world), self.first.lives[-1].zero, self.ranks
+        first "about" is at 0 seconds, and each later one at the end of the life before;
+        `clock_error_seconds` says how far apart ranks may be."""
+        trace, there = Trace(self.world), self.ranks
         chosen = [there[rank] for rank in (there if ranks is None else ranks)]
         for step in steps:
             for rank in chosen:
-                if life := rank.life_of(step):
+                life = rank.seen.get(step)
+                if life is not None and (begin := self.begin_of(life.about.start)) is not None:
                     by = life.zero - begin
                     for span in self._spans(rank.rank, life, step):
                         start, end = span.start_seconds + by, span.end_seconds + by
                         trace.add(span._replace(start_seconds=start, end_seconds=end))
         return trace
 
+    def begin_of(self, start: int) -> float | None:
+        """What is 0 in `trace`, on rank 0's clock in that start of the job; None if it has
+        recorded nothing of that."""
+        before = 0.0
+        for life in self.first.lives:
+            if life.about.start == start:
+                return life.zero - before
+            before += life.lasted
+        return None
+
     def _spans(self, rank: int, life: Life, step: int) -> list[Span]:
         try:
             return list(life.trace_of(step))
         except (ValueError, RecursionError) as error:
             del life.spans[step]
+            self.ranks[rank].seen.pop(step, None)
             self._files[rank].leave_out(f"spans of step {step}", error)
             return []
 
@@ -246,10 +311,3 @@ class _File:
             StepRow: life.steps, Log: life.logs, Event: life.events, Planned: life.plans,
         }  # fmt: skip
         kinds[type(found)].append(found)
-
-
-def _kept(lives: Sequence[Sequence[Any]]) -> Iterator[Any]:
-    """Of each life what no later one did again."""
-    for i, rows in enumerate(lives):
-        until = min((later[0].step for later in lives[i + 1 :] if later), default=math.inf)
-        yield from (row for row in rows if row.step < until)

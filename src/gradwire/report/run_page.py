@@ -14,7 +14,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
+from operator import attrgetter
+from statistics import fmean, median
 from typing import Any
 
 from gradwire.buckets import Parameter
@@ -24,14 +25,15 @@ from gradwire.report.charts import Line
 from gradwire.report.page import Charts, Figure, Fold, Grid, Key, Page, Section, Steps
 from gradwire.report.run import Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
-from gradwire.report.summary import LANE_KINDS, Summary, settled
+from gradwire.report.summary import LANE_KINDS, Summary, mean_of
 from gradwire.report.timeline import Step, timeline
 from gradwire.run_folder import StepRow
 from gradwire.trace import Span, Trace
 
 _KINDS = {
     "compute": "data, forward, optimizer", "backward": "backward", "wire": "waits for the wire",
-    "encode": "waits for encoding", "decode": "waits for decoding", "other": "waits for lanes",
+    "ranks": "waits for other ranks", "encode": "waits for encoding",
+    "decode": "waits for decoding", "other": "waits for lanes",
 }  # fmt: skip
 _BUCKET = re.compile(r"bucket (\d+) ")
 
@@ -72,8 +74,8 @@ def _times(summaries: Sequence[Summary]) -> Section:
              "sent", "gradient / sent")  # fmt: skip
     rows = [
         (
-            s.run.name, as_milliseconds(s.seconds.median), run_text.spread(s.seconds),
-            as_milliseconds(s.computes.median), as_milliseconds(s.waits.median),
+            s.run.name, as_milliseconds(s.seconds.mean), run_text.spread(s.seconds),
+            as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
             as_bytes(s.bytes_sent), f"{s.fewer:.1f}",
         )
@@ -89,16 +91,15 @@ def _ms(seconds: float) -> str:
 
 
 def _parts(s: Summary) -> list[charts.Part]:
-    """A step, in the proportions of medians; waiting, in those of steps seen span by span."""
-    rows = [row for rank in s.run.ranks.values() for row in settled(rank.steps)]
-    own = {kind: median(getattr(row, kind) for row in rows) for kind in ("compute", "backward")}
+    """A step; waiting, in the proportions of steps seen span by span."""
+    rows = [row for own in s.rows.values() for row in own]
+    own = {kind: mean_of(rows, attrgetter(kind)) for kind in ("compute", "backward")}
     seen = sum(s.waits_for.values())
-    waits = {kind: x * s.waits.median / seen for kind, x in s.waits_for.items()} if seen else {
-        "other": s.waits.median
+    waits = {kind: x * s.waits.mean / seen for kind, x in s.waits_for.items()} if seen else {
+        "other": s.waits.mean
     }  # fmt: skip
     parts = own | {kind: waits[kind] for kind in _KINDS if kind in waits}
-    scale = s.seconds.median / (sum(parts.values()) or 1.0)
-    return [charts.Part(kind, scale * value) for kind, value in parts.items()]
+    return [charts.Part(kind, value) for kind, value in parts.items()]
 
 
 # -- one step ------------------------------------------------------------------------------
@@ -200,12 +201,12 @@ def _run(shown: Shown) -> Section:
 
 def _rank(s: Summary, rank: int) -> tuple[str, ...]:
     found = s.run.ranks[rank]
-    about, rows = found.about, settled(found.steps)
+    about, rows = found.about, s.rows.get(rank, ())
     ahead, error = 1e3 * about.ahead_seconds, 1e3 * about.ahead_error_seconds
     return (
         str(rank), about.host,
         as_milliseconds(s.computes_by_rank[rank]) if rows else "",
-        as_milliseconds(median(row.wait for row in rows)) if rows else "",
+        as_milliseconds(mean_of(rows, lambda row: row.wait)) if rows else "",
         str(found.steps[-1].step + 1 if rows else 0),
         f"{ahead:.2f} ms, give or take {error:.2f}",
     )  # fmt: skip
@@ -213,17 +214,17 @@ def _rank(s: Summary, rank: int) -> tuple[str, ...]:
 
 def _buckets(run: Run) -> list[tuple[str, ...]]:
     """What each bucket of the last plan sends and takes, by the steps seen span by span."""
-    if not run.plans:
+    since, plan = run.in_force
+    if plan is None:
         return []
-    buckets = run.plans[-1].buckets
-    spans = _by_bucket(run, len(buckets))
+    buckets = plan.buckets
+    spans = _by_bucket(run, since, len(buckets))
     return [_bucket(i, bucket, spans.get(i, [])) for i, bucket in enumerate(buckets)]
 
 
-def _by_bucket(run: Run, count: int) -> dict[int, list[list[Span]]]:
+def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
     """Of the first rank: each bucket's spans, step by step."""
-    begin = run.plans[-1].step
-    steps = [step for step in run.steps_with_spans() if step >= begin]
+    steps = [step for step in run.steps_with_spans() if step >= since]
     found: dict[int, list[list[Span]]] = {}
     for step in steps[len(steps) // 10 :][:: max(1, len(steps) // 16)]:
         for i in range(count):
@@ -239,7 +240,7 @@ def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple
         Parameter(p["name"], tuple(p["shape"]), p["dtype"]) for p in bucket["parameters"]
     ]
     elements, given = sum(p.elements for p in parameters), sum(p.bytes for p in parameters)
-    sent = median(sum(s.bytes for s in own) for own in steps) if steps else 0.0
+    sent = fmean(sum(s.bytes for s in own) for own in steps) if steps else 0.0
     names = [p.name for p in parameters]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return (
@@ -251,7 +252,7 @@ def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple
 
 def _seconds_of(kind: str, steps: list[list[Span]]) -> str:
     each = [sum(s.seconds for s in own if s.kind == kind) for own in steps]
-    return as_milliseconds(median(each)) if each else ""
+    return as_milliseconds(fmean(each)) if each else ""
 
 
 def _repeat(run: Run) -> str:

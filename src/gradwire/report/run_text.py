@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
+from gradwire.report import noise
 from gradwire.report.alarms import alarms
-from gradwire.report.summary import LANE_KINDS, Middle, Summary, ratio
+from gradwire.report.summary import LANE_KINDS, Spread, Summary, ratio_of
 from gradwire.report.table import Table
 from gradwire.run_folder import Planned
 
@@ -20,8 +23,8 @@ def several(summaries: Sequence[Summary]) -> str:
     """A table, and whether each run is faster than the first or noise hides it."""
     rows = [
         (
-            s.run.name, as_milliseconds(s.seconds.median), spread(s.seconds),
-            as_milliseconds(s.computes.median), as_milliseconds(s.waits.median),
+            s.run.name, as_milliseconds(s.seconds.mean), spread(s.seconds),
+            as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             as_bytes(s.bytes_sent), _loss(s),
         )
         for s in summaries
@@ -39,12 +42,14 @@ def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
     if last is first:
         return _alone(first), _advice(first)
     said, *others = (_compared(first, other) for other in (last, *summaries[1:-1]))
-    noise, more = said[1], [other[0] for other in others]
-    return said[0], [noise, *more, *_losses(first, last), *_advice(last)]
+    more = [other[0] for other in others]
+    return said[0], [said[1], *more, *_losses(first, last), *_apart(first, last), *_advice(last)]
 
 
 def sent(s: Summary) -> str:
     """How much of its gradient a rank sends."""
+    if not s.bytes_sent:
+        return f"nothing, of a gradient of {as_bytes(s.bytes_given)}"
     times = (
         f"{s.fewer:.1f} times less than" if s.fewer > 1
         else f"{s.bytes_sent / s.bytes_given:.1f} times" if s.bytes_given else "beside"
@@ -66,9 +71,9 @@ def as_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def spread(middle: Middle) -> str:
-    """Quartiles, in milliseconds."""
-    return f"{as_milliseconds(middle.low)} to {as_milliseconds(middle.high)}"
+def spread(found: Spread) -> str:
+    """Quartiles of its parts, in milliseconds."""
+    return f"{as_milliseconds(found.low)} to {as_milliseconds(found.high)}"
 
 
 def _lines(s: Summary) -> Iterator[str]:
@@ -77,11 +82,15 @@ def _lines(s: Summary) -> Iterator[str]:
         f"{s.run.name}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
         f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
     )
-    yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in s.run.plans[-3:])
+    plans = s.run.plans
+    yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in plans[-3:])
+    if s.since:
+        yield f"  what follows is of steps from {s.since:,} on, by the last of {len(plans)} plans"
     yield ""
-    yield f"a step    {as_milliseconds(s.seconds.median)} ms, quartiles {spread(s.seconds)}"
-    yield f"computes  {as_milliseconds(s.computes.median)} ms: data, forward, backward, optimizer"
-    yield f"waits     {as_milliseconds(s.waits.median)} ms, {_percent(s)}{_waits(s)}"
+    own = as_milliseconds(s.seconds.mean)
+    yield f"a step    {own} ms in the mean; quartiles of parts of the run {spread(s.seconds)}"
+    yield f"computes  {as_milliseconds(s.computes.mean)} ms: data, forward, backward, optimizer"
+    yield f"waits     {as_milliseconds(s.waits.mean)} ms, {_percent(s)}{_waits(s)}"
     busy = ", ".join(f"{kind} {as_milliseconds(s.lanes[kind])}" for kind in LANE_KINDS)
     yield f"lanes     {busy} ms; {100 * s.overlap:.0f} % of that while it computes"
     yield f"sends     {sent(s)}"
@@ -92,55 +101,93 @@ def _lines(s: Summary) -> Iterator[str]:
 
 def _alone(s: Summary) -> str:
     return (
-        f"A step takes {as_milliseconds(s.seconds.median)} ms, of which "
-        f"{as_milliseconds(s.waits.median)} ms, {_percent(s)}, wait for the exchange."
+        f"A step takes {as_milliseconds(s.seconds.mean)} ms, of which "
+        f"{as_milliseconds(s.waits.mean)} ms, {_percent(s)}, wait for the exchange."
     )
 
 
 def _compared(first: Summary, other: Summary) -> tuple[str, str]:
     """Whether the other is faster; and the noise of that."""
-    found = ratio(first.run, other.run)
-    names = first.run.name, other.run.name
-    both = (
-        f"{as_milliseconds(other.seconds.median)} and {as_milliseconds(first.seconds.median)} ms"
-    )
-    if found.is_noise:
+    found, names = ratio_of(first, other), (first.run.name, other.run.name)
+    both = f"{as_milliseconds(other.seconds.mean)} and {as_milliseconds(first.seconds.mean)} ms"
+    if found is None:
+        said = f"Too few steps to tell: {names[1]} and {names[0]} take {both} a step."
+        return said, f"Steps vary; record {noise.LEAST * 4} steps or more of each."
+    if found.holds(1.0):
         said = f"No difference shows: {names[1]} and {names[0]} take {both} a step."
     elif found.value > 1:
-        said = f"It helped: {names[1]} is {found.value:.2f} times as fast as {names[0]}, {both}."
+        faster = f"{names[1]} is {found.value:.2f} times as fast as {names[0]}, {both}"
+        said = (
+            f"{faster}, but it learns less."
+            if learns_less(first, other) else f"It helped: {faster}."
+        )  # fmt: skip
     else:
         times = 1 / found.value
         said = (
             f"It did not help: {names[1]} takes {times:.2f} times as long as {names[0]}, {both}."
         )
-    noise = (
-        f"Allowing for noise, a step of {names[0]} is {found.low:.2f} to {found.high:.2f} times "
-        "as long (95 %, parts of both runs drawn anew)."
+    return said, (
+        f"As steps vary within both runs, a step of {names[0]} is {found.low:.2f} to "
+        f"{found.high:.2f} times as long (95 %). Runs that are started again may differ by more."
     )
-    return said, noise
+
+
+def _last_losses(first: Summary, last: Summary) -> list[tuple[int, float, float]]:
+    """Step and both losses, over the last fifth of the steps that both have logged."""
+    one, other = ({step: x for step, _, x in s.losses} for s in (first, last))
+    both = sorted(one.keys() & other.keys())
+    return [(step, one[step], other[step]) for step in both[-max(1, len(both) // 5) :]]
+
+
+def learns_less(first: Summary, last: Summary) -> bool:
+    """Whether the last run's losses are worse than the first's, by more than a hundredth and than
+    they vary by from step to step; of too few steps that is not said."""
+    both = _last_losses(first, last)
+    apart = noise.mean([*noise.parts((1, b - a) for _, a, b in both).values()])
+    if apart is None or not math.isfinite(apart.value):
+        return False
+    return apart.low > 0 and apart.value > 0.01 * fmean(abs(a) for _, a, _ in both)
 
 
 def _losses(first: Summary, last: Summary) -> Iterator[str]:
     """Where both have come at the same steps: what is fast and learns less is a loss."""
-    one, other = ({step: x for step, _, x in s.losses} for s in (first, last))
-    if both := sorted(one.keys() & other.keys()):
-        steps, names = both[-max(1, len(both) // 5) :], (first.run.name, last.run.name)
-        means = [sum(own[step] for step in steps) / len(steps) for own in (other, one)]
+    if both := _last_losses(first, last):
+        names = first.run.name, last.run.name
+        means = fmean(b for _, _, b in both), fmean(a for _, a, _ in both)
         yield (
-            f"Over steps {steps[0]:,} to {steps[-1]:,}, the last fifth that both have, the mean "
-            f"loss of {names[1]} is {means[0]:.4g}, of {names[0]} {means[1]:.4g}."
+            f"Over steps {both[0][0]:,} to {both[-1][0]:,}, the last fifth that both have, the "
+            f"mean loss of {names[1]} is {means[0]:.4g}, of {names[0]} {means[1]:.4g}."
         )
+
+
+_FACTS = ("backend", "device", "cores", "threads", "torch", "optimizer", "seed", "kernels")
+
+
+def _apart(first: Summary, last: Summary) -> Iterator[str]:
+    """What makes two runs hard to compare."""
+    facts = [
+        {"ranks": s.run.world, "hosts": len({r.about.host for r in s.run.ranks.values()}),
+         **{name: s.run.first.about.facts.get(name) for name in _FACTS}}
+        for s in (first, last)
+    ]  # fmt: skip
+    found = [
+        f"{name} {facts[1][name]} and {facts[0][name]}"
+        for name in facts[0] if facts[0][name] != facts[1][name]
+    ]  # fmt: skip
+    if found:
+        names = f"{last.run.name} and {first.run.name}"
+        yield f"Beside their plans {names} differ in more: {', '.join(found)}."
 
 
 def _advice(s: Summary) -> list[str]:
     """What limits it now, and what to try next."""
-    alone, waits = s.computes.median, s.waits.median
+    alone, waits = s.computes.mean, s.waits.mean
     if not alone:
         return []
     most = (alone + waits) / alone
     limit = (
-        f"Were nothing to be exchanged, a step would take {as_milliseconds(alone)} ms: no plan "
-        f"makes this job more than {most:.2f} times as fast."
+        f"If it never waited, a step would take {as_milliseconds(alone)} ms: {most:.2f} times as "
+        "fast, or a little more where lanes take processors from it."
     )
     if waits < 0.05 * alone:
         return [limit, "Computing limits it now: look there, not at the network."]
@@ -151,23 +198,29 @@ def _next(s: Summary) -> Iterator[str]:
     parts = s.waits_for
     if not parts or not (total := sum(parts.values())):
         return
+    auto = ", or attach with 'auto'" if len(s.run.plans) == 1 else ""
     kind = max(parts, key=lambda name: parts[name])
     share = f"{100 * parts[kind] / total:.0f} %"
     tries = {
-        "wire": "to send less: what gradwire plan finds, or attach with 'auto'",
+        "wire": f"to send less: what gradwire plan finds{auto}",
         "encode": "a cheaper compressor, or more lanes where there are processors to spare",
         "decode": "what gradwire plan finds: another collective, by which less arrives",
         "other": "more lanes, or fewer and larger buckets: lanes wait for each other",
     }
-    if kind == "wire" and s.slow_ranks:
-        yield f"The wire limits it now, {share} of what it waits for: mostly for a slow rank."
+    if kind == "ranks":
+        slow = ", ".join(f"rank {rank}" for rank in s.slow_ranks) or "now one, now another"
+        yield (
+            f"Ranks that come late to the exchange limit it now, {share} of what it waits for: "
+            f"{slow}. To send less does not help; batches of one length may, or a look at what "
+            "such a rank does."
+        )
         return
     names = {"wire": "The wire", "encode": "Encoding", "decode": "Decoding", "other": "Waking"}
     yield f"{names[kind]} limits it now, {share} of what it waits for. Try {tries[kind]}."
 
 
 def _percent(s: Summary) -> str:
-    share = s.waits.median / s.seconds.median if s.seconds.median else 0.0
+    share = s.waits.mean / s.seconds.mean if s.seconds.mean else 0.0
     return f"{100 * share:.0f} %"
 
 

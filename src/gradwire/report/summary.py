@@ -1,13 +1,16 @@
-"""The numbers of a recorded run that its pages and tables show: medians over steps and ranks."""
+"""The numbers of a recorded run that its pages and tables show: means over steps and ranks."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median, median_low, quantiles
+from operator import attrgetter
+from statistics import fmean, median_low, quantiles
 from typing import NamedTuple
 
+from gradwire.report import noise
+from gradwire.report.noise import Interval, of_all, parts
 from gradwire.report.run import Rank, Run
 from gradwire.run_folder import StepRow
 from gradwire.trace import TRAINING_THREAD, Span, Trace
@@ -17,40 +20,51 @@ SETTLED = 0.1
 """Of the rows: the first, in which memory is allocated and links warm up, are left out."""
 SLOW = 1.25
 """A rank that computes so many times as long as the median rank is slow."""
-_BLOCKS, _DRAWS = 12, 400
 
 
-class Middle(NamedTuple):
-    """A median, and the quartiles below and above it."""
+class Spread(NamedTuple):
+    """A mean over all steps, and the quartiles of means over parts of the run."""
 
-    median: float
+    mean: float
     low: float
     high: float
 
     @staticmethod
-    def of(values: Sequence[float]) -> Middle:
-        """Of one value or more."""
-        low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (
-            3 * [values[0]]
-        )  # fmt: skip
-        return Middle(middle, low, high)
+    def of(rows: Sequence[Sequence[StepRow]], value: Callable[[StepRow], float]) -> Spread:
+        """rows: of each rank."""
+        mean = mean_of([row for own in rows for row in own], value)
+        means = [x for own in rows for x in parts((r.steps, value(r)) for r in own).values()]
+        if len(means) < 2:
+            return Spread(mean, mean, mean)
+        low, _, high = quantiles(means, n=4, method="inclusive")
+        return Spread(mean, low, high)
+
+
+def mean_of(rows: Sequence[StepRow], value: Callable[[StepRow], float]) -> float:
+    """Over steps, of which a row may stand for many."""
+    steps = sum(row.steps for row in rows)
+    return sum(row.steps * value(row) for row in rows) / steps if steps else 0.0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in numbers. Seconds are of one step, bytes of one step and rank.
+    """A run in numbers: means over the steps that went by the plan in force, but for the first
+    tenth of their rows. Seconds are of one step, bytes of one step and rank.
 
-    computes: data, forward, backward and optimizer; waits: for the exchange, after backward;
-    waits_for: what lanes did meanwhile, on the rank that waited longest, of steps that were
-    recorded span by span: encode, wire, decode, and "other". lanes: seconds of each kind, beside
-    backward or not. overlap: the part of these that nobody waited for. computes_by_rank: medians.
+    rows: these, by rank; since: the first step of the plan. computes: data, forward, backward and
+    optimizer; waits: for the exchange, after backward; waits_for: what lanes did meanwhile, on the
+    rank that waited longest, of steps that were recorded span by span: encode, wire, decode,
+    "ranks", which came later to a move, and "other". lanes: seconds of each kind, beside backward
+    or not. overlap: the part of these that nobody waited for. skipped: of all steps.
     """
 
     run: Run
+    rows: dict[int, Sequence[StepRow]]
     steps: int
-    seconds: Middle
-    computes: Middle
-    waits: Middle
+    since: int
+    seconds: Spread
+    computes: Spread
+    waits: Spread
     lanes: dict[str, float]
     waits_for: dict[str, float]
     bytes_sent: float
@@ -63,7 +77,7 @@ class Summary:
     def overlap(self) -> float:
         """From 0 to 1."""
         busy = sum(self.lanes.values())
-        return max(0.0, 1.0 - self.waits.median / busy) if busy else 0.0
+        return max(0.0, 1.0 - self.waits.mean / busy) if busy else 0.0
 
     @property
     def fewer(self) -> float:
@@ -75,77 +89,108 @@ class Summary:
         """Ranks that compute longer than the others, by what a step shows, and how many times as
         long."""
         usual = median_low(self.computes_by_rank.values())
-        matters = usual + 0.05 * self.seconds.median
+        matters = usual + 0.05 * self.seconds.mean
         found = {r: x for r, x in self.computes_by_rank.items() if x > max(SLOW * usual, matters)}
         return {rank: x / usual for rank, x in found.items()} if usual else {}
 
 
-def summarize(run: Run) -> Summary | None:
-    """None where no rank has finished a step."""
-    rows = {rank.rank: settled(rank.steps) for rank in run.ranks.values() if rank.steps}
+def summarize(run: Run, most: int | None = None) -> Summary | None:
+    """None where no rank has finished a step. most: rows of each rank, the last ones."""
+    since, _ = run.in_force
+    rows = {
+        rank.rank: own
+        for rank in run.ranks.values()
+        if (own := _settled(rank.steps, since)[-(most or 0) :])
+    }
     if not rows:
         return None
     every = [row for own in rows.values() for row in own]
     last = max(rank.steps[-1].step for rank in run.ranks.values() if rank.steps)
     first = min(rank.lives[0].about.step for rank in run.ranks.values())
+    by_rank = list(rows.values())
     return Summary(
-        run, last + 1 - first,
-        Middle.of([row.seconds for row in every]),
-        Middle.of([row.compute + row.backward for row in every]),
-        Middle.of([row.wait for row in every]),
-        {kind: median(getattr(row, kind) for row in every) for kind in LANE_KINDS},
-        waits_for(run),
-        median(row.bytes_sent for row in every), median(row.bytes_given for row in every),
-        {rank: median(row.compute + row.backward for row in own) for rank, own in rows.items()},
+        run, rows, last + 1 - first, since,
+        Spread.of(by_rank, lambda row: row.seconds), Spread.of(by_rank, _computes),
+        Spread.of(by_rank, lambda row: row.wait),
+        {kind: mean_of(every, attrgetter(kind)) for kind in LANE_KINDS},
+        waits_for(run, since),
+        mean_of(every, lambda row: row.bytes_sent), mean_of(every, lambda row: row.bytes_given),
+        {rank: mean_of(own, _computes) for rank, own in rows.items()},
         max(sum(row.skipped for row in rank.steps) for rank in run.ranks.values()),
         losses(run.first),
     )  # fmt: skip
 
 
-def settled(rows: Sequence[StepRow]) -> Sequence[StepRow]:
-    """Without the first ones."""
-    return rows[int(SETTLED * len(rows)) :] if len(rows) > 1 else rows
+def _computes(row: StepRow) -> float:
+    return row.compute + row.backward
+
+
+def _settled(rows: Sequence[StepRow], since: int) -> Sequence[StepRow]:
+    """Those of the plan in force, without the first ones; all, where it has none."""
+    own = [row for row in rows if row.step >= since] or rows
+    return own[int(SETTLED * len(own)) :]
 
 
 def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
-    """Step, seconds since the run began, and what was logged by that name; each life's seconds go
-    on from where the one before left off."""
-    found: list[tuple[int, float, float]] = []
-    begun = 0.0
-    for life in rank.lives:
-        own = [log for log in life.logs if name in log.numbers]
-        found = [entry for entry in found if own and entry[0] < own[0].step] or found
-        found += [(log.step, begun + log.at, log.numbers[name]) for log in own]
-        begun += life.steps[-1].at if life.steps else 0.0
-    return found
+    """Step, seconds since the run began, and what was logged by that name."""
+    return [
+        (log.step, seconds, log.numbers[name]) for seconds, log in rank.logs if name in log.numbers
+    ]
 
 
-def waits_for(run: Run, most: int = 8) -> dict[str, float]:
-    """What lanes did while the rank that waited longest waited: medians over some of the steps
-    that were recorded span by span."""
-    steps = run.steps_with_spans()
+def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
+    """What lanes did while the rank that waited longest waited: means over some of the steps that
+    were recorded span by span."""
+    steps = [step for step in run.steps_with_spans() if step >= since]
     steps = steps[len(steps) // 10 :]
     chosen = steps[:: max(1, len(steps) // most)][:most]
     found = [found for step in chosen if (found := waited(run.trace([step])))]
-    names = (*LANE_KINDS, "other")
-    return {name: median(each[name] for each in found) for name in names} if found else {}
+    names = found[0] if found else ()
+    return {name: fmean(each[name] for each in found) for name in names}
 
 
 def waited(trace: Trace) -> dict[str, float] | None:
     """The same of one step; None if nobody waited. Where lanes do several things at once, the
-    wire comes first, then encoding."""
+    wire comes first, then encoding, decoding, and what waits for ranks."""
     waits = [span for span in trace.spans if span.kind == "wait"]
     if not waits:
         return None
     longest = max(waits, key=lambda span: span.seconds)
     own = [s for s in trace.spans if s.rank == longest.rank and s.lane != TRAINING_THREAD]
+    moves = [span for span in own if span.kind == "wire"]
+    late, travels = [], []
+    for moved, all_there in zip(moves, _all_there(trace, longest.rank)):
+        begins = min(max(moved.start_seconds, all_there), moved.end_seconds)
+        late.append(moved._replace(end_seconds=begins))
+        travels.append(moved._replace(start_seconds=begins))
+    kinds = {
+        "wire": travels, "encode": [s for s in own if s.kind == "encode"],
+        "decode": [s for s in own if s.kind == "decode"], "ranks": late,
+    }  # fmt: skip
     found, before = {}, 0.0
     covered: list[Span] = []
-    for kind in ("wire", "encode", "decode"):
-        covered += [span for span in own if span.kind == kind]
+    for kind, spans in kinds.items():
+        covered += spans
         now = _covered(longest, covered)
         found[kind], before = now - before, now
     return found | {"other": max(0.0, longest.seconds - before)}
+
+
+def _all_there(trace: Trace, rank: int) -> Iterator[float]:
+    """Of each move of a rank, in its order: when the last of all ranks has come to it. Of a move
+    inside a group, whose members are not known: at once."""
+    came: dict[tuple[str, int], float] = {}
+    seen: dict[tuple[int, str], int] = {}
+    own: list[tuple[Span, tuple[str, int]]] = []
+    for span in trace.of("wire"):
+        turn = seen.get((span.rank, span.label), 0)
+        seen[span.rank, span.label] = turn + 1
+        move = span.label, turn
+        came[move] = max(came.get(move, -math.inf), span.start_seconds)
+        if span.rank == rank:
+            own.append((span, move))
+    for span, move in own:
+        yield came[move] if span.group == "world" else span.start_seconds
 
 
 def _covered(window: Span, spans: Iterable[Span]) -> float:
@@ -158,38 +203,6 @@ def _covered(window: Span, spans: Iterable[Span]) -> float:
     return total
 
 
-class Ratio(NamedTuple):
-    """How many times as long one run's steps take as another's: and what noise allows, 95 %."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether the two may be equally fast."""
-        return self.low <= 1.0 <= self.high
-
-
-def ratio(longer: Run, shorter: Run) -> Ratio:
-    """Of medians, and their spread if parts of each run are drawn anew (block bootstrap: steps
-    that follow each other are alike)."""
-    one, other = (_blocks(run) for run in (longer, shorter))
-    draw = random.Random(0)
-    drawn = sorted(
-        median(draw.choices(one, k=len(one))) / median(draw.choices(other, k=len(other)))
-        for _ in range(_DRAWS)
-    )
-    cut = _DRAWS // 40
-    return Ratio(median(one) / median(other), drawn[cut], drawn[-1 - cut])
-
-
-def _blocks(run: Run) -> list[float]:
-    """Median seconds of a step, in consecutive parts of each rank's run."""
-    found = []
-    for rank in run.ranks.values():
-        rows = settled(rank.steps)
-        size = max(1, len(rows) // _BLOCKS)
-        parts = (rows[i : i + size] for i in range(0, len(rows), size))
-        found += [median(row.seconds for row in part) for part in parts]
-    return found
+def ratio_of(longer: Summary, shorter: Summary) -> Interval | None:
+    """How many times as long one run's steps take as another's; None where a run has too few."""
+    return noise.ratio(of_all(longer.rows.values()), of_all(shorter.rows.values()))

@@ -15,9 +15,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-
-from gradwire.moves import AllGather
-from gradwire.runtime.torch_dist import Performer
+import torch.distributed as dist
+from torch import Tensor
 
 ROUNDS = 24
 
@@ -30,27 +29,29 @@ class Ahead(NamedTuple):
     error_seconds: float
 
 
-def ahead_of_first(performer: Performer) -> Ahead:
-    """Of the calling rank, in the performer's group. Collective; blocks for some milliseconds."""
+def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahead:
+    """Of the calling rank, in the group; None: of all ranks. device: on which the group exchanges.
+    Collective; blocks for some milliseconds."""
     seen = torch.empty(ROUNDS, 2, dtype=torch.float64)
     for i in range(ROUNDS):
         entered = perf_counter()
-        arrived = performer.perform(AllGather(_word(performer)), "clocks")
-        assert isinstance(arrived, torch.Tensor)
-        arrived.cpu()  # on a device only asked for until then
+        of_first(torch.zeros(1), group, device)
         seen[i, 0], seen[i, 1] = entered, perf_counter()
-    every = performer.perform(AllGather(seen.view(-1).to(performer.device)), "clocks")
-    assert isinstance(every, torch.Tensor)
-    first = every[0].view(ROUNDS, 2).cpu()
-    return Ahead(0.0, 0.0) if performer.rank == 0 else between(first, seen)
+    first = of_first(seen, group, device)
+    return Ahead(0.0, 0.0) if dist.get_rank(group) == 0 else between(first, seen)
 
 
-def between(first: torch.Tensor, own: torch.Tensor) -> Ahead:
+def of_first(own: Tensor, group: dist.ProcessGroup | None, device: torch.device) -> Tensor:
+    """What the group's first rank has given, on the CPU. Nobody has it before all have given
+    theirs, which a broadcast would not promise. Collective, and blocks."""
+    mine = own.to(device)
+    every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, mine, group=group)
+    return every[0].cpu()  # on a device only asked for until then
+
+
+def between(first: Tensor, own: Tensor) -> Ahead:
     """What (rounds, enter and leave) on two clocks, fp64, allow."""
     least = float((own[:, 0] - first[:, 1]).max())
     most = float((own[:, 1] - first[:, 0]).min())
     return Ahead((least + most) / 2, (most - least) / 2)
-
-
-def _word(performer: Performer) -> torch.Tensor:
-    return torch.zeros(1, device=performer.device)

@@ -16,11 +16,12 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ from gradwire import kernels
 from gradwire.errors import UsageError
 from gradwire.metrics import named
 from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
-from gradwire.runtime.clocks import Ahead, ahead_of_first
+from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle
 from gradwire.training.fsdp import FsdpFrontend
@@ -42,11 +43,12 @@ SHARE = 0.002
 """Of the time, that lines of each kind may take."""
 _NORM_EVERY = 16  # rows: who looks at residuals passes over all their memory
 _LATE_SECONDS = 10.0  # so long a row is not missed by who looks at the run
+_TOLD_SECONDS = 1.0
 _OPEN: set[Path] = set()
 
 
 To = Callable[[dict[str, float], int], object]
-"""Numbers by name, and their step: as `wandb.log` and `mlflow.log_metrics` take them."""
+"""Numbers by name, and their step: as `wandb.log` takes them."""
 
 
 class Pace:
@@ -75,39 +77,77 @@ class Pace:
             self._lines, self._spent, self._passed = 0, 0.0, 0.0
 
 
+P = ParamSpec("P")
+
+
+def _harmless(
+    method: Callable[Concatenate[Recording, P], None],
+) -> Callable[Concatenate[Recording, P], None]:
+    """What goes wrong in it ends the recording, never the step. In a process that was forked from
+    the one that records it does nothing."""
+
+    @wraps(method)
+    def guarded(self: Recording, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not self._is_open or os.getpid() != self._pid:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            what = error.strerror if isinstance(error, OSError) else repr(error)
+            self._stop()
+            _warn(
+                f"a recording needs room on its disk, and numbers that can be written; "
+                f"{self._file.path}: {what}. Nothing of this rank is recorded from step "
+                f"{self._session.step} on; training goes on. Close the recordings of all ranks, "
+                "and call gradwire.record again."
+            )
+
+    return guarded
+
+
 class Recording:
     """One rank's part of a run folder, under way. Made by `gradwire.record`."""
 
     def __init__(
-        self, handle: Handle, file: RankFile, rank: int, world: int, to: Iterable[To] = ()
-    ) -> None:  # fmt: skip
-        self._session, self._waiting = handle._session, handle._view.waiting
-        self._file, self._rank, self._zero = file, rank, perf_counter()
+        self, handle: Handle, file: RankFile, group: dist.ProcessGroup | None, to: Iterable[To]
+    ) -> None:
+        session = handle._session
+        self._session, self._waiting = session, handle._view.waiting
+        self._file, self._rank, self._pid = file, dist.get_rank(group), os.getpid()
         self._rows, self._spans = Pace(ROWS), Pace(SPANS)
-        self._most, self._last, self._written = 0.0, self._session.step - 1, -math.inf
-        self._to = list(to)
-        ahead = ahead_of_first(self._session.performers[0])
-        self._session.recording = self
-        self._add("about", rank=rank, world=world, **_about(self._session, ahead, self._zero))
+        self._most, self._last, self._written = 0.0, session.step - 1, -math.inf
+        self._to, self._is_open = list(to), True
+        self._zero, now = perf_counter(), time.time()
+        begun = torch.tensor([time.time_ns()])
+        start = int(of_first(begun, group, session.device)[0])
+        ahead = ahead_of_first(group, session.device)
+        self._file.add(
+            "about", format=FORMAT, rank=self._rank, world=dist.get_world_size(group), start=start,
+            step=session.step, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
+            clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session),
+        )  # fmt: skip
         self.adopted()
-        self._seen = dict(self._session.stats.sums)
-        self._session.stats.forget_now()
+        self._seen = dict(session.stats.sums)
+        session.stats.forget_now()
+        session.recording = self
 
     def log(self, numbers: Mapping[str, float]) -> None:
         """See `Handle.log`."""
         found = {name: number(_number(name, value)) for name, value in numbers.items()}
-        step = max(0, self._session.step - 1)
-        self._add("log", step=step, at=self._now(), numbers=found)
+        self._log(max(0, self._session.step - 1), found)
 
-    def note(self, what: str) -> None:
+    @_harmless
+    def _log(self, step: int, found: dict[str, float | str]) -> None:
+        self._file.add("log", step=step, at=self._now(), numbers=found)
+
+    def _note(self, what: str) -> None:
         """Something that deserves attention, in a sentence."""
-        self._add("event", step=self._session.step, at=self._now(), what=what)
+        self._file.add("event", step=self._session.step, at=self._now(), what=what)
 
     def close(self) -> None:
         """Write what is left, and no more. Not collective; a second time does nothing."""
-        if self._session.recording is self:
-            self.settle()
-            self._stop()
+        self.settle()
+        self._stop()
 
     def __enter__(self) -> Recording:
         return self
@@ -117,25 +157,34 @@ class Recording:
 
     # -- what the session tells ------------------------------------------------------------
 
+    @_harmless
     def settle(self) -> None:
         """Write what is known of the steps since the last row: its sums end here."""
         self._row()
 
+    @_harmless
     def adopted(self) -> None:
         """Another plan is in force, and its sums begin anew."""
         self._seen = dict.fromkeys(self._session.stats.sums, 0.0)
         if self._rank == 0:
             plan = json.loads(self._session.plan.to_json())
-            self._add("plan", step=self._session.step, at=self._now(), plan=plan)
+            self._file.add("plan", step=self._session.step, at=self._now(), plan=plan)
 
+    @_harmless
+    def left_out(self, seconds: float) -> None:
+        """So long it took to find plans and change them, before a step of which it is no part."""
+        if seconds > _TOLD_SECONDS:
+            self._note(f"before this step plans were measured and changed for {seconds:.1f} s")
+
+    @_harmless
     def step_over(self, finite: bool, error: BaseException | None) -> None:
         """A step has ended, and is in the session's sums and trace."""
         step, took = self._session.step, self._session.stats.last_seconds
         self._most, self._last = max(self._most, took), step
         if error is not None:
-            self.note(f"the exchange failed: {error}")
+            self._note(f"the exchange failed: {error}")
         elif not finite:
-            self.note("a gradient was not finite; the step is skipped on every rank")
+            self._note("a gradient was not finite; the step is skipped on every rank")
         is_late = perf_counter() - self._written > _LATE_SECONDS
         self._rows.note(self._timed(self._row, self._rows.is_due(step) or is_late), took)
         self._spans.note(self._timed(self._write_spans, self._spans.is_due(step)), took)
@@ -172,7 +221,7 @@ class Recording:
             skipped=int(new["skipped"]), residual_norm=norm,
         )  # fmt: skip
         self._most = 0.0
-        self._add("step", **row._asdict())
+        self._file.add("step", **row._asdict())
         self._tell(row)
 
     def _tell(self, row: StepRow) -> None:
@@ -183,11 +232,11 @@ class Recording:
                 to(numbers, row.step)
             except Exception as error:
                 self._to.remove(to)
-                warnings.warn(
+                _warn(
                     f"what a recording tells its numbers to must take them; {to!r:.80} raised "
                     f"{type(error).__name__}: {error}. It is told nothing more; the recording and "
-                    "training go on.", RuntimeWarning, stacklevel=2,
-                )  # fmt: skip
+                    "training go on."
+                )
 
     def _write_spans(self) -> None:
         session = self._session
@@ -202,32 +251,28 @@ class Recording:
             ]
             for s in spans
         ]  # fmt: skip
-        self._add("spans", step=session.step, kinds=list(kinds), labels=list(labels), spans=rows)
+        self._file.add(
+            "spans", step=session.step, kinds=list(kinds), labels=list(labels), spans=rows
+        )
 
     def _now(self) -> float:
         return _micro(perf_counter() - self._zero)
 
-    def _add(self, kind: str, **values: Any) -> None:
-        """Training goes on without its recording where the disk refuses a line."""
-        if self._session.recording is not self:
-            return
-        try:
-            self._file.add(kind, **values)
-        except OSError as error:
-            self._stop()
-            warnings.warn(
-                f"a recording needs room on its disk; {self._file.path}: {error.strerror}. "
-                f"Nothing of this rank is recorded from step {self._session.step} on; training "
-                "goes on. Make room, and call gradwire.record again.",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
-
     def _stop(self) -> None:
-        self._session.recording = None
-        _closed(self._file)
+        if self._is_open and os.getpid() == self._pid:
+            self._is_open, self._session.recording = False, None
+            _closed(self._file)
 
 
-def record(handle: Handle, folder: str | Path, to: To | Iterable[To] = ()) -> Recording:
+def _warn(text: str) -> None:
+    """As a warning, which a filter may make an error: then, too, training goes on."""
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    except RuntimeWarning:
+        print(f"gradwire: {text}", file=sys.stderr, flush=True)
+
+
+def record(handle: Handle, folder: str | Path, to: To | Sequence[To] | None = None) -> Recording:
     """Write what every step does into a run folder, from now on. Collective, between two steps.
 
     Each rank writes `rank-N.jsonl` there: seconds and bytes of steps, spans of its lanes and of
@@ -243,34 +288,52 @@ def record(handle: Handle, folder: str | Path, to: To | Iterable[To] = ()) -> Re
         handle: of `gradwire.attach`.
         folder: is made, if it is not there.
         to: what else is told this rank's numbers, "gradwire/step_seconds" and so on, and the
-            step, at each row: a function, or several. `wandb.log`, `mlflow.log_metrics`,
+            step, at each row: a function, or several; None: nobody. `wandb.log`,
             `gradwire.metrics.TensorBoard(writer)` and `gradwire.metrics.OpenMetrics(path)` are
-            such. Called by the thread that ends the step, which waits for it.
+            such. Called by the thread that ends the exchange, which is none of the job's, and
+            waits for it: who keeps a run by thread, as MLflow does, must be told which,
+            ``partial(mlflow.log_metrics, run_id=…)``.
 
     Returns:
         What ends it: ``recording.close()``, `detach`, or a ``with`` block.
 
     Raises:
-        UsageError: the folder cannot be written, or another recording of this process is under
-            way there, or one of this handle; on the other ranks a PlanError says so.
+        UsageError: the folder cannot be written, or another recording is under way there, of this
+            process or another, or one of this handle, or `to` is not what it may be; on the other
+            ranks a PlanError says so.
     """
     handle._check_between_steps()
     session = handle._session
     group = session.performers[0].group
     # Replicas of a sharded model are several groups, and files are named among all ranks.
     group_of_names = None if isinstance(handle._frontend, FsdpFrontend) else group
-    rank, world = dist.get_rank(group_of_names), dist.get_world_size(group_of_names)
     opened: list[RankFile] = []
+
+    def begin() -> list[To]:
+        told = _told(to)
+        opened.append(_opened(session, Path(folder), dist.get_rank(group_of_names)))
+        return told
+
     try:
-        same_everywhere(
-            group, session.device, lambda: opened.append(_opened(session, Path(folder), rank)),
-            lambda _: "a file", "all ranks record, or none", "Pass a folder that all can write.",
+        told = same_everywhere(
+            group, session.device, begin, lambda _: "a file", "all ranks record, or none",
+            "Pass a folder that all can write.",
         )  # fmt: skip
-        return Recording(handle, opened[0], rank, world, [to] if callable(to) else to)
+        return Recording(handle, opened[0], group_of_names, told)
     except BaseException:
         for file in opened:
             _closed(file)
         raise
+
+
+def _told(to: To | Sequence[To] | None) -> list[To]:
+    told: list[Any] = [] if to is None else list(to) if isinstance(to, list | tuple) else [to]
+    if wrong := [each for each in told if not callable(each)]:
+        raise UsageError(
+            "a recording tells its numbers to functions of numbers and a step; got "
+            f"to={wrong[0]!r:.80}. Pass wandb.log, a list of such, or None."
+        )
+    return told
 
 
 def _opened(session: Session, folder: Path, rank: int) -> RankFile:
@@ -316,21 +379,19 @@ def _short(norm: float) -> float | None:
     return float(f"{norm:.6g}") if math.isfinite(norm) else None
 
 
-def _about(session: Session, ahead: Ahead, zero: float) -> dict[str, Any]:
-    """Where this rank is, and what its clock shows."""
-    return {
-        "format": FORMAT, "step": session.step, "host": socket.gethostname(), "pid": os.getpid(),
-        "unix_seconds": time.time(), "clock_seconds": zero,
-        "ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds,
-        "facts": _facts(session),
-    }  # fmt: skip
+def _ahead(ahead: Ahead) -> dict[str, float]:
+    return {"ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds}
 
 
 def _facts(session: Session) -> dict[str, Any]:
     """What repeats the run."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # it is gone
+        folder = ""
     optimizer = session.settings.optimizer
     return {
-        "command": [sys.executable, *sys.argv], "folder": os.getcwd(),
+        "command": [sys.executable, *sys.argv], "folder": folder,
         "gradwire": version("gradwire"), "torch": torch.__version__,
         "python": platform.python_version(), "device": str(session.device),
         "backend": str(dist.get_backend(session.performers[0].group)),

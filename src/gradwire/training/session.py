@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -66,6 +67,7 @@ class _Recording(Protocol):
     def settle(self) -> None: ...
     def adopted(self) -> None: ...
     def step_over(self, finite: bool, error: BaseException | None) -> None: ...
+    def left_out(self, seconds: float) -> None: ...
     def log(self, numbers: Mapping[str, Any]) -> None: ...
     def close(self) -> None: ...
 
@@ -125,6 +127,7 @@ class Session:
         self.view: _View | None = None
         self.guard: _Watch | None = None
         self.recording: _Recording | None = None
+        self.stats = Stats(())  # of no plan yet
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end = False  # of the step under way
         self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
@@ -164,7 +167,7 @@ class Session:
         if self.recording is not None:
             self.recording.settle()
         plan, lanes = self.plan, self.performers[: self._lanes(self.plan)]
-        self.stats = Stats(self.ledger.contexts)
+        self.stats = Stats(self.ledger.contexts, self.stats)
         self._place = {
             name: (b, i)
             for b, bucket in enumerate(plan.buckets)
@@ -263,16 +266,24 @@ class Session:
         if self.under_way:
             self.fail_aborted()
         self.refuse_failed()
+        came = perf_counter()
         if self.before_step is not None:
             self.before_step()
         self._warm_up()
         self._follow_scaler()
+        self._leave_out(perf_counter() - came)
         self._at_end = self.launches_at_end or (self.clip is not None and self.clip.needs_all)
         self.clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
         self.stats.begun()
         self.under_way = True
         self._missing = [len(slots) for slots in self._slots]
+
+    def _leave_out(self, seconds: float) -> None:
+        """What plans are found and changed by is no part of a step, and told by itself."""
+        self.stats.leave_out(seconds)
+        if self.recording is not None:
+            self.recording.left_out(seconds)
 
     @_fatal
     def deliver(self, name: str, gradient: Tensor) -> None:
@@ -422,7 +433,7 @@ class Session:
         self._copied.clear()
         self._slots = [[None] * len(slots) for slots in self._slots]
         finite = error is None and self.ledger.finite
-        self.stats.record(self.conductor.trace, finite)
+        self.stats.record(self.conductor.trace, error is None and not finite)
         if self.recording is not None:
             self.recording.step_over(finite, error)
         if self.clip is not None and not self._at_end:

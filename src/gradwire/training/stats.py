@@ -30,11 +30,15 @@ class Stats:
     and of each of KINDS; "bytes_sent", "bytes_across", and "row_bytes", of sparse gradients.
     """
 
-    def __init__(self, contexts: Sequence[BucketContext]) -> None:
+    def __init__(self, contexts: Sequence[BucketContext], before: Stats | None = None) -> None:
+        """before: of the plan that was in force until now, whose last exchange began what this
+        one's first step computes."""
         self._contexts = contexts
         names = ("steps", "skipped", "compute", "backward", "exposed", *KINDS)
         self.sums = dict.fromkeys((*names, "bytes_sent", "bytes_across", "row_bytes"), 0.0)
-        self._before = self._begun = self._ended = perf_counter()
+        now = perf_counter()
+        self._ended: float = now if before is None else before._ended
+        self._before = self._begun = self._ended
         self._over: float | None = None
         dense = [p for c in contexts for p in c.bucket.parameters if not p.sparse]
         self.dense_bytes = float(sum(p.bytes for p in dense))
@@ -50,6 +54,10 @@ class Stats:
         """What this rank did since the last exchange is no part of a step."""
         self._ended = perf_counter()
 
+    def leave_out(self, seconds: float) -> None:
+        """These, of what this rank did since the last exchange, are no part of a step."""
+        self._ended += seconds
+
     def begun(self) -> None:
         """The first gradient of a step is here."""
         self._begun, self._over = perf_counter(), None
@@ -58,14 +66,14 @@ class Stats:
         """From here on the step only waits for the exchange."""
         self._over = perf_counter()
 
-    def record(self, trace: Trace, finite: bool = True) -> None:
-        """Take up one step, which ends now."""
+    def record(self, trace: Trace, skipped: bool = False) -> None:
+        """Take up one step, which ends now. skipped: as it was not finite."""
         sums = self.sums
         self._before, self._ended = self._ended, perf_counter()
         over = self._ended if self._over is None else self._over
         self._over = over
         sums["steps"] += 1
-        sums["skipped"] += not finite
+        sums["skipped"] += skipped
         sums["compute"] += self._begun - self._before
         sums["backward"] += over - self._begun
         sums["exposed"] += self._ended - over

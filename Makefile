@@ -76,7 +76,7 @@ docs: $(VENV)/.docs  ## the documentation as a site, in build/docs: nothing is f
 	@echo "$(PWD)/build/docs/index.html"
 
 $(VENV)/.docs: $(VENV)/.ready
-	$(INSTALL) $(DOCS)
+	@$(INSTALL) $(DOCS)
 	@touch $@
 
 browser:  ## Chromium, in which tests look at pages; where it cannot be had they are skipped

@@ -12,7 +12,7 @@ JOBS ?= 4
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser demo test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser demo docs test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -67,6 +67,17 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 
 bench-convergence: setup  ## hours: accuracy at 0.1 % of the gradient beside dense; goes on where it was left off
 	$(PY) benchmarks/convergence/main.py --full --jobs $(PROCESSES) --plot build/convergence/curves.png
+
+# Those of pyproject.toml, once they are wanted: no test needs them.
+DOCS = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+
+docs: $(VENV)/.docs  ## the documentation as a site, in build/docs: nothing is fetched to look at it
+	$(PY) -m sphinx -q -W --keep-going -n -c docs . build/docs
+	@echo "$(PWD)/build/docs/index.html"
+
+$(VENV)/.docs: $(VENV)/.ready
+	@$(INSTALL) $(DOCS)
+	@touch $@
 
 browser:  ## Chromium, in which tests look at pages; where it cannot be had they are skipped
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

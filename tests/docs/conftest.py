@@ -1,11 +1,13 @@
-"""The same pools of ranks as in tests/distributed, and the page that a test is about."""
+"""The same pools of ranks as in tests/distributed, and what makes the pages a site."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "pictures"))
 
 from collections.abc import Iterator
 

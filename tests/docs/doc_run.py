@@ -26,8 +26,8 @@ from gradwire.cli.main import main
 from gradwire.soundness import SoundnessWarning
 
 TOGETHER = {
-    "README.md", "docs/auto.md", "docs/fsdp.md", "docs/gpu.md", "docs/network.md",
-    "docs/recording.md", "docs/training.md",
+    "README.md", "docs/auto.md", "docs/first-run.md", "docs/fsdp.md", "docs/gpu.md",
+    "docs/index.md", "docs/network.md", "docs/recording.md", "docs/training.md",
 }  # fmt: skip
 """Pages whose Python all ranks run. That of others needs no process group."""
 

@@ -1,0 +1,1 @@
+"""How the pages become a site: `docs/conf.py` hands them to Sphinx. `pages` needs no Sphinx."""

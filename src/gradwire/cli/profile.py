@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import after_dashes, check_output
+from gradwire.cli.arguments import add_quiet, after_dashes, check_output
 from gradwire.errors import UsageError
 from gradwire.strategy import Strategy
 
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "measured, and what they lose is measured",
     )
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
     job = "the job, as you start it: each rank calls gradwire.attach"
     add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
 
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None
-    environment = {**os.environ, **asked(output, arguments.strategies, vary=arguments.vary)}
+    how = asked(output, arguments.strategies, vary=arguments.vary, quiet=arguments.quiet)
+    environment = {**os.environ, **how}
     stdout = sys.stderr if arguments.json else None
     try:
         code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode

@@ -123,7 +123,7 @@ def test_available_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     """As `gradwire available | head -0`."""
-    command = [sys.executable, "-m", "gradwire", "available"]
+    command = [sys.executable, "-m", "gradwire", "available", "--quiet"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe) as job:
         assert job.stdout is not None

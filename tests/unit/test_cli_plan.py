@@ -114,7 +114,6 @@ def test_a_table(capsys: Text) -> None:
     out = capsys.readouterr()
     assert out.out.startswith("workers")
     assert "between 100 mbit and 100 gbit" in out.out
-    assert "gradwire: 256 workers" in out.err
 
 
 @pytest.mark.parametrize(("per_host", "workers"), [(8, [16, 64, 256]), (3, [3, 12, 48])])

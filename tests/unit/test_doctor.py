@@ -111,7 +111,7 @@ def test_durations(seconds: float, words: str) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_without_torch_it_says_so_and_how_to_install_it(as_json: bool) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, *["--json"] * as_json]
+    command = [sys.executable, "-c", WITHOUT_TORCH, "--quiet", *["--json"] * as_json]
     job = subprocess.run(command, capture_output=True, text=True, check=False)
     assert job.returncode == 1
     assert job.stderr == ""

@@ -33,6 +33,7 @@ VOCABULARY = (
     "extension",
     "document",
     "schema",
+    "progress",
 )
 
 # Who may import what, at any place in the file; "." stands for the package itself.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.bench.machine import ELEMENTS, native, say
 from gradwire.bench.traffic import decode_bytes, encode_bytes, payload_bytes
 from gradwire.errors import StrategyError
+from gradwire.progress import Progress, each, part, silent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -222,8 +223,9 @@ def _time(turn: int, call: Callable[[], object], seconds: list[float]) -> None:
 
 
 def measure(
-    texts: Sequence[str] = (), elements: int = ELEMENTS, repeats: int = 15, payloads: int = 8
-) -> dict[str, Any]:
+    texts: Sequence[str] = (), elements: int = ELEMENTS, repeats: int = 15, payloads: int = 8,
+    progress: Progress = silent,
+) -> dict[str, Any]:  # fmt: skip
     """Every row's times and limits, as one JSON document. Raises StrategyError, KernelError."""
     import torch
 
@@ -231,12 +233,14 @@ def measure(
     chosen, before = strategies(texts), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        progress("drawing gradients")
         bench = _Bench(chosen, elements, payloads)
         encode = [bench.encoding(strategy) for strategy in chosen]
         decode = [bench.decoding(compressor) for compressor in bench.layouts]
-        for number in range(_WARM_UP + repeats):
-            say(f"round {number + 1} of {_WARM_UP + repeats}")
-            for job in [*encode, *decode]:
+        rounds = _WARM_UP + repeats
+        for number in range(rounds):
+            told = part(progress, "compressors", number, rounds)
+            for job in each(told, "", [*encode, *decode], lambda job: job.name):
                 bench.turn(number, job)
     finally:
         torch.set_num_threads(before)

@@ -14,8 +14,9 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from gradwire.bench.machine import ELEMENTS, native, say
+from gradwire.bench.machine import ELEMENTS, native
 from gradwire.errors import KernelError
+from gradwire.progress import Progress, silent
 
 if TYPE_CHECKING:
     import torch
@@ -56,16 +57,25 @@ class _Contestant:
     seconds: list[float] = field(default_factory=list)
 
     def take_turn(self, turn: int, clock: Clock) -> None:
-        if turn % 5 and len(self.seconds) > 1 and min(self.seconds) > SLOW_SECONDS:
-            return
-        self.seconds.append(clock(lambda: self.call(turn)))
+        if self.takes(turn):
+            self.seconds.append(clock(lambda: self.call(turn)))
+
+    def takes(self, turn: int) -> bool:
+        is_slow = len(self.seconds) > 1 and min(self.seconds) > SLOW_SECONDS
+        return turn % 5 == 0 or turn < 2 or not is_slow
+
+    def work(self, turns: int) -> float:
+        """Seconds of so many turns, by the fastest so far."""
+        return min(self.seconds, default=0.0) * sum(map(self.takes, range(turns)))
 
     def settled(self) -> list[float]:
         """The first turn meets cold caches and unknown hints."""
         return self.seconds[1:] or self.seconds
 
 
-def measure(elements: int = ELEMENTS, repeats: int = 25, device: str = "cpu") -> list[Row]:
+def measure(
+    elements: int = ELEMENTS, repeats: int = 25, device: str = "cpu", progress: Progress = silent
+) -> list[Row]:
     """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
 
     Needs about 110 bytes of the device's memory per element. KernelError without the native
@@ -80,15 +90,24 @@ def measure(elements: int = ELEMENTS, repeats: int = 25, device: str = "cpu") ->
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        say(f"drawing gradients of {elements} elements")
+        progress("drawing gradients")
         contestants = _contestants(elements, device, references)
         for turn in range(repeats + 1):
-            say(f"turn {turn + 1} of {repeats + 1} of all kernels")
             for contestant in contestants:
+                if turn == 0:  # how long a turn takes is not known
+                    progress("first turns", now=contestant.name)
                 contestant.take_turn(turn, clock)
+                if turn > 0:
+                    _tell(contestants, repeats + 1, contestant.name, progress)
     finally:
         torch.set_num_threads(before)
     return _rows(contestants)
+
+
+def _tell(contestants: list[_Contestant], turns: int, now: str, progress: Progress) -> None:
+    """How far they are, by their own times: kernels are a hundred times as fast as twins."""
+    done = sum(min(own.seconds) * len(own.seconds) for own in contestants)
+    progress("kernels", done, sum(own.work(turns) for own in contestants), now)
 
 
 def check_cuda() -> None:

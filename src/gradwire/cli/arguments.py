@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from gradwire.report.page import Page
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Declare --quiet, of a command that tells how far it is (`cli.progress`)."""
+    parser.add_argument("--quiet", action="store_true", help="do not tell how far it is")
+
+
 def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
     """What argparse makes a number by; it refuses what is out of range."""
 

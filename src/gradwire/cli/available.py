@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from gradwire.cli.arguments import add_quiet
+from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
 from gradwire.member import Evidence
 
@@ -29,19 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--optimizer", metavar="NAME", help=known)
     add("--json", action="store_true", help="one JSON document on standard output")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print them; the exit code. UsageError for a name that is none."""
-    from gradwire.registry import available
-
     if arguments.optimizer is not None:
         _show_sound(arguments)
         return 0
-    families = available()
-    found: Any = families
-    if arguments.name is not None:
-        found = describe(arguments.name, families)
+    with telling(arguments, "available"):
+        from gradwire.registry import available
+
+        families = available()
+        found: Any = families
+        if arguments.name is not None:
+            found = describe(arguments.name, families)
     if arguments.json:
         print(json.dumps(found, indent=2))
     elif arguments.name is not None:
@@ -52,32 +56,38 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_sound(arguments: argparse.Namespace) -> None:
-    from gradwire.report.table import Table
-    from gradwire.soundness import sound
-    from gradwire.training.recommend import frontier
-
     if arguments.name is not None:
         raise UsageError(
             "what is sound with an optimizer is asked of all members; got "
             f"'{arguments.name}' beside --optimizer. Leave one of them out."
         )
-    found = [
+    with telling(arguments, "available"):
+        found = _found_sound(arguments.optimizer)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return
+    from gradwire.report.table import Table
+
+    rows = [[str(value) for value in f.values()] for f in found]
+    for row, f in zip(rows, found):
+        row[1] = f"{f['times_fewer_bytes']:.1f}"
+    print(Table(["sound", "times fewer bytes", "known by", "begins by"], rows).as_text())
+
+
+def _found_sound(optimizer: str) -> list[dict[str, Any]]:
+    from gradwire.soundness import sound
+    from gradwire.training.recommend import frontier
+
+    return [
         {
             "strategy": str(strategy),
             "times_fewer_bytes": times,
             "known_by": verdict.evidence.row if verdict.evidence else "its format",
             "begins": _beginning(verdict.evidence),
         }
-        for strategy, times in frontier(arguments.optimizer)
-        for verdict in [sound(strategy, arguments.optimizer)]
+        for strategy, times in frontier(optimizer)
+        for verdict in [sound(strategy, optimizer)]
     ]
-    if arguments.json:
-        print(json.dumps(found, indent=2))
-        return
-    rows = [[str(value) for value in f.values()] for f in found]
-    for row, f in zip(rows, found):
-        row[1] = f"{f['times_fewer_bytes']:.1f}"
-    print(Table(["sound", "times fewer bytes", "known by", "begins by"], rows).as_text())
 
 
 def _beginning(evidence: Evidence | None) -> str:

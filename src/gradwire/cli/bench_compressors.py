@@ -9,7 +9,8 @@ from typing import Any
 
 from gradwire.bench.compressors import measure
 from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
-from gradwire.cli.arguments import whole
+from gradwire.cli.arguments import add_quiet, whole
+from gradwire.cli.progress import telling
 from gradwire.report.table import Table
 
 _HEADERS = ("ms", "range", "B/element", "limit, ms", "× limit", "target", "met", "bits/element",
@@ -55,15 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=whole(1), default=15, help="turns of each (%(default)s)")
     add("--payloads", type=whole(1, 1024), default=8, help="that are summed (%(default)s)")
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print; the exit code. Starts the process again to set the allocator. Raises
     StrategyError and KernelError."""
     set_allocator()
-    document = measure(
-        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads
-    )
+    with telling(arguments, "bench compressors", beside=False) as progress:
+        document = measure(
+            arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads,
+            progress,
+        )  # fmt: skip
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:

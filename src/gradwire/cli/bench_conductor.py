@@ -20,7 +20,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from gradwire.cli.arguments import whole
+from gradwire.cli.arguments import add_quiet, whole
+from gradwire.cli.progress import telling
+from gradwire.progress import Progress, each, silent
 
 TARGET_SECONDS = 40e-6
 
@@ -35,10 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
     add("--strategy", default="dgc(0.01) | allgather")
     add("--json", action="store_true", help="one JSON document on standard output")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print; return the exit code."""
+    with telling(arguments, "bench conductor", beside=False) as progress:
+        result = _alone(arguments, progress)
+    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    return 0
+
+
+def _alone(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """Measure in a process group of one rank."""
     import torch
     import torch.distributed as dist
 
@@ -47,19 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
         store = torch._C._distributed_c10d.FileStore(str(Path(folder) / "store"), 1)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            result = measure(
+            return measure(
                 arguments.buckets, arguments.elements, arguments.repeats, arguments.strategy,
-                arguments.lanes,
+                arguments.lanes, progress,
             )  # fmt: skip
         finally:
             dist.destroy_process_group()
-    print(json.dumps(result, indent=2) if arguments.json else _text(result))
-    return 0
 
 
 def measure(
-    buckets: int, elements: int, repeats: int, strategy: str, lanes: int = 1
-) -> dict[str, Any]:
+    buckets: int, elements: int, repeats: int, strategy: str, lanes: int = 1,
+    progress: Progress = silent,
+) -> dict[str, Any]:  # fmt: skip
     """Medians and ranges, in seconds per bucket. Needs a process group of one rank."""
     import torch
     from torch import nn
@@ -77,7 +87,7 @@ def measure(
         "kernels and moves": lambda: _plain_loop(session, gradients),
     }
     times: dict[str, list[float]] = {name: [] for name in parts}
-    for repeat in range(repeats + 10):
+    for repeat in each(progress, "steps", range(repeats + 10), lambda repeat: ""):
         for name, part in parts.items():
             for parameter, p in module.named_parameters():  # another one, as a backward gives
                 p.grad = gradients[parameter].view_as(p)

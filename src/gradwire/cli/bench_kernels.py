@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from gradwire.bench.kernels import DENSITY, Row, measure
 from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
-from gradwire.cli.arguments import whole
+from gradwire.cli.arguments import add_quiet, whole
+from gradwire.cli.progress import telling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = "whose kernels: of processors in C++, or of a GPU in Triton (%(default)s)"
     add("--device", choices=("cpu", "cuda"), default="cpu", help=kinds)
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     processors. Raises KernelError."""
     if arguments.device == "cpu":
         set_allocator()
-    rows = measure(arguments.elements, arguments.repeats, arguments.device)
+    elements, repeats, device = arguments.elements, arguments.repeats, arguments.device
+    with telling(arguments, "bench kernels", beside=False) as progress:
+        rows = measure(elements, repeats, device, progress)
     if arguments.json:
         document = {
             "elements": arguments.elements,

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import repeats, save_page
+from gradwire.cli.arguments import add_quiet, repeats, save_page
+from gradwire.cli.progress import telling
 
 if TYPE_CHECKING:
     from gradwire.demo.runner import Setting
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="one JSON document on stdout")
     kept = "for the plot and the numbers (%(default)s)"
     add("--out", type=Path, default=Path("demo-out"), metavar="DIR", help=kept)
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,18 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     setting = _setting(arguments)
     cluster = Cluster(setting.hosts, setting.rate, loopback=setting.loopback)
-    _announce(setting, cluster)
-    progress = runner.Progress()
-    with cluster:
-        ran = runner.run(setting, cluster, progress)
-    progress.close()
+    if not arguments.quiet:
+        _announce(setting, cluster)
+    with telling(arguments, "demo") as progress, cluster:
+        ran = runner.run(setting, cluster, progress, _say)
     seconds = time.monotonic() - began
     found = summary.summarize(ran)
-    training = sum(result.seconds for result in found.results)
-    _say(
-        f"{seconds:.0f} s: {training:.0f} s of training; the rest reads the text, starts "
-        f"{len(ran)} × {setting.hosts} processes and evaluates"
-    )
+    if not arguments.quiet:
+        training = sum(result.seconds for result in found.results)
+        _say(
+            f"{seconds:.0f} s: {training:.0f} s of training; the rest reads the text, starts "
+            f"{len(ran)} × {setting.hosts} processes and evaluates"
+        )
     plot = summary.save_plot(ran, found, cluster, arguments.out)
     document = summary.document(found, cluster, seconds)
     document["plot"] = str(plot)
@@ -96,7 +98,7 @@ def _announce(setting: Setting, cluster: Cluster) -> None:
             "about a slow network"
         )
     _say(f"an LSTM language model on {network(cluster)}; all rows: same seed, same data")
-    _say(f"reading the text that ships with Python; then {len(setting.rows)} rows")
+    _say(f"the text that ships with Python, {len(setting.rows)} rows")
     if setting.quick:
         _say(
             "quick: a smaller model and few steps show what a step costs, not how well it learns; "

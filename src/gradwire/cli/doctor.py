@@ -15,7 +15,10 @@ import textwrap
 from time import perf_counter
 from typing import Any
 
+from gradwire.cli.arguments import add_quiet
+from gradwire.cli.progress import telling
 from gradwire.errors import UsageError
+from gradwire.progress import Progress, each, silent
 
 Facts = dict[str, dict[str, Any]]
 
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=float, default=64.0, help="size of the bandwidth test (64)"
     )
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,19 +45,28 @@ def run(arguments: argparse.Namespace) -> int:
             "the bandwidth is measured with 0.001 to 100,000 megabytes; got "
             f"{arguments.megabytes:g}. Say for example --megabytes 64."
         )
+    with telling(arguments, "doctor") as progress:
+        facts = _facts(arguments.megabytes, progress)
+    if "network" in facts and int(os.environ["RANK"]) != 0:
+        return 0
+    facts["verdict"] = verdict(facts)
+    print(json.dumps(facts, indent=2) if arguments.json else text(facts))
+    return 0 if facts["verdict"]["ready"] else 1
+
+
+def _facts(megabytes: float, progress: Progress) -> Facts:
+    progress("loading torch")
     facts: Facts = {"machine": _machine(), "torch": _torch()}
     there = "missing" not in facts["torch"]
     if there:
+        progress("kernels")
         facts["kernels"] = _kernels()
-        facts["cuda"] = _cuda()
+        facts["cuda"] = _cuda(progress)
+    progress("network namespaces")
     facts["lab"] = _lab()
     if there and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        facts["network"] = _network(arguments.megabytes)
-        if int(os.environ["RANK"]) != 0:
-            return 0
-    facts["verdict"] = verdict(facts)
-    print(json.dumps(facts, indent=2) if arguments.json else text(facts))
-    return 0 if there else 1
+        facts["network"] = _network(megabytes, progress)
+    return facts
 
 
 def _machine() -> dict[str, Any]:
@@ -98,7 +111,7 @@ def _kernels() -> dict[str, Any]:
     return {"instruction set": used, "native": native, "advice": advice}
 
 
-def _cuda() -> dict[str, Any]:
+def _cuda(progress: Progress) -> dict[str, Any]:
     """What runs on the current device, and whether it gives what the twins give: a minute, most of
     it to compile the kernels."""
     import torch
@@ -117,7 +130,8 @@ def _cuda() -> dict[str, Any]:
     if why:
         return {**facts, "kernels": "torch", "advice": why}
     tried = list(cases())
-    wrong = [said for case in tried if (said := difference(case, room_of_cuda(), "cuda"))]
+    compared = each(progress, "the GPU's kernels", tried)
+    wrong = [said for case in compared if (said := difference(case, room_of_cuda(), "cuda"))]
     advice = f"report this, and set GRADWIRE_KERNELS=twin: {wrong[0]}" if wrong else NONE
     return {
         **facts, "kernels": "triton", "tried": len(tried), "wrong": len(wrong), "advice": advice,
@@ -131,7 +145,7 @@ def _lab() -> dict[str, Any]:
     return {"namespaces": found.mode, "reason": found.reason or NONE}
 
 
-def _network(megabytes: float) -> dict[str, Any]:
+def _network(megabytes: float, progress: Progress) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -139,14 +153,15 @@ def _network(megabytes: float) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    progress("waiting for all ranks")
     dist.init_process_group("nccl" if cuda else "gloo")
     try:
-        return measured(megabytes, torch.device("cuda" if cuda else "cpu"))
+        return measured(megabytes, torch.device("cuda" if cuda else "cpu"), progress)
     finally:
         dist.destroy_process_group()
 
 
-def measured(megabytes: float, device: Any) -> dict[str, Any]:
+def measured(megabytes: float, device: Any, progress: Progress = silent) -> dict[str, Any]:
     """What the default process group delivers. Collective."""
     import torch
     import torch.distributed as dist
@@ -156,8 +171,8 @@ def measured(megabytes: float, device: Any) -> dict[str, Any]:
     world = dist.get_world_size()
     small = torch.ones(1, device=device)
     large = torch.ones(int(megabytes * 250_000), device=device)
-    latency_seconds = _time(small, 20)
-    seconds = _time(large, 3)
+    latency_seconds = _time(small, 20, progress, "latency")
+    seconds = _time(large, 3, progress, "bandwidth")
     bits = 2 * (world - 1) / world * large.numel() * 32
     assert dist.group.WORLD is not None
     hosts = exchange_text(socket.gethostname(), dist.group.WORLD, device)
@@ -170,13 +185,13 @@ def measured(megabytes: float, device: Any) -> dict[str, Any]:
     }
 
 
-def _time(data: Any, repeats: int) -> float:
+def _time(data: Any, repeats: int, progress: Progress, stage: str) -> float:
     """Median seconds of one all-reduce."""
     import torch
     import torch.distributed as dist
 
     times = []
-    for _ in range(repeats + 2):
+    for _ in each(progress, stage, range(repeats + 2), lambda number: ""):
         dist.barrier()
         began = perf_counter()
         dist.all_reduce(data)

@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.arguments import add_quiet
+from gradwire.cli.progress import telling
 from gradwire.errors import StrategyError, UsageError
 
 if TYPE_CHECKING:
@@ -25,14 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", type=Path, metavar="FILE", help="tell it anew, by this profile"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tell; the exit code. Raises PlanError, and UsageError for a strategy."""
-    from gradwire.plan import Plan
+    with telling(arguments, "explain"):
+        from gradwire.plan import Plan
 
-    _refuse_strategy(arguments.plan)
-    story = _story(Plan.load(arguments.plan), arguments.profile)
+        _refuse_strategy(arguments.plan)
+        story = _story(Plan.load(arguments.plan), arguments.profile)
     print(json.dumps(story.to_json(), indent=2) if arguments.json else story.as_text())
     return 0
 

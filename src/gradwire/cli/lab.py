@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import above_0, after_dashes
+from gradwire.cli.arguments import above_0, add_quiet, after_dashes
+from gradwire.cli.progress import telling
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
 from gradwire.lab.outages import outage_of
 from gradwire.lab.rates import format_rate
+from gradwire.progress import part
 
 if TYPE_CHECKING:
     from gradwire.network.fabric import Fabric
@@ -60,6 +62,7 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         help="no network: all processes on 127.0.0.1, unshaped; works everywhere",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,9 +111,12 @@ def _run(arguments: argparse.Namespace) -> int:
         hash_seed=arguments.hash_seed,
         order=_order(arguments, topology),
     )
-    _announce(cluster)
+    _announce(cluster, arguments)
     started = time.monotonic()
-    with cluster:
+    with contextlib.ExitStack() as built:
+        with telling(arguments, "lab run") as progress:
+            progress(f"building {cluster.hosts} hosts")
+            built.enter_context(cluster)
         code = cluster.run(
             command,
             on_line=_to_stderr if arguments.json else None,
@@ -157,11 +163,11 @@ def _probe(arguments: argparse.Namespace) -> int:
     from gradwire.lab.probe import probe
 
     reports = []
-    for rate in arguments.rate:
+    for number, rate in enumerate(arguments.rate):
         cluster = Cluster(_hosts(arguments), rate, loopback=arguments.loopback)
-        _announce(cluster)
-        with cluster:
-            reports.append(probe(cluster))
+        _announce(cluster, arguments)
+        with telling(arguments, "lab probe") as progress, cluster:
+            reports.append(probe(cluster, part(progress, "links", number, len(arguments.rate))))
         if not arguments.json:
             print(reports[-1].as_text(), flush=True)
     if arguments.json:
@@ -169,10 +175,12 @@ def _probe(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _announce(cluster: Cluster) -> None:
+def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
     """What is built. LabError where it cannot be, in the words of a command line."""
     if not cluster.loopback and available().mode == "none":
         raise refused(available().reason, "--loopback, without --topology")
+    if arguments.quiet:
+        return
     if cluster.loopback:
         _say(f"{cluster.ranks} processes on 127.0.0.1, unshaped: --rate has no effect")
         return

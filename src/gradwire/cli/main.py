@@ -29,6 +29,7 @@ COMMANDS = {
     "top": "a run while it trains, rank by rank, in the terminal",
     "network": "which paths traffic should take between switches, and what that gains",
     "available": "every compressor, feedback and collective in a line; one of them in full",
+    "completion": "a script by which bash, zsh or fish completes all this",
 }
 ACTIONS = {
     "bench": {
@@ -49,6 +50,10 @@ ACTIONS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code, or 2 for an error that a better call would avoid."""
+    if "_ARGCOMPLETE" in os.environ and arguments is None:  # the shell asks, not a person
+        from gradwire.cli.completers import complete
+
+        complete(_parser)
     asked = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(asked[0] if asked else "")
     parsed = parser.parse_args(asked)

@@ -11,7 +11,8 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.arguments import check_output
+from gradwire.cli.arguments import add_quiet, check_output
+from gradwire.cli.progress import telling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,15 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = "write it there, instead of to standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
     parser.add_argument("--json", action="store_true", help="the text in a JSON document")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write it; the exit code. Raises NetworkError."""
-    from gradwire.network.exports import written
-    from gradwire.network.saved import load
-
     check_output("a file of paths", arguments.output)
-    text = written(arguments.format, load(arguments.routes))
+    with telling(arguments, "network export") as progress:
+        from gradwire.network.exports import written
+        from gradwire.network.saved import load
+
+        progress("reading the paths")
+        routes = load(arguments.routes)
+        progress("writing them")
+        text = written(arguments.format, routes)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"

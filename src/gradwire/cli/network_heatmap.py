@@ -11,6 +11,8 @@ from pathlib import Path
 
 from gradwire.cli.arguments import check_output
 from gradwire.cli.network_traffic import add_traffic_arguments, traffic_of
+from gradwire.cli.progress import telling
+from gradwire.progress import each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw; the exit code. Raises NetworkError."""
-    from gradwire.network.heatmap import heatmap
-    from gradwire.network.routing.route import route
-
     check_output("a heat map", arguments.output)
-    topology, flows = traffic_of(arguments)
-    routes = {
-        scheme: route(flows, topology, scheme, arguments.seed)
-        for scheme in arguments.scheme or ("ecmp", "coloured")
-    }
-    arguments.output.write_text(heatmap(routes), encoding="utf-8")
+    with telling(arguments, "network heatmap") as progress:
+        from gradwire.network.heatmap import heatmap
+        from gradwire.network.routing.route import route
+
+        topology, flows = traffic_of(arguments)
+        routes = {
+            scheme: route(flows, topology, scheme, arguments.seed)
+            for scheme in each(progress, "schemes", arguments.scheme or ("ecmp", "coloured"))
+        }
+        progress("drawing")
+        arguments.output.write_text(heatmap(routes), encoding="utf-8")
     fullest = {scheme: float(own.max_load) for scheme, own in routes.items()}
     if arguments.json:
         print(json.dumps({"file": str(arguments.output), "fullest_bytes": fullest}, indent=2))

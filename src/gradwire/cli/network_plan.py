@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import check_output, repeats, save_page
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
+from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -33,16 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
-    from gradwire.network.advice import advise
-
     check_output("a file of paths", arguments.output)
     check_output("a page", arguments.html)
-    traffic = traffic_of(arguments)
-    advice = advise(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
-    if arguments.output:
-        _save(arguments, traffic, (arguments.scheme or [advice.recommended])[0])
-    if arguments.html:
-        save_page(_page(arguments, traffic, advice), arguments.html)
+    with telling(arguments, "network plan") as progress:
+        from gradwire.network.advice import advise
+
+        traffic = traffic_of(arguments)
+        advice = advise(
+            traffic.flows, traffic.topology, arguments.scheme, arguments.seed, progress
+        )
+        if arguments.output:
+            _save(arguments, traffic, (arguments.scheme or [advice.recommended])[0])
+        if arguments.html:
+            save_page(_page(arguments, traffic, advice), arguments.html)
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
     return 0
 

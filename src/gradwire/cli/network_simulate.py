@@ -25,7 +25,9 @@ from gradwire.cli.network_traffic import (
     placement_of,
     topology_asked,
 )
+from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
+from gradwire.progress import Progress, each
 
 if TYPE_CHECKING:
     from gradwire.network.engines.transport import Spraying, Transport
@@ -102,10 +104,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
     _refuse_unheard(arguments)
     check_output("a page", arguments.html)
+    with telling(arguments, "network simulate") as progress:
+        rows, least, refused = _simulated(arguments, progress)
+    _tell(rows, least, refused, arguments)
+    return 0
+
+
+def _simulated(
+    arguments: argparse.Namespace, progress: Progress
+) -> tuple[list[_Row], float, dict[str, str]]:
+    """Rows; the seconds that these take at least; schemes that were not tried, and why."""
     measured, least = _step(arguments) if arguments.step else _traffic(arguments)
     rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
-    for scheme, asked in _asked(arguments).items():
+    schemes = list(_asked(arguments).items())
+    for scheme, asked in each(progress, "schemes", schemes, lambda one: one[0]):
         try:
             rows += [{"scheme": scheme, **row} for row in measured(*asked)]
         except NetworkError as error:
@@ -114,8 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             refused[scheme], failure = str(error), error
     if failure and not rows:
         raise failure
-    _tell(rows, least, refused, arguments)
-    return 0
+    return rows, least, refused
 
 
 def _usual(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, NamedTuple
 
+from gradwire.cli.arguments import add_quiet
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     parser.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
     return what
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from gradwire.cli.arguments import whole
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
+from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
+from gradwire.progress import Progress, each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tell; the exit code. Raises NetworkError."""
-    traffic = traffic_of(arguments)
-    told = {
-        "scheme": arguments.scheme, "seconds": _seconds(traffic, arguments),
-        "cables": _failures(traffic, arguments, "cables"),
-        "switches": _failures(traffic, arguments, "switches"),
-        "vary": [row for text in arguments.vary for row in _varied(text, arguments)],
-        "places": _places(arguments),
-    }  # fmt: skip
+    with telling(arguments, "network whatif") as progress:
+        traffic = traffic_of(arguments)
+        told = {
+            "scheme": arguments.scheme, "seconds": _seconds(traffic, arguments),
+            "cables": _failures(traffic, arguments, "cables", progress),
+            "switches": _failures(traffic, arguments, "switches", progress),
+            "vary": [row for text in arguments.vary for row in _varied(text, arguments, progress)],
+            "places": _places(arguments, progress),
+        }  # fmt: skip
     print(json.dumps(told, indent=2) if arguments.json else _as_text(told))
     return 0
 
@@ -45,7 +48,9 @@ def _seconds(traffic: Traffic, arguments: argparse.Namespace) -> float:
     return route(traffic.flows, traffic.topology, arguments.scheme, arguments.seed).seconds
 
 
-def _failures(traffic: Traffic, arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
+def _failures(
+    traffic: Traffic, arguments: argparse.Namespace, kind: str, progress: Progress
+) -> dict[str, Any]:
     """What failures cost all steps together."""
     import numpy as np
 
@@ -54,7 +59,8 @@ def _failures(traffic: Traffic, arguments: argparse.Namespace, kind: str) -> dic
 
     what = {"cables": failures.cables, "switches": failures.switches}[kind](traffic.topology)
     total = np.zeros(len(what))
-    for steps in traffic.flows.steps():
+    alike = list(traffic.flows.steps())
+    for steps in each(progress, f"failing {kind}", alike, lambda steps: ""):
         flows = traffic.flows[steps[0]]
         routes = route(flows, traffic.topology, arguments.scheme, arguments.seed)
         total += len(steps) * failures.sweep(routes, what, arguments.seed).seconds
@@ -73,12 +79,12 @@ def _common(links: tuple[Any, ...]) -> str:
     return str(min(names, key=lambda name: name.startswith("leaf")))
 
 
-def _varied(text: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _varied(text: str, arguments: argparse.Namespace, progress: Progress) -> list[dict[str, Any]]:
     from gradwire.network.topologies import varied
 
     name, equals, values = text.partition("=")
     rows = []
-    for value in values.split(",") if equals and values else ():
+    for value in each(progress, name, values.split(",") if equals and values else ()):
         topology = varied(arguments.topology, name, value)
         traffic = Traffic(topology, flows_on(arguments, topology.hosts, arguments.seed))
         rows.append({"name": name, "value": value, "seconds": _seconds(traffic, arguments)})
@@ -87,13 +93,16 @@ def _varied(text: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def _places(arguments: argparse.Namespace) -> dict[str, float] | None:
+def _places(arguments: argparse.Namespace, progress: Progress) -> dict[str, float] | None:
     import numpy as np
 
     if arguments.places < 1 or arguments.flows is not None:
         return None
     shuffled = argparse.Namespace(**{**vars(arguments), "placement": "shuffled"})
-    found = [_seconds(traffic_of(shuffled, seed), arguments) for seed in range(arguments.places)]
+    found = [
+        _seconds(traffic_of(shuffled, seed), arguments)
+        for seed in each(progress, "other places", range(arguments.places), lambda seed: "")
+    ]
     ordered = argparse.Namespace(**{**vars(arguments), "placement": "in-order"})
     return {
         "in_order": _seconds(traffic_of(ordered), arguments), "median": float(np.median(found)),

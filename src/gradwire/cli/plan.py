@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import check_output, repeats, save_page
+from gradwire.cli.arguments import add_quiet, check_output, repeats, save_page
+from gradwire.cli.progress import telling
 from gradwire.errors import UsageError
+from gradwire.progress import Progress
 
 if TYPE_CHECKING:
     from gradwire.planner.choose import Choice
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, metavar="FILE", help="where the plan goes")
     add("--html", type=Path, metavar="FILE", help="write a page that shows it: one file")
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
     add = parser.add_argument_group("another cluster than the profile's").add_argument
     add("--workers", type=int, nargs="+", metavar="N", help="ranks; several for a table")
     add("--per-host", type=int, metavar="N", help="ranks to a host")
@@ -69,17 +72,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan, or make the table; the exit code. Raises PlanError, UsageError, LabError."""
+    _check(arguments)
+    with telling(arguments, "plan") as progress:
+        show = _planned(arguments, progress)
+    show()
+    return 0
+
+
+def _planned(arguments: argparse.Namespace, progress: Progress) -> Callable[[], None]:
+    """Does all the work; what shows it."""
     from gradwire.planner.profile import Profile
 
-    _check(arguments)
     profile = Profile.load(arguments.profile)
+    progress("what may be used")
     profile, texts, offers = _with_paths(arguments, profile)
     allowed, unsound = _sound(texts, arguments.optimizer)
     if arguments.table:
-        _show_table(_table(arguments, profile, allowed), arguments.json, arguments.html)
-    else:
-        _plan(arguments, profile, allowed, unsound, offers)
-    return 0
+        found = _table(arguments, profile, allowed, progress)
+        return lambda: _show_table(found, arguments.json, arguments.html)
+    story = _plan(arguments, profile, allowed, unsound, offers, progress)
+    return lambda: print(story)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -188,8 +200,9 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
 
 def _plan(
     arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str],
-    offers: list[Offer],
-) -> None:  # fmt: skip
+    offers: list[Offer], progress: Progress,
+) -> str:  # fmt: skip
+    """The plan is kept; what is told of it."""
     from gradwire.planner.choose import choose
     from gradwire.planner.explain import explain, with_prediction
 
@@ -198,7 +211,7 @@ def _plan(
         asked, allowed, left_out = _elsewhere(arguments, profile, allowed)
     choice = choose(
         asked, allowed, lanes=arguments.lanes or (1, 2), error_budget=arguments.error_budget,
-        algorithm=arguments.algorithm, groups=arguments.groups or 2,
+        algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
     if left_out:
         _say(f"left out, as their cost is measured only: {', '.join(left_out)}")
@@ -214,7 +227,7 @@ def _plan(
     told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
     if offers:
         told["paths"] = [offer.to_json() for offer in offers]
-    print(json.dumps(told, indent=2) if arguments.json else story.as_text())
+    return json.dumps(told, indent=2) if arguments.json else story.as_text()
 
 
 def _page(choice: Choice, story: Explanation, arguments: argparse.Namespace) -> Page:
@@ -286,7 +299,9 @@ def _describe(cluster: Cluster) -> str:
 # -- a table -----------------------------------------------------------------------------------
 
 
-def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str]) -> Table:
+def _table(
+    arguments: argparse.Namespace, profile: Profile, allowed: list[str], progress: Progress
+) -> Table:
     from gradwire.lab.rates import parse_rate
     from gradwire.planner.tables import table
     from gradwire.planner.whatif import Again
@@ -299,7 +314,7 @@ def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str]) 
     return table(
         profile, workers, [parse_rate(r) for r in rates], like, strategies=allowed,
         lanes=arguments.lanes or (1,), error_budget=arguments.error_budget,
-        algorithm=arguments.algorithm, progress=_say,
+        algorithm=arguments.algorithm, progress=progress,
     )  # fmt: skip
 
 

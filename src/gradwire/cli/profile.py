@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import after_dashes, check_output
+from gradwire.cli.arguments import add_quiet, after_dashes, check_output
 from gradwire.errors import UsageError
 from gradwire.strategy import Strategy
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kept = "and record these steps into a run folder, as gradwire.record does"
     add("--record", type=Path, metavar="DIR", help=kept)
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
     job = "the job, as you start it: each rank calls gradwire.attach"
     add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
 
@@ -53,7 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None
-    wanted = asked(output, arguments.strategies, vary=arguments.vary, record=arguments.record)
+    wanted = asked(
+        output, arguments.strategies, vary=arguments.vary, quiet=arguments.quiet,
+        record=arguments.record,
+    )  # fmt: skip
     environment = {**os.environ, **wanted}
     stdout = sys.stderr if arguments.json else None
     try:

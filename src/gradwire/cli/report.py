@@ -14,8 +14,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import check_output, printable, save_page
+from gradwire.cli.arguments import add_quiet, check_output, printable, save_page
+from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
+from gradwire.progress import Progress, each, part
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
@@ -40,37 +42,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     beside = "what torch's profiler exported of a rank of this run, into the same file"
     add("--torch-trace", type=Path, nargs="+", default=[], metavar="FILE", help=beside)
     add("--json", action="store_true", help="one JSON document on stdout")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the runs and tell; the exit code. Raises UsageError."""
+    check_output("a timeline", arguments.perfetto)
+    check_output("a page", arguments.output)
+    with telling(arguments, "report") as progress:
+        summaries = _read(arguments, progress)
+        told = _json(summaries) if arguments.json else printable(_text(summaries))
+    print(told)
+    if arguments.perfetto is not None and not arguments.json:
+        print(f"\ntimeline: {arguments.perfetto}; open it in ui.perfetto.dev")
+    return 0
+
+
+def _read(arguments: argparse.Namespace, progress: Progress) -> list[Summary]:
+    """The runs; their page and timeline are written, where these are asked for."""
     from gradwire.report.run import Run, tell_apart
     from gradwire.report.summary import summarize
 
-    check_output("a timeline", arguments.perfetto)
-    check_output("a page", arguments.output)
-    runs = [Run(folder) for folder in arguments.runs]
+    folders = arguments.runs
+    told = [part(progress, "reading", number, len(folders)) for number in range(len(folders))]
+    runs = [Run(folder, own) for folder, own in zip(folders, told)]
     tell_apart(runs)
     if arguments.perfetto is not None:
         if len(runs) > 1:
             raise UsageError(
                 f"a timeline is of one run; {len(runs)} were given. Pass --perfetto with one."
             )
+        progress("the timeline")
         _export(runs[0], arguments.perfetto, arguments.steps, arguments.torch_trace)
-    summaries = [_needed(summarize(found), found) for found in runs]
+    named = each(progress, "summing up", runs, lambda found: found.name)
+    summaries = [_needed(summarize(found), found) for found in named]
     if arguments.output is not None:
+        progress("the page")
         _page(summaries, arguments.output, arguments.profile)
     elif arguments.profile is not None:
         raise UsageError(
             "a profile says what was predicted, on a page; no -o was given. Pass -o report.html."
         )
-    if arguments.json:
-        print(_json(summaries))
-        return 0
-    print(printable(_text(summaries)))
-    if arguments.perfetto is not None:
-        print(f"\ntimeline: {arguments.perfetto}; open it in ui.perfetto.dev")
-    return 0
+    return summaries
 
 
 def _needed(summary: Summary | None, run: Run) -> Summary:

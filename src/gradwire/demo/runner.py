@@ -6,8 +6,7 @@ import json
 import math
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gradwire.demo.rows import DDP, Row, contestants, sent_share
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError
 from gradwire.lab import Cluster
+from gradwire.progress import Progress, silent, within
 
 _PARAMETERS = {650: 19_780_400, 325: 8_205_200}
 _GUESSED_COMPUTE_SECONDS = 0.25
@@ -80,47 +80,13 @@ class Setting:
 QUICK = Setting(quick=True, most_steps=16, dense_seconds=12.0)
 
 
-class Progress:
-    """One line per row on stderr; on a terminal it moves while the row runs."""
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of a row. now: which it is."""
 
-    def __init__(self) -> None:
-        self._row = ""
-        self._line = ""
-        self._noted: set[str] = set()
-        self._moves = sys.stderr.isatty()
-        self._start = "\r" if self._moves else ""
-
-    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
-        """A row begins, of so many; a guess at what is left, corrected by how long others took."""
-        self.close()
-        print(
-            f"  row {number} of {count}; about {seconds_to_go:.0f} s to go, all rows",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
-
-    def __call__(self, row: Row, point: Point) -> None:
-        """A row has evaluated its loss."""
-        if row.label != self._row:
-            self.close()
-            self._row = row.label
-        self._line = (
-            f"  {row.label:24} step {point.step:4}   loss {point.loss:6.3f}   "
-            f"{point.seconds:6.1f} s"
-        )
-        if self._moves:
-            print(f"{self._start}{self._line}", end="", file=sys.stderr, flush=True)
-
-    def note(self, line: str) -> None:
-        """Pass on what rank 0 warns of; each line once, though every row may repeat it."""
-        if line not in self._noted:
-            self._noted.add(line)
-            print(f"{self._start}  {line}", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """End the current line."""
-        if self._row:
-            print(f"{self._start}{self._line}", file=sys.stderr, flush=True)
-        self._row = ""
+    progress: Progress
+    now: str
+    note: Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -131,23 +97,35 @@ class Ran:
     measured: Measured
 
 
-def run(setting: Setting, cluster: Cluster, watch: Progress) -> list[Ran]:
+def run(
+    setting: Setting, cluster: Cluster, progress: Progress = silent,
+    note: Callable[[str], object] = lambda line: None,
+) -> list[Ran]:  # fmt: skip
     """Run every row on an entered cluster. StrategyError for a wrong strategy, before any runs.
+
+    progress: is told of rows, by the seconds that are guessed of each. note: of what rank 0 warns,
+    each line once, though every row may repeat it.
 
     Raises:
         LabError: a rank failed; with the last it said.
     """
     rows = setting.rows
     with tempfile.TemporaryDirectory(prefix="gradwire-demo-") as folder:
+        progress("reading the text")
         task = _task(setting, cluster, Path(folder))
         bits = None if cluster.loopback else cluster.bits_per_second
         guessed = [setting.seconds(row, bits) for row in rows]
-        ran: list[Ran] = []
-        began = time.monotonic()
+        ran, noted = list[Ran](), dict[str, None]()
+
+        def once(line: str) -> None:
+            if line not in noted:
+                noted[line] = None
+                note(line)
+
         for number, row in enumerate(rows):
-            took = time.monotonic() - began
-            pace = took / sum(guessed[:number]) if ran else 1.0
-            watch.begin(number + 1, len(rows), pace * sum(guessed[number:]))
+            before = sum(guessed[:number]), guessed[number], sum(guessed)
+            now = f"row {number + 1} of {len(rows)}, {row.label}"
+            watch = Watch(within(progress, "training", *before), now, once)
             ran.append(Ran(row, _run_row(row, _limited(task, row, ran, setting), cluster, watch)))
         return ran
 
@@ -186,14 +164,18 @@ def _limited(task: Task, row: Row, ran: Sequence[Ran], setting: Setting) -> Task
     return replace(task, target_loss=target, most_seconds=setting.patience * seconds)
 
 
-def _run_row(row: Row, task: Task, cluster: Cluster, watch: Progress) -> Measured:
+def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watch) -> Measured:
     path = Path(task.result).with_name("task.json")
     task.save(path)
     said: list[str] = []
 
+    watch.progress("", 0.0, 1.0, watch.now)
+
     def on_line(rank: int, stream: str, line: str) -> None:
         if rank == 0 and stream == "stdout" and line.startswith("{"):
-            watch(row, Point(**json.loads(line)))
+            point = Point(**json.loads(line))
+            told = f"{watch.now}: step {point.step}, loss {point.loss:.3f}"
+            watch.progress("", point.step, task.steps, told)
             return
         said.append(f"[{rank}] {line}")
         if rank == 0:

@@ -9,6 +9,7 @@ from gradwire.errors import LabError
 from gradwire.lab.cluster import Cluster
 from gradwire.lab.guarded import with_package_on_path
 from gradwire.lab.rates import format_rate
+from gradwire.progress import Progress, silent
 
 _TIMEOUT_SECONDS = 180.0
 _WORKER = "gradwire.lab.probe_worker"
@@ -67,7 +68,7 @@ class ProbeReport:
         return "\n".join(lines)
 
 
-def probe(cluster: Cluster) -> ProbeReport:
+def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
     """Measure an entered cluster of two or more hosts with one process each; under 30 seconds.
 
     Raises `LabError` when the cluster is not such, or the measuring program fails.
@@ -78,6 +79,9 @@ def probe(cluster: Cluster) -> ProbeReport:
     def collect(rank: int, stream: str, line: str) -> None:
         if stream == "stdout":
             printed.append(line)
+            told = json.loads(line)
+            if "begins" in told:
+                progress("links", told["done"], told["of"], told["begins"])
         else:
             print(f"[{rank}] {line}", file=sys.stderr)
 

@@ -1,4 +1,5 @@
-"""The program that `gradwire lab probe` runs on every host; rank 0 prints one line of JSON.
+"""The program that `gradwire lab probe` runs on every host; rank 0 prints JSON: a line as each
+part begins, and one of all that was measured.
 
 The only part of the lab that loads torch.
 """
@@ -10,7 +11,9 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,16 +32,25 @@ def main() -> None:
     """Measure with every other rank; the asked bits per second are the first argument."""
     bits_per_second = int(sys.argv[1])
     dist.init_process_group("gloo")
-    measured = {
-        "latency_seconds": _latency_seconds(),
-        "stream_bits_per_second": _stream(1, bits_per_second),
-        "incast_bits_per_second": _stream(dist.get_world_size() - 1, bits_per_second),
-        "small_all_reduce_seconds": _all_reduce_seconds(1, _SMALL_TIMES),
-        **_large_all_reduce(bits_per_second),
+    others = dist.get_world_size() - 1
+    parts: dict[str, Callable[[], dict[str, float]]] = {
+        "latency": lambda: {"latency_seconds": _latency_seconds()},
+        "one stream": lambda: {"stream_bits_per_second": _stream(1, bits_per_second)},
+        "incast": lambda: {"incast_bits_per_second": _stream(others, bits_per_second)},
+        "small sums": lambda: {"small_all_reduce_seconds": _all_reduce_seconds(1, _SMALL_TIMES)},
+        "large sums": lambda: _large_all_reduce(bits_per_second),
     }
-    if dist.get_rank() == 0:
-        print(json.dumps(measured), flush=True)
+    measured: dict[str, float] = {}
+    for number, (name, measure) in enumerate(parts.items()):
+        _print({"begins": name, "done": number, "of": len(parts)})
+        measured |= measure()
+    _print(measured)
     dist.destroy_process_group()
+
+
+def _print(told: dict[str, Any]) -> None:
+    if dist.get_rank() == 0:
+        print(json.dumps(told), flush=True)
 
 
 def _large_all_reduce(bits_per_second: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ from gradwire.network.flows import Flows
 from gradwire.network.routing import Scheme
 from gradwire.network.routing.route import route, scheme_of
 from gradwire.network.samples import samples
+from gradwire.progress import Progress, each, silent
 
 HASHES = "ecmp"
 """What switches do unasked."""
@@ -70,8 +71,9 @@ def _as_written(member: type[Scheme]) -> tuple[str, ...]:
 
 
 def advise(
-    flows: Flows, topology: Fabric, schemes: Sequence[str] | None = None, seed: int = 0
-) -> Advice:
+    flows: Flows, topology: Fabric, schemes: Sequence[str] | None = None, seed: int = 0,
+    progress: Progress = silent,
+) -> Advice:  # fmt: skip
     """Every scheme that is for these flows, and a verdict. schemes: None: those of `compared`.
 
     The order is that of least change: leave it to hashes if they are within 5 % of the bound in
@@ -79,9 +81,14 @@ def advise(
     `route`.
     """
     tried = _Tried(flows, topology, seed)
-    hashed = tried.row(HASHES)
-    texts = [text for text in schemes or compared() if text != HASHES]
-    rows = [hashed, *filter(None, map(tried.attempt, texts))]
+    texts = [HASHES, *(text for text in schemes or compared() if text != HASHES)]
+    hashed, *others = [
+        tried.attempt(text) if text != HASHES else tried.row(text)
+        for text in each(progress, "schemes", texts)
+    ]
+    assert hashed is not None
+    rows = [hashed, *filter(None, others)]
+    progress("what to do")
     chosen = _chosen(tried, hashed)
     if chosen is not None and chosen not in rows:
         rows.append(chosen)

@@ -28,6 +28,7 @@ from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.grouping import SLOWER
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import way
+from gradwire.progress import Progress, each, part, silent
 from gradwire.strategy import Strategy
 
 WORTH = 0.03
@@ -74,7 +75,7 @@ class Choice:
 def choose(
     profile: Profile, strategies: Sequence[str] | None = None, *, lanes: Sequence[int] = (1, 2),
     error_budget: float | None = None, algorithm: Algorithm = "joint",
-    dynamics: Dynamics | None = None, groups: int = 2,
+    dynamics: Dynamics | None = None, groups: int = 2, progress: Progress = silent,
 ) -> Choice:  # fmt: skip
     """Plan for a profiled job.
 
@@ -94,11 +95,16 @@ def choose(
     options = list(_leading(profile) if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
     vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
+    progress("the lower bound")
     bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
+    kinds = [dynamics] if dynamics else list(all_dynamics(map(Strategy.parse, options)))
     made = (
-        _within(Maker(profile, lanes, algorithm, error_budget, dynamics, groups), options)
-        for dynamics in ([dynamics] if dynamics else all_dynamics(map(Strategy.parse, options)))
-    )
+        _within(
+            Maker(profile, lanes, algorithm, error_budget, kind, groups), options,
+            part(progress, "plans", number, len(kinds)),
+        )
+        for number, kind in enumerate(kinds)
+    )  # fmt: skip
     choices = [choice for choice in made if choice is not None]
     if not choices:
         raise _too_tight(profile, options, error_budget)
@@ -124,7 +130,7 @@ class _Found(NamedTuple):
     is_enough: bool = False
 
 
-def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
+def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -> _Found | None:
     """The best of the options that have, or take, the maker's dynamics; None, if none fits."""
     baselines = _baselines(maker)
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
@@ -133,17 +139,24 @@ def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
         return _Found(_steady(maker.profile, dense), baselines, (), is_enough)
     taken = (maker.dynamics.take(option) for option in options)
     own = [text for text in taken if text is not None and maker.profile.measured(text)]
-    found = list(maker.plans(own))
+    asked = [own]
     if maker.algorithm == "joint":
-        found += [*dense, *(c for o in own for c in maker.plans([o]))]
+        asked += [[option] for option in own]
         whole = [o for o in own if Strategy.parse(o).collective.tasks is None]
         if 0 < len(whole) < len(own):  # a search with more options may end where it is longer
-            found += maker.plans(whole)
+            asked.append(whole)
+    first, *others = [list(maker.plans(texts)) for texts in each(progress, "", asked, _told)]
+    beside = dense if maker.algorithm == "joint" else ()
+    found = [*first, *beside, *(c for plans in others for c in plans)]
     if not found:
         return None
     found.sort(key=lambda c: c.seconds)
     best = found[0] if maker.algorithm != "joint" else _steady(maker.profile, [*dense, *found])
     return _Found(best, baselines, _rivals(best, found))
+
+
+def _told(options: Sequence[str]) -> str:
+    return options[0] if len(options) == 1 else f"any of {len(options)} strategies"
 
 
 def judge(

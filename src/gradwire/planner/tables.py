@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from gradwire.planner.choose import Choice, choose
 from gradwire.planner.profile import Profile
 from gradwire.planner.verdict import Verdict, verdict
 from gradwire.planner.whatif import Again
+from gradwire.progress import Progress, part, silent
 from gradwire.topology import Cluster
 
 
@@ -62,25 +63,28 @@ def table(
     profile: Profile, workers: Sequence[int], rates: Sequence[float], like: Cluster, *,
     strategies: Sequence[str] | None = None, lanes: Sequence[int] = (1,),
     error_budget: float | None = None, algorithm: Algorithm = "joint",
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> Table:  # fmt: skip
     """The best plans for every number of workers and every rate of links across hosts.
 
     rates: bits per second. like: a cluster, of which all else is taken. Other arguments as of
-    `choose`. progress: is told of each number of workers. Raises PlanError.
+    `choose`. Raises PlanError.
     """
     again, rows = Again(profile), list[tuple[Cell, ...]]()
     usable, counts, speeds = again.usable(strategies), sorted(set(workers)), sorted(set(rates))
     for count in counts:
-        progress(f"{count} workers")
         cluster, row = like.with_workers(count), list[Cell]()
         for rate in speeds:
+            number, all_cells = len(rows) * len(speeds) + len(row), len(counts) * len(speeds)
+            now = f"{count} workers, {rate / 1e9:g} Gbit/s"
             choice = choose(
                 again.on(cluster.with_rate(rate)), usable, lanes=lanes,
                 error_budget=error_budget, algorithm=algorithm,
+                progress=part(progress, "cells", number, all_cells, now),
             )  # fmt: skip
             row.append(_cell(count, rate, choice))
         rows.append(tuple(row))
+        progress("cells", len(rows) * len(speeds), len(counts) * len(speeds))
     return Table(tuple(counts), tuple(speeds), tuple(rows))
 
 

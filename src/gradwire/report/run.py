@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.errors import UsageError
+from gradwire.progress import Progress, each, silent
 from gradwire.run_folder import LINES, About, Event, Log, Planned, StepRow, spans_of
 from gradwire.schema import Broken
 from gradwire.trace import Span, Trace
@@ -104,7 +105,7 @@ class Rank:
 class Run:
     """A run folder. problems: what cannot be read of it, or is missing, in sentences."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, progress: Progress = silent) -> None:
         """Read all that is there.
 
         Raises:
@@ -114,14 +115,15 @@ class Run:
         self.name = self.folder.resolve().name or str(folder)
         """By which it is spoken of; see `tell_apart`."""
         self._files: dict[int, _File] = {}
-        self.look()
+        self.look(progress)
 
-    def look(self) -> None:
+    def look(self, progress: Progress = silent) -> None:
         """Read what was written since. Raises UsageError as before."""
         for path in _paths(self.folder):
             if (found := _FILE.fullmatch(path.name)) and int(found[1]) not in self._files:
                 self._files[int(found[1])] = _File(path)
-        for file in self._files.values():
+        files = list(self._files.values())
+        for file in each(progress, "files", files, lambda file: file.name):
             file.look()
         self.ranks = self._of_the_last_start()
         if not self.ranks:
@@ -266,6 +268,7 @@ class _File:
         self.lives: list[Life] = []
         self.problems: list[str] = []
         self._path, self._read, self._line = path, 0, 0
+        self.name = path.name
 
     def look(self) -> None:
         """Take up the lines that were written since; the last one may still be under way."""

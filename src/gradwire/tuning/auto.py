@@ -25,6 +25,7 @@ from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around
 from gradwire.planner.paths import example, is_pattern, whole
 from gradwire.planner.profile import Profile
+from gradwire.progress import Lines
 from gradwire.soundness import Verdict, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
@@ -102,14 +103,15 @@ class Tuner:
         yield from for_steps(steps)
         self._recorder.close()
         circle, first = self._session.circle, self._first.main_strategy  # of this rank's parts
+        progress = Lines(self._say)
         self._strategies = tuple(json.loads(from_first(circle, self._sound)))
         left = from_first(circle, lambda: str(first))  # whatever there is of others
         texts = (*map(whole, self._strategies), left)
-        profile = measure(self._session, self._recorder, texts, self._say)
+        profile = measure(self._session, self._recorder, texts, progress)
         patterns = [text for text in self._strategies if is_pattern(text)]
         if patterns:
             usable = self._is_sound
-            profile = with_measured_paths(profile, self._session, patterns, usable, self._say)
+            profile = with_measured_paths(profile, self._session, patterns, usable, progress)
         self._recorder, self.profile = None, profile
         return profile
 

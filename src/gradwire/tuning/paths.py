@@ -11,6 +11,7 @@ import torch
 from gradwire.planner.candidates import FP32
 from gradwire.planner.paths import compressed_by, in_pieces, whole, with_paths
 from gradwire.planner.profile import LocalCost, Profile
+from gradwire.progress import Progress, silent
 from gradwire.strategy import Strategy
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first
@@ -22,7 +23,7 @@ _RUNS, _PATIENCE_SECONDS = 5, 0.1  # of a move: the job waits
 
 def with_measured_paths(
     profile: Profile, session: Session, patterns: Sequence[str], usable: Callable[[str], bool],
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> Profile:  # fmt: skip
     """The profile with the paths that are worth a look for each pattern, measured as strategies
     are. Collective, between two steps. usable: which may be planned with; rank 0's counts.
@@ -50,21 +51,21 @@ def with_measured_paths(
 
 def _parts(
     profile: Profile, session: Session, patterns: Sequence[str], largest: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Profile:  # fmt: skip
     """With what moves and compressors take one by one."""
     moves, compressors = profile.moves, dict[str, LocalCost](profile.compressors)
     if not moves:
-        progress("moves of paths, one by one")
         moves = measure_moves(
             session.performers[0], session.machines, 4 * largest, session.circle,
             kinds=of_paths(profile.dtype), runs=_RUNS, patience_seconds=_PATIENCE_SECONDS,
+            progress=progress,
         )  # fmt: skip
     for text in (FP32, *map(whole, patterns)):
         left = "none" if text == FP32 else compressed_by(text)
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
-            progress(f"compressing with '{left}'")
+            progress("compressing", now=left)
             compressors[name] = measure_local(text, session.device, largest, session.circle)
         name = f"{in_pieces(left)} @ {session.device.type}"
         if name not in compressors and left != "none":

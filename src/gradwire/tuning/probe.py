@@ -22,6 +22,7 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import WIDTH, StrategyCost, TableCost, shape_of
+from gradwire.progress import Progress, each, part, silent
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
@@ -68,7 +69,7 @@ class Probe:
 
     def costs(
         self, strategies: Sequence[str], largest: int,
-        progress: Callable[[str], None] = lambda line: None,
+        progress: Progress = silent,
     ) -> dict[str, StrategyCost]:  # fmt: skip
         """Curves of strategies, up to buckets of `largest` elements, of `LARGEST`, or of
         `PATIENCE_SECONDS`.
@@ -78,8 +79,9 @@ class Probe:
         """
         found: dict[str, dict[int, list[Run]]] = {text: {} for text in strategies}
         for number in range(PASSES):
-            for text, measured in found.items():
-                progress(f"'{text}'" + " once more" * (number > 0))
+            told = part(progress, "strategies", number, PASSES)
+            for text in each(told, "", list(found), lambda text: f"'{text}'"):
+                measured = found[text]
                 for size in _ladder(SIZES, min(largest, LARGEST)):
                     runs = self._runs(text, [size], SECONDS / PASSES)
                     measured.setdefault(size, []).extend(runs)

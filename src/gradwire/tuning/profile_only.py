@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from gradwire.errors import UsageError
 from gradwire.planner.paths import is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.planner.variants import worked_out
+from gradwire.progress import Lines, Progress, each, silent
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.recording import record
@@ -39,16 +40,17 @@ SAMPLED = 1 << 18
 
 def asked(
     path: str | Path, strategies: Sequence[str] | None = None, *, vary: bool = False,
-    record: str | Path | None = None,
+    quiet: bool = False, record: str | Path | None = None,
 ) -> Mapping[str, str]:  # fmt: skip
     """The environment that asks a job for its profile, to be written on each machine.
 
     strategies: what is measured; by default what is usual on the job's machines. vary: and their
-    variants. record: the folder that these steps are recorded in.
+    variants. quiet: rank 0 does not tell how far it is. record: the folder that these steps are
+    recorded in.
     """
     wanted = {
         "path": str(Path(path).resolve()), "strategies": list(strategies or ()), "vary": vary,
-        "record": None if record is None else str(Path(record).resolve()),
+        "quiet": quiet, "record": None if record is None else str(Path(record).resolve()),
     }  # fmt: skip
     return {VARIABLE: json.dumps(wanted)}
 
@@ -67,7 +69,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     try:
         wanted = json.loads(os.environ[VARIABLE])
         path, strategies = Path(wanted["path"]), list(map(str, wanted["strategies"]))
-        vary, folder = bool(wanted["vary"]), wanted["record"]
+        vary, quiet, folder = bool(wanted["vary"]), bool(wanted["quiet"]), wanted["record"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{VARIABLE} is set by `gradwire profile`; {error!r}. Unset it to train."
@@ -80,11 +82,13 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         return json.dumps(list(strategies or usual_strategies(session)))
 
     def life(steps: OnSteps) -> Life:
+        say: Progress = silent if quiet or session.circle.rank else Lines(_say)
+        say("warming up")
         yield from for_steps(WARM_UP)
         recorder = Recorder(module, session, SAMPLED)
-        yield from for_steps(WATCHED)
+        for _ in each(say, "watching steps", range(WATCHED)):
+            yield
         recorder.close()
-        say = _say if session.circle.rank == 0 else lambda line: None
         texts = json.loads(from_first(session.circle, wanted_here))
         profile = measure(session, recorder, list(map(whole, texts)), say)
         profile = _with_parts(profile, session, say)
@@ -97,7 +101,6 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         is_first = session.circle.rank == 0
         if is_first or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
-        say(f"saved {path}")
         steps.close()
         handle.detach()
         sys.exit(0)
@@ -105,31 +108,29 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     OnSteps(session, life)
 
 
-def _with_parts(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
+def _with_parts(profile: Profile, session: Session, say: Progress) -> Profile:
     """Add what single moves and compressors cost, which other clusters are planned from."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
-    say("moves, one by one")
     lane, machines = session.performers[0], session.machines
-    moves = measure_moves(lane, machines, 4 * largest, session.circle)
+    moves = measure_moves(lane, machines, 4 * largest, session.circle, progress=say)
     compressors = {}
-    for text in profile.strategies:
+    for text in each(say, "compressing", list(profile.strategies)):
         left = text.partition(" |")[0]
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
-            say(f"compressing with '{left}'")
             compressors[name] = measure_local(text, session.device, largest, session.circle)
     return replace(profile, moves=moves, compressors=compressors)
 
 
 def _with_errors(
     profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
-    say: Callable[[str], None],
+    say: Progress,
 ) -> Profile:  # fmt: skip
     """Add the errors that strategies make of this job's gradients."""
     exactness = Exactness(Probe(session.performers[0], session.machines), samples)
     strategies = {}
-    for text, cost in profile.strategies.items():
-        say(f"what '{text}' loses")
+    for text in each(say, "what is lost", list(profile.strategies)):
+        cost = profile.strategies[text]
         errors = exactness.errors(text)
         strategies[text] = replace(cost, error=errors.pop("", None), errors=errors)
     return replace(profile, strategies=strategies)

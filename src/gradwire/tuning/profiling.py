@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -17,6 +17,7 @@ from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype, main_width
 from gradwire.planner.stages import way
+from gradwire.progress import Progress, silent
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.soundness import update_rule
@@ -84,13 +85,13 @@ def usual_strategies(session: Session) -> tuple[str, ...]:
 
 def measure(
     session: Session, recorder: Recorder, strategies: Sequence[str] = STRATEGIES,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = silent,
 ) -> Profile:  # fmt: skip
     """All there is to know, the same on every rank. Collective; blocks for half a minute or so.
 
     Between two steps, on the session's own first lane; on those of all replicate groups at once,
     where ranks keep parts of parameters. It is then of rank 0's: of what does not divide evenly
-    torch gives most to the first rank. progress: is told what is measured next.
+    torch gives most to the first rank.
     """
     performer, circle, device = session.performers[0], session.circle, session.device
     ready, backward, around = _timings(session, recorder)
@@ -120,7 +121,7 @@ def measure(
 
 
 def _tables(
-    probe: Probe, session: Session, recorder: Recorder, progress: Callable[[str], None]
+    probe: Probe, session: Session, recorder: Recorder, progress: Progress
 ) -> Iterator[TableCost]:
     """What tables take, together as the plan in force has them, where every rank had rows of
     each."""
@@ -132,7 +133,7 @@ def _tables(
         if not bool(of_ranks(session.circle, here).all()):
             continue
         for text in (*OF_TABLES, *(OF_TABLES_IN_MACHINES if has_levels(session) else ())):
-            progress(f"'{text}' of {', '.join(bucket.names[:3])}")
+            progress("tables", now=f"'{text}' of {', '.join(bucket.names[:3])}")
             yield probe.table(text, bucket.parameters, [x for x in given if x is not None])
 
 

@@ -26,6 +26,7 @@ from gradwire.moves import (
 )
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import LocalCost
+from gradwire.progress import Progress, each, silent
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.torch_dist import Performer
@@ -70,7 +71,7 @@ def of_paths(dtype: str) -> Kinds:
 def measure_moves(
     performer: Performer, machines: Machines | None, largest_bytes: int,
     circle: Performer | None = None, *, kinds: Kinds = _MEASURED, runs: int = _RUNS,
-    patience_seconds: float = _PATIENCE_SECONDS,
+    patience_seconds: float = _PATIENCE_SECONDS, progress: Progress = silent,
 ) -> Mapping[str, Fit]:  # fmt: skip
     """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
     rank's data.
@@ -81,17 +82,22 @@ def measure_moves(
     """
     ranks = circle or performer
     made = dict[str, Fit]()
-    for where, group in _groups(performer, machines).items():
-        for kind, name in kinds:
-            measured = list[tuple[int, list[float]]]()
-            for size in _up_to(largest_bytes, BYTES):
-                move = partial(_move, kind, getattr(torch, name), size, performer, group)
-                works = (_at_once(performer, ranks, move) for _ in range(runs))
-                seconds = of_ranks(ranks, _timed(works, performer.device)).amax(0).tolist()
-                measured.append((size, seconds))
-                if min(seconds) > patience_seconds:
-                    break
-            made[f"{kind.name} {name} {where}"] = fit(measured)
+    groups = _groups(performer, machines)
+    asked = {
+        f"{kind.name} {name} {where}": (group, kind, name)
+        for where, group in groups.items() for kind, name in kinds
+    }  # fmt: skip
+    for called in each(progress, "moves, one by one", list(asked)):
+        group, kind, name = asked[called]
+        measured = list[tuple[int, list[float]]]()
+        for size in _up_to(largest_bytes, BYTES):
+            move = partial(_move, kind, getattr(torch, name), size, performer, group)
+            works = (_at_once(performer, ranks, move) for _ in range(runs))
+            seconds = of_ranks(ranks, _timed(works, performer.device)).amax(0).tolist()
+            measured.append((size, seconds))
+            if min(seconds) > patience_seconds:
+                break
+        made[called] = fit(measured)
     return made
 
 

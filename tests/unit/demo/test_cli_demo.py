@@ -14,6 +14,7 @@ from gradwire.demo import runner
 from gradwire.demo.rows import ALONE, DDP, gradwire_row
 from gradwire.demo.runner import Ran
 from gradwire.demo.task import Measured, Point
+from gradwire.progress import Progress
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -32,12 +33,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[runner.Setting]:
     """Runs nothing, on no cluster; returns the settings that were asked for."""
     asked: list[runner.Setting] = []
 
-    def run(setting: runner.Setting, cluster: Any, watch: runner.Progress) -> list[Ran]:
+    def run(setting: runner.Setting, cluster: Any, progress: Progress, note: Any) -> list[Ran]:
         asked.append(setting)
-        watch.begin(1, 3, 61.4)
-        watch(ALONE, Point(0, 0.0, 9.2))
-        watch(ALONE, Point(8, 1.6, 7.0))
-        watch(DDP, Point(8, 9.6, 7.0))
+        progress("training", 4.0, 16.0, "row 1 of 3, no synchronization: step 8, loss 7.000")
+        note("a warning")
         own = Ran(gradwire_row("topk(0.01)+ef | allgather"), measured(0.3))
         return [Ran(ALONE, measured(0.2)), Ran(DDP, measured(1.2)), own]
 
@@ -61,17 +60,27 @@ def test_what_is_asked_for_is_what_runs(
 
 
 def test_the_table_is_on_stdout_and_progress_on_stderr(
-    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("gradwire.progress.PATIENCE_SECONDS", 0.0)
     demo.run(parse("--loopback", "--out", str(tmp_path)))
     out, err = capsys.readouterr()
     assert "DDP fp32" in out
     assert "Loss against seconds:" in out
-    assert err.count("no synchronization") == 1  # its last line only, where stderr is no terminal
-    assert "step    8" in err
+    assert "demo: training, 25 %: row 1 of 3, no synchronization: step 8, loss 7.000\n" in err
+    assert "demo: a warning\n" in err
     assert "says nothing" in err
-    assert "row 1 of 3; about 61 s to go" in err
     assert "14 s of training" in err
+
+
+def test_quiet_it_passes_on_warnings_alone(
+    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.run(parse("--loopback", "--quiet", "--out", str(tmp_path)))
+    out, err = capsys.readouterr()
+    assert "DDP fp32" in out
+    assert err == "gradwire demo: a warning\n"
 
 
 def test_the_quick_one_says_what_it_does_not_show(
@@ -108,21 +117,3 @@ def test_without_namespaces_it_says_so_and_runs_on_loopback(
     demo.run(parse("--out", str(tmp_path)))
     assert pretended[0].loopback
     assert "the kernel forbids it" in capsys.readouterr().err
-
-
-def test_on_a_terminal_the_line_moves(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = runner.Progress()
-    progress(ALONE, Point(0, 0.0, 9.2))
-    progress(ALONE, Point(8, 1.0, 7.0))
-    progress.close()
-    assert capsys.readouterr().err.count("\r") == 3
-
-
-def test_a_warning_is_passed_on_once(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = runner.Progress()
-    for _ in range(3):
-        progress.note("kernels are missing")
-    assert capsys.readouterr().err.count("kernels are missing") == 1

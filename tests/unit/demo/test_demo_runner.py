@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwire.demo import corpus, runner
-from gradwire.demo.rows import DDP_FP16, Row, contestants
+from gradwire.demo.rows import DDP_FP16, contestants
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError, StrategyError
 
@@ -42,51 +42,45 @@ def small_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "python_documents", lambda: ["a b c"] * 1000)
 
 
-class Seen(list[tuple[Row, Point]]):
-    """A watcher that remembers."""
+class Seen:
+    """Remembers what it is told."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.notes: list[str] = []
-        self.begun: list[tuple[int, int, float]] = []
+        self.told: list[tuple[str, float, float, str]] = []
 
-    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
-        self.begun.append((number, count, seconds_to_go))
-
-    def __call__(self, row: Row, point: Point) -> None:
-        self.append((row, point))
-
-    def note(self, line: str) -> None:
-        self.notes.append(line)
+    def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
+        self.told.append((stage, done, of, now))
 
 
 def run(cluster: PretendedCluster, **setting: Any) -> Seen:
     seen, given = Seen(), cluster
-    runner.run(runner.Setting(**setting), given, seen)  # type: ignore[arg-type]
+    runner.run(runner.Setting(**setting), given, seen, seen.notes.append)  # type: ignore[arg-type]
     return seen
 
 
 def test_every_row_runs_once_with_the_same_data_and_seed() -> None:
     cluster = PretendedCluster()
     seen = run(cluster)
-    assert [row.label for row, _ in seen][:3] == ["no synchronization", "DDP fp32", DDP_FP16.label]
+    labels = list(dict.fromkeys(now.partition(":")[0] for _, _, _, now in seen.told if now))
+    first = ("no synchronization", "DDP fp32", DDP_FP16.label)
+    assert labels[:3] == [f"row {n} of 6, {label}" for n, label in enumerate(first, 1)]
     assert len(cluster.tasks) == 6
     same = {(t.tokens, t.seed, t.steps, t.learning_rate, t.hidden) for t in cluster.tasks}
     assert len(same) == 1
     assert cluster.tasks[-1].strategy == "dgc(0.001) | allgather"
 
 
-def test_rows_say_how_many_there_are_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what others took: here ten seconds each."""
-    cluster = PretendedCluster()
-    monkeypatch.setattr(runner.time, "monotonic", lambda: 10.0 * len(cluster.tasks))
-    begun = run(cluster).begun
-    assert [(number, count) for number, count, _ in begun] == [(n, 6) for n in range(1, 7)]
+def test_rows_count_by_what_is_guessed_of_them() -> None:
     guessed = [runner.Setting().seconds(row, 1e9) for row in contestants()]
     assert 120 < sum(guessed) < 300  # on two cores it was 194 s
-    for ran, (_, _, left) in enumerate(begun):
-        pace = 10 * ran / sum(guessed[:ran]) if ran else 1.0
-        assert left == pytest.approx(pace * sum(guessed[ran:]))
+    told = [(done, of, now) for stage, done, of, now in run(PretendedCluster()).told[1:]]
+    assert [of for _, of, _ in told] == pytest.approx([sum(guessed)] * 12)
+    for number in range(6):
+        begun, ended = told[2 * number : 2 * number + 2]
+        assert begun[0] == pytest.approx(sum(guessed[:number]))
+        assert ended[0] == pytest.approx(sum(guessed[: number + 1]))
+        assert "loss 6.912" in ended[2]
     quick = [runner.QUICK.seconds(row, 1e9) for row in contestants(quick=True)]
     assert 30 < sum(quick) < 75
 
@@ -109,7 +103,7 @@ def test_the_network_decides_the_number_of_steps() -> None:
 
 
 def test_what_rank_0_warns_of_is_passed_on_and_others_do_not_repeat_it() -> None:
-    assert run(PretendedCluster(), quick=True).notes == ["a warning"] * 3
+    assert run(PretendedCluster(), quick=True).notes == ["a warning"]
 
 
 def test_lanes_and_strategies_reach_the_ranks() -> None:

@@ -212,11 +212,22 @@ def test_profiles_of_one_host_are_of_its_memory() -> None:
 
 def test_a_table_and_its_crossovers() -> None:
     own = profile(parameters=few(), backward_seconds=0.02)
-    told: list[str] = []
-    found = table(own, [16, 4], [1e12, 1e8], Cluster(1), progress=told.append)
+    told: list[tuple[str, float, float, str]] = []
+
+    def progress(stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
+        told.append((stage, done, of, now))
+
+    found = table(own, [16, 4], [1e12, 1e8], Cluster(1), progress=progress)
     assert (found.workers, found.rates) == ((4, 16), (1e8, 1e12))
     assert [[c.workers for c in row] for row in found.cells] == [[4, 4], [16, 16]]
-    assert told == ["4 workers", "16 workers"]
+    assert list(dict.fromkeys(now for _, _, _, now in told if now)) == [
+        "4 workers, 0.1 Gbit/s", "4 workers, 1000 Gbit/s",
+        "16 workers, 0.1 Gbit/s", "16 workers, 1000 Gbit/s",
+    ]  # fmt: skip
+    assert {(stage, of) for stage, _, of, _ in told} == {("cells", 4)}
+    done = [at for _, at, _, _ in told]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, 4)
     decisions = [[cell.decision for cell in row] for row in found.cells]
     assert all(slow != fast for slow, fast in decisions)
     assert {(c.before.decision, c.after.decision) for c in found.crossovers} >= {

@@ -1,0 +1,37 @@
+"""gradwire completion: a script by which a shell completes commands, members and topologies.
+
+eval "$(gradwire completion bash)"         in ~/.bashrc
+eval "$(gradwire completion zsh)"          in ~/.zshrc, after compinit
+gradwire completion fish | source          in ~/.config/fish/config.fish
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gradwire.errors import UsageError
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("shell", choices=_SHELLS, help="whose script")
+    parser.add_argument("--json", action="store_true", help="the script in a JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script; the exit code. Raises UsageError."""
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ImportError as error:
+        raise UsageError(
+            "the shell asks gradwire for completions by the package argcomplete; it is not "
+            "installed. Say pip install argcomplete."
+        ) from error
+    # Files are completed where a file is meant: not everything else, too, by the shell's default.
+    script = shellcode(["gradwire"], use_defaults=False, shell=arguments.shell)
+    told = {"shell": arguments.shell, "script": script}
+    print(json.dumps(told) if arguments.json else script.strip())
+    return 0

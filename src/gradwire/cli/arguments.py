@@ -69,9 +69,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
+def write_page(page: Page, path: Path) -> None:
+    """Write it; names of files that are no text are shown as far as they are."""
+    path.write_text(page.html(), encoding="utf-8", errors="replace")
+
+
 def save_page(page: Page, path: Path) -> None:
     """Write it, and say so on standard error."""
-    path.write_text(page.html(), encoding="utf-8", errors="replace")
+    write_page(page, path)
     print(f"gradwire: wrote {path}", file=sys.stderr, flush=True)
 
 

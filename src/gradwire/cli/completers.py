@@ -35,8 +35,9 @@ def members(family: str) -> list[Name]:
 
     import gradwire
 
-    folder = Path(gradwire.__path__[0]) / family
-    files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
+    folders = [Path(root) / family for root in gradwire.__path__]  # an editable install has two
+    found = (path for folder in folders for path in folder.glob("*.py"))
+    files = sorted(path for path in found if not path.name.startswith("_"))
     own = [name for path in files for name in _named(path)]
     others = [Name(entry.name, True) for entry in entry_points(group=f"gradwire.{family}")]
     return [*own, *others]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import add_quiet, repeats, save_page
+from gradwire.cli.arguments import add_quiet, repeats, write_page
 from gradwire.cli.progress import telling
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = summary.document(found, cluster, seconds)
     document["plot"] = str(plot)
     shown = arguments.out / "demo.html"
-    save_page(page(found, cluster, repeats(arguments)), shown)
+    write_page(page(found, cluster, repeats(arguments)), shown)
     document["page"] = str(shown)
     (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
     told = (

@@ -100,23 +100,39 @@ def tables(found: Mapping[str, Any]) -> str:
         for run in runs[1:]:
             own = of_step[stage(run, run.density)]
             rows.append((run.method, run.steps, 1e3 * own, run_seconds(run, of_step)))
+        whole = _by_whole_runs(one["checks"], {name: total for name, _, _, total in rows})
         cells += [
             (rate, name, f"{steps:,}", f"{ms:.0f}", f"{total / 60:.1f}",
-             *(f"{base / total:.1f}×" for base in plain.values()))
+             *(f"{base / total:.1f}×" for base in plain.values()),
+             f"{whole[FP32] / whole[name]:.1f}×" if name in whole else "")
             for name, steps, ms, total in rows
         ]  # fmt: skip
-        cells.append((rate, ALONE, "", f"{1e3 * of_step[ALONE]:.0f}", "", "", ""))
+        cells.append((rate, ALONE, "", f"{1e3 * of_step[ALONE]:.0f}", "", "", "", ""))
         checks += [
             (rate, c["method"], f"{c['steps']}", f"{c['seconds']:.1f}", f"{c['expected']:.1f}",
              f"{100 * (c['seconds'] / c['expected'] - 1):+.0f} %", f"{c['apart']:.1e}")
             for c in one["checks"]
         ]  # fmt: skip
-    headers = ("rate", "", "steps", "ms/step", "minutes", f"{FP32} / this", f"{FP16} / this")
+    headers = ("rate", "", "steps", "ms/step", "minutes", f"{FP32} / this", f"{FP16} / this",
+               f"{FP32} / this, whole runs")  # fmt: skip
     beside = ("rate", "whole run", "steps", "seconds", "from steps", "off",
               "loss, largest difference from lockstep")  # fmt: skip
     return "\n\n".join(
         Table(names, rows).as_markdown() for names, rows in ((headers, cells), (beside, checks))
     )
+
+
+def _by_whole_runs(
+    checks: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """Seconds, if all steps took as long as those of the checks: contestants in turn share the
+    caches with each other, and a run has them alone."""
+    names = {"dense": FP32}
+    return {
+        name: seconds[name] * c["seconds"] / c["expected"]
+        for c in checks
+        if (name := names.get(c["method"], c["method"])) in seconds
+    }
 
 
 def main() -> int:

@@ -78,6 +78,31 @@ def test_accelerate(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> No
     law(pair, train, tmp_path)
 
 
+def logged(job: Job) -> list[dict[str, Any]]:
+    from gradwire.training.integrations.accelerate import attach
+
+    accelerator, inner = accelerator_of(job), net()
+    found = list[dict[str, Any]]()
+    accelerator.log = lambda values, **_: found.append(values)
+    model = accelerator.prepare(inner)
+    handle = attach(accelerator, model, job.plan, timeout_seconds=30.0)
+    for _ in range(2):
+        accelerator.backward(model(torch.ones(4, 20)).square().mean())
+        accelerator.log({"loss": 1.0}, step=1)
+        model.zero_grad()
+    accelerator.log({"loss": 2.0})
+    handle.detach()
+    accelerator.log({"loss": 3.0})
+    return found
+
+
+def test_its_trackers_are_told(pair: Ranks, tmp_path: Path) -> None:
+    for first, second, *others in pair.run(logged, Job(str(tmp_path))):
+        assert first["loss"] == 1.0
+        assert min(own["gradwire/bytes_sent"] for own in (first, second)) > 0
+        assert others == [{"loss": 2.0}, {"loss": 3.0}], "no step, and no handle"
+
+
 def two_models(job: Job) -> tuple[list[str], bool]:
     """As of a GAN: each has a plan and residuals of its own."""
     from gradwire.training.integrations.accelerate import attach

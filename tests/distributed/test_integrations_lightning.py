@@ -94,6 +94,34 @@ def test_lightning(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> Non
     law(pair, train, tmp_path)
 
 
+def logged(job: Job) -> list[tuple[int, dict[str, float]]]:
+    """What a logger that keeps all is told of exchanges."""
+    from lightning.pytorch.loggers import Logger
+
+    found: list[tuple[int, dict[str, float]]] = []
+
+    class Told(Logger):  # type: ignore[misc]
+        name, version = "told", "0"
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            found.append((step or 0, metrics))
+
+        def log_hyperparams(self, *_: Any, **__: Any) -> None:
+            pass
+
+    trainer, module = trainer_of(job)
+    trainer.loggers, trainer.log_every_n_steps = [Told()], 1
+    trainer.fit(module, loader())
+    return [(step, own) for step, own in found if "gradwire/step_seconds" in own]
+
+
+def test_its_loggers_are_told(pair: Ranks, tmp_path: Path) -> None:
+    for found in pair.run(logged, Job(str(tmp_path))):
+        assert [step for step, _ in found] == [*range(len(found))]
+        assert len(found) >= 2
+        assert all(own["gradwire/bytes_sent"] > 0 for _, own in found)
+
+
 def files(job: Job) -> list[str]:
     """Two epochs, of whose checkpoints the last is kept; one more by hand, and the weights."""
     trainer, module = trainer_of(job)

@@ -118,6 +118,27 @@ def test_a_trainer_may_train_again(pair: Ranks, tmp_path: Path) -> None:
     assert pair.run(twice, Job(str(tmp_path))) == [(4.0, 2.0)] * 2
 
 
+def logged(job: Job) -> list[dict[str, Any]]:
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job, logging_steps=1, logging_strategy="steps")
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    assert callback.handle is not None
+    callback.handle.detach()
+    history: list[dict[str, Any]] = trainer.state.log_history
+    return history
+
+
+def test_its_logger_is_told_with_each_loss(pair: Ranks, tmp_path: Path) -> None:
+    for history in pair.run(logged, Job(str(tmp_path))):
+        of_steps = [logs for logs in history if "loss" in logs]
+        assert len(of_steps) >= 2
+        assert all(logs["gradwire/step_seconds"] > 0 for logs in of_steps)
+        assert all(logs["gradwire/bytes_sent"] > 0 for logs in of_steps)
+        assert "gradwire/step_seconds" not in history[-1], "the end of training is no step"
+
+
 def weights_alone(job: Job) -> list[str]:
     from gradwire.training.integrations.transformers import attach
 

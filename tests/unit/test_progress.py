@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -404,11 +405,17 @@ sys.exit(main.main(["available", "--json"]))
 """
 
 
+def listening() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as out:
         job = subprocess.run(
             [sys.executable, "-c", INTERRUPTED], stdout=out, stderr=terminal.slave,
             env=os.environ | {"TERM": "xterm"}, check=False, timeout=240,
+            preexec_fn=listening,
         )  # fmt: skip
     assert job.returncode == 130
     written = terminal.text()

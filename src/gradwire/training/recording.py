@@ -28,14 +28,13 @@ import torch.distributed as dist
 
 from gradwire import kernels
 from gradwire.errors import UsageError
-from gradwire.metrics import named
 from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
 from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle
 from gradwire.training.fsdp import FsdpFrontend
+from gradwire.training.rows import Rows, micro, numbers
 from gradwire.training.session import Session
-from gradwire.training.stats import KINDS
 
 ROWS, SPANS = 1024, 128
 """Lines of each kind at one pace."""
@@ -112,9 +111,9 @@ class Recording:
         self, handle: Handle, file: RankFile, group: dist.ProcessGroup | None, to: Iterable[To]
     ) -> None:
         session = handle._session
-        self._session, self._waiting = session, handle._view.waiting
+        self._session = session
         self._file, self._rank, self._pid = file, dist.get_rank(group), os.getpid()
-        self._rows, self._spans = Pace(ROWS), Pace(SPANS)
+        self._pace, self._spans = Pace(ROWS), Pace(SPANS)
         self._most, self._last, self._written = 0.0, session.step - 1, -math.inf
         self._to, self._is_open = list(to), True
         self._zero, now = perf_counter(), time.time()
@@ -127,7 +126,7 @@ class Recording:
             clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session),
         )  # fmt: skip
         self.adopted()
-        self._seen = dict(session.stats.sums)
+        self._rows = Rows(session, handle._view.waiting)
         session.stats.forget_now()
         session.recording = self
 
@@ -164,8 +163,7 @@ class Recording:
 
     @_harmless
     def adopted(self) -> None:
-        """Another plan is in force, and its sums begin anew."""
-        self._seen = dict.fromkeys(self._session.stats.sums, 0.0)
+        """Another plan is in force."""
         if self._rank == 0:
             plan = json.loads(self._session.plan.to_json())
             self._file.add("plan", step=self._session.step, at=self._now(), plan=plan)
@@ -186,7 +184,7 @@ class Recording:
         elif not finite:
             self._note("a gradient was not finite; the step is skipped on every rank")
         is_late = perf_counter() - self._written > _LATE_SECONDS
-        self._rows.note(self._timed(self._row, self._rows.is_due(step) or is_late), took)
+        self._pace.note(self._timed(self._row, self._pace.is_due(step) or is_late), took)
         self._spans.note(self._timed(self._write_spans, self._spans.is_due(step)), took)
 
     # -- lines -----------------------------------------------------------------------------
@@ -201,35 +199,18 @@ class Recording:
 
     def _row(self) -> None:
         """Means over the steps since the last row, if there were any."""
-        stats = self._session.stats
-        new = {name: total - self._seen[name] for name, total in stats.sums.items()}
-        if not (steps := new["steps"]):
-            return
-        self._seen = dict(stats.sums)
-        mean = {name: total / steps for name, total in new.items()}
-        is_first = self._written < 0
-        looks = is_first or self._last % (_NORM_EVERY * self._rows.every) == 0
-        norm = _short(stats.residual_norm(self._waiting)) if looks else None
-        self._written = perf_counter()
-        parts = {name: _micro(mean[name]) for name in ("compute", "backward", *KINDS)}
-        row = StepRow(
-            step=self._last, steps=int(steps), at=self._now(),
-            seconds=_micro(mean["compute"] + mean["backward"] + mean["exposed"]),
-            most_seconds=_micro(self._most), wait=_micro(mean["exposed"]), **parts,
-            bytes_sent=round(mean["bytes_sent"]), bytes_across=round(mean["bytes_across"]),
-            bytes_given=round(stats.dense_bytes + mean["row_bytes"]),
-            skipped=int(new["skipped"]), residual_norm=norm,
-        )  # fmt: skip
-        self._most = 0.0
-        self._file.add("step", **row._asdict())
-        self._tell(row)
+        looks = self._written < 0 or self._last % (_NORM_EVERY * self._pace.every) == 0
+        row = self._rows.next(self._last, self._now(), self._most, has_norm=looks)
+        if row is not None:
+            self._most, self._written = 0.0, perf_counter()
+            self._file.add("step", **row._asdict())
+            self._tell(row)
 
     def _tell(self, row: StepRow) -> None:
         """Whoever wants the numbers, too. One that raises is asked no more."""
-        numbers = {f"gradwire/{name}": float(x) for name, x in named(row).items()}
         for to in list(self._to):
             try:
-                to(numbers, row.step)
+                to(numbers(row), row.step)
             except Exception as error:
                 self._to.remove(to)
                 _warn(
@@ -256,7 +237,7 @@ class Recording:
         )
 
     def _now(self) -> float:
-        return _micro(perf_counter() - self._zero)
+        return micro(perf_counter() - self._zero)
 
     def _stop(self) -> None:
         if self._is_open and os.getpid() == self._pid:
@@ -368,15 +349,6 @@ def _number(name: str, value: Any) -> float:
             f"handle.log takes numbers, and tensors of one element; {name}={value!r:.80} is "
             "none. Pass for example loss=loss.item()."
         ) from error
-
-
-def _micro(seconds: float) -> float:
-    """To the microsecond, which is short to write."""
-    return round(seconds, 6)
-
-
-def _short(norm: float) -> float | None:
-    return float(f"{norm:.6g}") if math.isfinite(norm) else None
 
 
 def _ahead(ahead: Ahead) -> dict[str, float]:

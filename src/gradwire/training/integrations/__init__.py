@@ -19,6 +19,7 @@ from fsspec.core import url_to_fs
 
 import gradwire
 from gradwire.errors import PlanError
+from gradwire.training.rows import Rows, numbers
 
 
 @contextmanager
@@ -31,6 +32,21 @@ def needing(trainer: str, module: str, install: str) -> Iterator[None]:
         raise ImportError(
             f"{module} needs {trainer}: {error}. Say: pip install {install}"
         ) from error
+
+
+class Numbers:
+    """A handle's numbers, for a trainer's logger: "gradwire/step_seconds" and so on, means over
+    the steps since it was asked last; empty where there was none."""
+
+    def __init__(self, handle: gradwire.Handle) -> None:
+        self._handle = handle
+        self._rows = Rows(handle._session, handle._view.waiting)
+
+    def __call__(self) -> dict[str, float]:
+        if not self._handle.attached:
+            return {}
+        row = self._rows.next(self._handle._session.step)
+        return {} if row is None else numbers(row)
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, needing, save
+from gradwire.training.integrations import Numbers, load, needing, save
 
 with needing("Hugging Face Accelerate", __name__, "accelerate"):
     from accelerate import Accelerator
@@ -25,7 +26,8 @@ def attach(
     """Attach a prepared model, and have `save_state` and `load_state` keep residuals. Collective.
 
     `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank's are
-    a file in the checkpoint's folder, until the handle is detached.
+    a file in the checkpoint's folder, until the handle is detached. `accelerator.log` logs what
+    exchanges take, too.
 
     Args:
         accelerator: that prepared the model.
@@ -48,6 +50,13 @@ def attach(
 
     accelerator.register_save_state_pre_hook(on_save)
     accelerator.register_load_state_pre_hook(on_load)
+    numbers, log = Numbers(handle), accelerator.log
+
+    @wraps(log)
+    def log_with(values: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        log({**values, **numbers()}, *args, **kwargs)
+
+    accelerator.log = log_with
     return handle
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, needing, save
+from gradwire.training.integrations import Numbers, load, needing, save
 
 with needing("Lightning", __name__, "lightning"):
     from lightning.fabric import Fabric
@@ -53,14 +54,29 @@ class GradwireStrategy(DDPStrategy):
         super().__init__(**more)
         self._plan, self._options = plan, {**(options or {}), **own}
         self._resume_from: str | None = None
+        self._numbers: Numbers | None = None
 
     def configure_ddp(self) -> None:
         """Collective."""
         super().configure_ddp()
         options = {"scaler": getattr(self.precision_plugin, "scaler", None), **self._options}
         self.handle = gradwire.attach(self.model, self._plan, **options)
+        self._numbers = Numbers(self.handle)
         if self._resume_from is not None:
             load(self.handle, self._resume_from)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        """What exchanges take goes to the trainer's loggers as often as its own metrics."""
+        done = super().optimizer_step(*args, **kwargs)
+        module = self.lightning_module
+        trainer = None if module is None else module.trainer
+        if trainer is not None and self._numbers is not None:
+            step = trainer.global_step  # of those that were over before, as Lightning numbers
+            if trainer.loggers and (step + 1) % max(1, trainer.log_every_n_steps) == 0:
+                found = self._numbers()
+                for logger in trainer.loggers:
+                    logger.log_metrics(found, step=step)
+        return done
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
@@ -96,7 +112,7 @@ def attach(
     """Attach what `fabric.setup(model)` returned. Collective.
 
     `fabric.save` writes on rank 0 alone; residuals are for `save` and `load` of
-    `gradwire.training.integrations`.
+    `gradwire.training.integrations`. `fabric.log_dict` logs what exchanges take, too.
 
     Args:
         fabric: with `strategy="ddp"`.
@@ -107,7 +123,15 @@ def attach(
         As `gradwire.attach`.
     """
     scaler = getattr(fabric.strategy.precision, "scaler", None)
-    return gradwire.attach(model, plan, **{"scaler": scaler, **options})
+    handle = gradwire.attach(model, plan, **{"scaler": scaler, **options})
+    numbers, log = Numbers(handle), fabric.log_dict
+
+    @wraps(log)
+    def log_with(metrics: Mapping[str, Any], step: int | None = None) -> None:
+        log({**metrics, **numbers()}, step)
+
+    fabric.log_dict = log_with
+    return handle
 
 
 def _beside(checkpoint: str | Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, needing, save
+from gradwire.training.integrations import Numbers, load, needing, save
 
 with needing("Hugging Face's Trainer", __name__, "'transformers[torch]'"):
     from transformers import Trainer, TrainerCallback
@@ -18,7 +18,8 @@ with needing("Hugging Face's Trainer", __name__, "'transformers[torch]'"):
 
 
 class GradwireCallback(TrainerCallback):
-    """Attaches once the trainer has wrapped its model, and keeps residuals in checkpoints."""
+    """Attaches once the trainer has wrapped its model, keeps residuals in checkpoints, and has
+    what the exchange takes logged with the loss."""
 
     handle: gradwire.Handle | None = None
     """Of the attached model, from the beginning of training on; stays attached after it."""
@@ -30,6 +31,7 @@ class GradwireCallback(TrainerCallback):
         self.resume_from: str | bool | None = None
         self._trainer, self._plan, self._options = trainer, plan, dict(options)
         self._attached: nn.Module | None = None
+        self._numbers: Numbers | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Collective."""
@@ -57,7 +59,12 @@ class GradwireCallback(TrainerCallback):
             self.handle.detach()
         options = {"scaler": self._trainer.accelerator.scaler, **self._options}
         self.handle = gradwire.attach(model, self._plan, **options)
-        self._attached = model
+        self._attached, self._numbers = model, Numbers(self.handle)
+
+    def with_numbers(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the trainer logs of its steps, and ours beside it."""
+        is_of_steps = self._numbers is not None and "loss" in logs
+        return {**logs, **(self._numbers() if is_of_steps and self._numbers else {})}
 
 
 def attach(
@@ -85,5 +92,12 @@ def attach(
         callback.resume_from = resume_from_checkpoint
         return train(resume_from_checkpoint, *args, **kwargs)
 
-    trainer.train = train_from
+    log = trainer.log
+
+    # Callbacks that report to loggers come before ours.
+    @wraps(log)
+    def log_with(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        log(callback.with_numbers(logs), *args, **kwargs)
+
+    trainer.train, trainer.log = train_from, log_with
     return callback

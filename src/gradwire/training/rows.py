@@ -1,0 +1,65 @@
+"""What steps took, as rows: means over the steps since the row before.
+
+Recordings write them, trainers' loggers are told them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from gradwire.metrics import named
+from gradwire.run_folder import StepRow
+from gradwire.training.session import Session
+from gradwire.training.stats import KINDS
+
+
+class Rows:
+    """Makes rows of a session's steps, from now on. Another plan's sums begin anew: who misses no
+    step takes a row before it comes. waiting: as of `Stats.residual_norm`."""
+
+    def __init__(
+        self, session: Session, waiting: Callable[[str, Tensor], Tensor] | None = None
+    ) -> None:
+        self._session, self._waiting = session, waiting
+        self._stats, self._seen = session.stats, dict(session.stats.sums)
+
+    def next(
+        self, step: int, at: float = 0.0, most_seconds: float = 0.0, *, has_norm: bool = True
+    ) -> StepRow | None:
+        """The row that ends with a step; None if there was no step since the last one. has_norm:
+        looks at all that waits, which passes over all its memory."""
+        stats = self._session.stats
+        if stats is not self._stats:
+            self._stats, self._seen = stats, dict.fromkeys(stats.sums, 0.0)
+        new = {name: total - self._seen[name] for name, total in stats.sums.items()}
+        if not (steps := new["steps"]):
+            return None
+        self._seen = dict(stats.sums)
+        mean = {name: total / steps for name, total in new.items()}
+        parts = {name: micro(mean[name]) for name in ("compute", "backward", *KINDS)}
+        return StepRow(
+            step=step, steps=int(steps), at=at,
+            seconds=micro(mean["compute"] + mean["backward"] + mean["exposed"]),
+            most_seconds=micro(most_seconds), wait=micro(mean["exposed"]), **parts,
+            bytes_sent=round(mean["bytes_sent"]), bytes_across=round(mean["bytes_across"]),
+            bytes_given=round(stats.dense_bytes + mean["row_bytes"]),
+            skipped=int(new["skipped"]),
+            residual_norm=_short(stats.residual_norm(self._waiting)) if has_norm else None,
+        )  # fmt: skip
+
+
+def numbers(row: StepRow) -> dict[str, float]:
+    """By the names that loggers show: gradwire/step_seconds and so on."""
+    return {f"gradwire/{name}": float(x) for name, x in named(row).items()}
+
+
+def micro(seconds: float) -> float:
+    """To the microsecond, which is short to write."""
+    return round(seconds, 6)
+
+
+def _short(norm: float) -> float | None:
+    return float(f"{norm:.6g}") if math.isfinite(norm) else None

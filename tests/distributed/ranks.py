@@ -74,7 +74,7 @@ class Ranks:
     """N processes, one default process group with a FileStore."""
 
     def __init__(
-        self, world: int, directory: Path, *, timeout_seconds: float = 120.0, store: str = "file"
+        self, world: int, directory: Path, *, timeout_seconds: float = 240.0, store: str = "file"
     ) -> None:
         self.world, self._timeout_seconds, self._store = world, timeout_seconds, store
         self._directory = directory

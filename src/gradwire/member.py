@@ -121,7 +121,9 @@ class Evidence:
 
     sound: as much as by dense training, by the rule of that benchmark. optimizer: that trained.
     warmup: the part of its steps that were a warm-up's. begins: how they travelled, as the text of
-    a warm-up; "": dense. where: the study that the row is of.
+    a warm-up; "": dense. turns: steps times density, which is how often an element was sent in the
+    mean, where shorter runs have been seen to learn less; 0: nowhere. where: the study that the
+    row is of.
     """
 
     strategy: str
@@ -131,6 +133,7 @@ class Evidence:
     method: str
     warmup: float = 0.0
     begins: str = ""
+    turns: float = 0.0
     where: str = "benchmarks/convergence"
 
     @property

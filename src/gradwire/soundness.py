@@ -159,6 +159,10 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
             if evidence.begins:
                 part = f"{evidence.warmup:.0%}"
                 why += f", if the first {part} of its steps travel by '{evidence.begins}'"
+            if evidence.turns:
+                why += (
+                    f", in a run of {evidence.turns:g}/density steps; in shorter ones it may not"
+                )
             return Verdict("sound" if evidence.sound else "unsound", why, evidence)
     return _without_evidence(member, strategy, rule)
 

@@ -32,7 +32,7 @@ class MomentumCorrection(Feedback):
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "dgc"
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("dgc(0.001) | allgather", "sgd", True, "glyphs", "dgc", warmup=0.015),
+        Evidence("dgc(0.001) | allgather", "sgd", True, "glyphs", "dgc", warmup=0.015, turns=20),
     )
 
     def __post_init__(self) -> None:

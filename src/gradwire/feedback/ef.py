@@ -23,7 +23,7 @@ class ErrorFeedback(Feedback):
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "ef"
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("topk(0.001)+ef | allgather", "sgd", True, "glyphs", "ef-topk"),
+        Evidence("topk(0.001)+ef | allgather", "sgd", True, "glyphs", "ef-topk", turns=20),
         Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "glyphs", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgd", True, "glyphs", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgd", False, "glyphs", "ef-sign-alltoall"),

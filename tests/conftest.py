@@ -6,8 +6,9 @@ import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def one_thread() -> None:
     """Ranks share the cores, in tests as in jobs."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, in which tests look at pages."""
+    from chromium import started
+
+    yield from started()
 
 
 @pytest.fixture

@@ -1,29 +1,18 @@
-"""The filters of the table of strategies, in a real browser and by keyboard.
-
-`make browser` installs it; without it these tests are skipped.
-"""
+"""The filters of the table of strategies, in a real browser and by keyboard."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doc_pages import ROOT
+from selenium.webdriver import Keys
 
 import gradwire
 from building import strategies
 
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("no chromium and chromedriver: `make browser` gets them", allow_module_level=True)
-
-from selenium.webdriver import Chrome, ChromeOptions, Keys
-from selenium.webdriver.chrome.service import Service
-
 STATIC = ROOT / "docs" / "_static"
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 SHOWN = """
 const seen = (e) => e.getClientRects().length > 0;
 return [...document.querySelectorAll("tbody tr")].filter(seen)
@@ -34,17 +23,6 @@ const seen = (e) => e.getClientRects().length > 0;
 return [...document.querySelectorAll("tbody td[data-rate]")].filter(seen)
   .map((cell) => Number(cell.dataset.seconds));
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in FLAGS:
-        options.add_argument(flag)
-    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

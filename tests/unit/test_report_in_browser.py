@@ -1,17 +1,13 @@
-"""The page of a report in a real browser: Debian's Chromium, driven by Selenium.
-
-`make browser` installs both; without them these tests are skipped.
-"""
+"""The page of a report in a real browser."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runs import PLAN, about, spans, step, write
+from selenium.webdriver import Keys
 from test_cli_plan import PLAN as PLANNED
 from test_report import run_of
 from test_report_page import EVIL, shown
@@ -21,30 +17,7 @@ from gradwire.demo.page import page as demo_page
 from gradwire.lab import Cluster
 from gradwire.report.run_page import Shown, run_page
 
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("no chromium and chromedriver: `make browser` gets them", allow_module_level=True)
-
-from selenium.webdriver import Chrome, ChromeOptions, Keys
-from selenium.webdriver.chrome.service import Service
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage",
-)  # fmt: skip
 LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

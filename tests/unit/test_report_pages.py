@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from test_cli_plan import EXAMPLE, PLAN
+from test_report_page import timeline as data_of
 
 from gradwire.cli.main import main
 from gradwire.demo.page import page as demo_page
@@ -35,13 +34,6 @@ def written(tmp_path: Path, *arguments: str) -> str:
     assert text.startswith("<!doctype html>")
     assert "http" not in re.sub(r"http-equiv|http://www\.w3\.org/2000/svg", "", text)
     return text
-
-
-def data_of(text: str) -> dict[str, Any]:
-    found = re.search(r'id="timeline-data">(.*?)</script>', text)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
-    return data
 
 
 # -- any page ------------------------------------------------------------------------------

@@ -34,22 +34,38 @@ def page(summary: Summary, cluster: Cluster, command: str) -> Page:
 
 
 def _verdict(summary: Summary) -> str:
-    """The fastest of gradwire's rows, beside DDP in fp32."""
+    """How much sooner one of gradwire's rows comes to the loss of DDP in fp32: to be fast and
+    learn less is no help."""
     own = [result for result in summary.results if result.strategy]
-    best = min(own, key=lambda result: result.step_seconds)
+    arrived = {r.label: r.seconds_to_target for r in own if r.seconds_to_target}
+    fast = min(own, key=lambda result: result.step_seconds)
     dense = summary.step_seconds(DDP.label)
-    times = dense / best.step_seconds
-    both = f"{1e3 * best.step_seconds:.0f} and {1e3 * dense:.0f} ms a step"
+    (of_dense,) = (r.seconds_to_target for r in summary.results if r.label == DDP.label)
+    if not arrived or not of_dense:
+        return (
+            f"Not shown here: {fast.label} takes {_ms(fast.step_seconds)} a step instead of "
+            f"{_ms(dense)}, and did not come to the loss of {DDP.label} in {fast.steps} steps."
+        )
+    best = min(arrived, key=lambda label: arrived[label])
+    times, steps = of_dense / arrived[best], _ms(summary.step_seconds(best))
+    seconds = f"after {arrived[best]:.1f} s, and {DDP.label} after {of_dense:.1f}"
     if times > 1:
-        return f"It helps: {best.label} is {times:.1f} times as fast as {DDP.label}, {both}."
-    return f"It does not help here: {best.label} and {DDP.label} take {both}."
+        return (
+            f"It helps: {best} comes to the loss of {DDP.label} {times:.1f} times as soon, "
+            f"{seconds}. Its steps take {steps} instead of {_ms(dense)}."
+        )
+    return f"It does not help here: {best} comes to the loss of {DDP.label} {seconds}."
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms"
 
 
 def _told(summary: Summary) -> list[str]:
     alone = summary.step_seconds(ALONE.label)
     dense = summary.step_seconds(DDP.label)
     return [
-        f"Without any synchronization a step takes {1e3 * alone:.0f} ms: nothing that sends "
+        f"Without any synchronization a step takes {_ms(alone)}: nothing that sends "
         f"gradients could be more than {dense / alone:.1f} times as fast as {DDP.label}.",
         "All rows have the same seed and the same data. Seconds are of training; losses are of "
         "held-out text, in nats per word.",
@@ -64,7 +80,7 @@ def _bars(summary: Summary) -> str:
         return [Part("compute", own), Part("wire", seconds - own)]
 
     rows = [(result.label, parts(result.step_seconds)) for result in summary.results]
-    return charts.bars(rows, lambda seconds: f"{1e3 * seconds:.0f} ms")
+    return charts.bars(rows, _ms)
 
 
 def _losses(summary: Summary) -> Charts:

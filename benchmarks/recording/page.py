@@ -55,7 +55,8 @@ def make_up(folder: Path, rank: int, asked: argparse.Namespace) -> None:
     """One rank's file."""
     dice, file = random.Random(rank), RankFile(folder, rank)
     file.add(
-        "about", format=FORMAT, rank=rank, world=asked.ranks, step=0, host=f"node{rank // 8}",
+        "about", format=FORMAT, rank=rank, world=asked.ranks, start=1, step=0,
+        host=f"node{rank // 8}",
         pid=1, unix_seconds=0.0, clock_seconds=0.0, ahead_seconds=0.0, ahead_error_seconds=1e-4,
         facts={"backend": "gloo", "device": "cpu", "command": ["python", "train.py"]},
     )  # fmt: skip

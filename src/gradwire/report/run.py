@@ -42,14 +42,18 @@ class Life:
         """Seconds, until its last step was over."""
         return self.steps[-1].at if self.steps else 0.0
 
-    def trace_of(self, step: int) -> Iterator[Span]:
-        """The spans of a step; times on this rank's clock. ValueError where they are damaged."""
+    def trace_of(self, step: int, by_seconds: float = 0.0) -> list[Span]:
+        """The spans of a step; times on this rank's clock, so much later. ValueError where they
+        are damaged."""
         kinds, labels, rows = spans_of(self.spans[step])
-        for lane, kind, label, start, micros, sent, group in rows:
-            times = start / 1e6, (start + micros) / 1e6
-            yield Span(
-                self.about.rank, lane, kinds[kind], labels[label], *times, float(sent), group
+        rank = self.about.rank
+        return [
+            Span(
+                rank, lane, kinds[kind], labels[label], start / 1e6 + by_seconds,
+                (start + micros) / 1e6 + by_seconds, float(sent), group,
             )
+            for lane, kind, label, start, micros, sent, group in rows
+        ]  # fmt: skip
 
 
 @dataclass
@@ -208,10 +212,7 @@ class Run:
             for rank in chosen:
                 life = rank.seen.get(step)
                 if life is not None and (begin := self.begin_of(life.about.start)) is not None:
-                    by = life.zero - begin
-                    for span in self._spans(rank.rank, life, step):
-                        start, end = span.start_seconds + by, span.end_seconds + by
-                        trace.add(span._replace(start_seconds=start, end_seconds=end))
+                    trace.spans += self._spans(rank.rank, life, step, life.zero - begin)
         return trace
 
     def begin_of(self, start: int) -> float | None:
@@ -224,9 +225,9 @@ class Run:
             before += life.lasted
         return None
 
-    def _spans(self, rank: int, life: Life, step: int) -> list[Span]:
+    def _spans(self, rank: int, life: Life, step: int, by_seconds: float) -> list[Span]:
         try:
-            return list(life.trace_of(step))
+            return life.trace_of(step, by_seconds)
         except (ValueError, RecursionError) as error:
             del life.spans[step]
             self.ranks[rank].seen.pop(step, None)

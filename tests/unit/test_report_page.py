@@ -101,6 +101,13 @@ def test_buckets_say_what_they_send(tmp_path: Path) -> None:
     assert cells == ["0: w", "bf16 | allreduce", "1", "20", "40 B", "2.0", "0", "0.5", "0"]
 
 
+def test_a_run_that_sends_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0, bytes_sent=0, bytes_across=0)))
+    text = run_page([Shown(shown(tmp_path))]).html()
+    assert "nothing, of a gradient of 100 B" in text
+    assert "inf" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
+
+
 def test_a_run_that_was_never_seen_span_by_span(tmp_path: Path) -> None:
     write(tmp_path, 1, ("about", about(rank=1, world=2)), ("step", step(0)))
     text = run_page([Shown(shown(tmp_path))]).html()

@@ -77,7 +77,7 @@ def _times(summaries: Sequence[Summary]) -> Section:
             s.run.name, as_milliseconds(s.seconds.mean), run_text.spread(s.seconds),
             as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
-            as_bytes(s.bytes_sent), f"{s.fewer:.1f}",
+            as_bytes(s.bytes_sent), f"{s.fewer:.1f}" if s.bytes_sent else "",
         )
         for s in summaries
     ]  # fmt: skip

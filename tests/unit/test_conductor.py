@@ -33,6 +33,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.threads: list[int] = []
         self.failing: str | None = None
         self.closed = False
 
@@ -47,6 +48,7 @@ class Alone:
 
     def perform(self, move: Move, label: str) -> Tensor:
         self.asked.append(label.split(" [", maxsplit=1)[0])
+        self.threads.append(torch.get_num_threads())
         if self.failing is not None and label.startswith(self.failing):
             raise PeerError(f"{label} failed on purpose.")
         return move.data if isinstance(move, AllReduce) else move.data[None]
@@ -109,6 +111,17 @@ def test_lane_i_takes_bucket_i_and_every_lanes_th_after_it(stage) -> None:  # ty
     assert one.performers[0].asked == ["bucket 0", "bucket 2", "bucket 4"] * 20
     assert one.performers[1].asked == ["bucket 1", "bucket 3"] * 20
     assert one.ends == [None] * 20
+
+
+def test_lanes_compute_with_as_many_threads_as_who_trains(stage) -> None:  # type: ignore[no-untyped-def]
+    one, before = stage(2, 2), torch.get_num_threads()
+    try:
+        for number, threads in enumerate([2, 3, 1]):
+            torch.set_num_threads(threads)
+            one.step([0, 1], number)
+    finally:
+        torch.set_num_threads(before)
+    assert [alone.threads for alone in one.performers] == [[2, 3, 1]] * 2
 
 
 def test_a_bucket_that_is_not_ready_holds_back_those_behind_it(stage) -> None:  # type: ignore[no-untyped-def]

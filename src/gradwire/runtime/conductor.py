@@ -69,6 +69,7 @@ class Conductor:
         self.trace = Trace(performers[0].world)
         self.error: BaseException | None = None
         self.step, self.is_orphan, self._timeout_seconds = -1, False, timeout_seconds
+        self.threads = torch.get_num_threads()  # intra-op ones, of whoever begins a step
         self._on_end, self._device, self._closing = on_end, device, False
         self.performers = list(performers)
         self._left, self._lock = 0, threading.Lock()
@@ -122,7 +123,7 @@ class Conductor:
             UsageError: an earlier step failed; the groups cannot be trusted any more.
         """
         self.refuse_failed()
-        self.step, self._left = step, len(self.buckets)
+        self.step, self._left, self.threads = step, len(self.buckets), torch.get_num_threads()
         self._done.clear()
         self.trace.spans.clear()
         for lane in self._lanes:
@@ -289,6 +290,7 @@ class _Lane(threading.Thread):
     ) -> None:
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
+        self._threads = 0
         self.performer, self.order = performer, LaneOrder(conductor._device)
         self.moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
 
@@ -299,6 +301,7 @@ class _Lane(threading.Thread):
                 before = queued.ready.get()
                 if self._conductor.closing:
                     return
+                self._compute_like_its_trainer()
                 gradients, results = queued.context.given
                 with self.order.after(before):
                     self.order.uses((*gradients, *results))
@@ -306,6 +309,14 @@ class _Lane(threading.Thread):
                     self.order.hands_over(results, before)
                     del gradients, results  # what the step's end forgets
                     self._conductor.finished()
+
+    def _compute_like_its_trainer(self) -> None:
+        """With as many intra-op threads. A matrix product in a new thread takes as many as the
+        process began with, whatever `torch.set_num_threads` was told elsewhere; where ranks share
+        processors a small one then lasts hundreds of times as long."""
+        if self._threads != self._conductor.threads:
+            self._threads = self._conductor.threads
+            torch.set_num_threads(self._threads)
 
     def _run(self, queued: QueuedBucket) -> None:
         if self._conductor.error is not None:

@@ -155,7 +155,8 @@ def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float
 
 def _threads(count: int) -> ThreadPoolExecutor:
     """What goes wrong there is raised where the result is asked for."""
-    return ThreadPoolExecutor(count, thread_name_prefix="gradwire-probe")
+    intra_op = (torch.get_num_threads(),)  # as lanes do
+    return ThreadPoolExecutor(count, "gradwire-probe", torch.set_num_threads, intra_op)
 
 
 def _local_work() -> None:

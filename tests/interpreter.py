@@ -34,10 +34,21 @@ def quicken() -> None:
         name = "pointer" if isinstance(of, tl.pointer_type) else of.name
         return types.get(name) or types.setdefault(name, ask(of))
 
+    @cache
+    def interpreted(member: Any) -> Any:
+        """It is not asked at each call whether it is called within a kernel."""
+        computes, semantic = inspect.unwrap(member), interpreter.interpreter_semantic
+
+        def call(*args: Any, **named: Any) -> Any:
+            named["_semantic"] = semantic
+            return computes(*args, **named)
+
+        return call
+
     def replace(of: Any, builder: Any, scope: Any) -> None:
         for name in known[of]:
             if tl.core.is_builtin(member := getattr(of, name)):  # not replaced yet
-                interpreter._patch_attr(of, name, member, builder, scope)
+                scope.set_attr(of, name, interpreted(member))
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
         try:
@@ -50,6 +61,7 @@ def quicken() -> None:
     interpreter.interpreter_builder.options = options
     interpreter._get_np_dtype = asked
     _know_shapes(tl.core, type(interpreter.interpreter_semantic))
+    _know_operands(tl.core, type(interpreter.interpreter_semantic))
     interpreter._patch_builtin = replace
     interpreter._patch_lang = lambda _: patch(everywhere)
     interpreter.InterpretedFunction.__call__ = call
@@ -87,3 +99,30 @@ def _know_shapes(core: Any, semantic: Any) -> None:
 
     core.block_type.__init__, core.tensor.__init__ = make_block, make_tensor
     semantic.broadcast_impl_value = broadcast
+
+
+def _know_operands(core: Any, semantic: Any) -> None:
+    """Tensors of one type and shape are an operation's operands as they are; a number beside a
+    tensor becomes the tensor that it became before, which cannot be written to."""
+    check = semantic.binary_op_type_checking_impl
+    numbers = dict[Any, Any]()
+
+    def operands(self: Any, one: Any, other: Any, *args: Any, **named: Any) -> Any:
+        if type(one) is not core.tensor:
+            return check(self, one, other, *args, **named)
+        if type(other) is core.tensor:
+            alike = one.dtype is other.dtype and one.shape is other.shape
+            if alike and len(args) < 4 and not named and not one.dtype.is_ptr():  # no division
+                return one, other
+        if type(other) not in (int, float):
+            return check(self, one, other, *args, **named)
+        key = (one.dtype.name, id(one.shape), repr(other), args, *named.items())
+        if key not in numbers:
+            made = check(self, one, other, *args, **named)
+            if made[0] is not one:
+                return made
+            made[1].handle.data.setflags(write=False)
+            numbers[key] = made[1]
+        return one, numbers[key]
+
+    semantic.binary_op_type_checking_impl = operands

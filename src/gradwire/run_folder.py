@@ -35,6 +35,8 @@ from gradwire.schema import (
 )
 
 FORMAT = 1
+EVERY = "steps_to_an_exchange"
+"""Among the facts of a run by local steps. Rows are of steps, spans of exchanges."""
 _SECONDS, _LENGTH = Number(-1e12, 1e12), Number(0, 1e12)
 _BYTES = Number(0, 1e18)
 _STEP = Whole(0, 1 << 53)

@@ -355,3 +355,84 @@ def test_a_pace_slows_down() -> None:
     for step in range(1000):
         dear.note(0.1 if dear.is_due(step) else 0.0, 1.0)
     assert dear.every == 16, "0.1 s of 16 s are less than one percent"
+
+
+def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
+    """Local steps: rows are of the optimizer's steps, and add up to what the clock says."""
+    model, every = small(), 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    local = gradwire.LocalSteps(
+        model, optimizer, every, "topk(0.1)+ef | allgather", fragments=fragments, delay=delay
+    )
+    for number in range(3):  # a recording may begin amid a round
+        step_alone(model, optimizer, number)
+    given = sum(4.0 * p.numel() for p in model.parameters())
+    began = time.perf_counter()
+    with gradwire.record(local, folder):
+        before = sums(local)
+        for number in range(3, steps):
+            step_alone(model, optimizer, number)
+            local.log(loss=float(number))
+            time.sleep(0.01)
+        took = time.perf_counter() - began
+        sent = {name: total - before[name] for name, total in sums(local).items()}
+    local.log(loss=7.0)  # nobody listens any more
+    step_alone(model, optimizer, steps)
+    local.detach()
+    dist.barrier()
+    run = Run(folder)
+    assert not run.problems
+    assert run.every == every / fragments
+    own = run.ranks[dist.get_rank()]
+    assert own.steps[0].step >= 3
+    assert steps - delay - 1 <= own.steps[-1].step < steps
+    assert sum(row.steps for row in own.steps) == own.steps[-1].step + 1 - 3
+    assert 0.01 * (steps - 3 - delay) <= sum(row.steps * row.seconds for row in own.steps) <= took
+    assert all(row.seconds == pytest.approx(row.compute + row.wait, abs=2e-6) for row in own.steps)
+    assert {row.bytes_given for row in own.steps} == {given}
+    for name in ("bytes_sent", "encode", "wire", "decode"):
+        total = sum(row.steps * getattr(row, name) for row in own.steps)
+        assert total == pytest.approx(sent[name], rel=1e-3, abs=20), name
+    assert [log.step for _, log in own.logs] == list(range(3, steps))
+    assert own.logs[-1][1].numbers["loss"] == steps - 1
+    buckets = run.plans[-1].document["buckets"]
+    seen = run.trace(run.steps_with_spans()).spans
+    labels = {s.label.split(" [")[0] for s in seen if s.lane != TRAINING_THREAD}
+    assert labels == {f"bucket {b}" for b in range(len(buckets))}
+    assert {s.kind for s in seen if s.lane == TRAINING_THREAD} <= {"compute", "wait"}
+
+
+def sums(local: gradwire.LocalSteps) -> dict[str, float]:
+    """Of all fragments, since the beginning."""
+    every = [fragment.handle._session.stats.sums for fragment in local.fragments]
+    return {name: sum(of_one[name] for of_one in every) for name in every[0]}
+
+
+def step_alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(model, number).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("fragments", "delay", "steps"), [(1, 0, 24), (2, 1, 23)])
+def test_local_steps_are_recorded_by_the_step(
+    two: Ranks, tmp_path: Path, fragments: int, delay: int, steps: int
+) -> None:
+    two.run(alone, tmp_path, fragments, delay, steps)
+
+
+def detached_alone(folder: Path) -> str:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    local = gradwire.LocalSteps(model, optimizer, 2)
+    local.detach()
+    try:
+        gradwire.record(local, folder)
+    except UsageError as error:
+        return str(error)
+    return "recorded"
+
+
+def test_local_steps_that_ended_are_not_recorded(two: Ranks, tmp_path: Path) -> None:
+    for said in two.run(detached_alone, tmp_path):
+        assert "a detached handle" in said

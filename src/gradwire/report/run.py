@@ -14,7 +14,7 @@ from typing import Any
 
 from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
-from gradwire.run_folder import LINES, About, Event, Log, Planned, StepRow, spans_of
+from gradwire.run_folder import EVERY, LINES, About, Event, Log, Planned, StepRow, spans_of
 from gradwire.schema import Broken
 from gradwire.trace import Span, Trace
 
@@ -192,6 +192,13 @@ class Run:
         alike = takewhile(lambda plan: plan.document == plans[-1].document, reversed(plans))
         since = list(alike)[-1].step
         return since if since > self.first.lives[0].about.step else 0, plans[-1]
+
+    @property
+    def every(self) -> float:
+        """Steps to an exchange: 1, but of local steps."""
+        found = self.first.about.facts.get(EVERY, 1)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(found) if is_number and 1 <= found < math.inf else 1.0
 
     def steps_with_spans(self) -> list[int]:
         """Those that every rank here has recorded span by span in the same start of the job,

@@ -115,7 +115,7 @@ def _one_step(last: Shown) -> Iterator[Section]:
 def _chosen(run: Run) -> list[tuple[str, int]]:
     """A usual step, the longest, and the first, of those that all ranks have seen."""
     seen = run.steps_with_spans()
-    rows = {row.step: row.seconds for row in run.first.steps if row.steps == 1}
+    rows = {row.step: row.seconds for row in run.first.steps if row.steps <= run.every}
     known = sorted((rows[step], step) for step in seen if step in rows)
     if not known:
         return [(f"{step:,}", step) for step in seen[-1:]]
@@ -196,7 +196,12 @@ def _run(shown: Shown) -> Section:
     ranks = Grid(of_ranks, [_rank(s, rank) for rank in sorted(s.run.ranks)], text=(1,))
     parts.append(Fold(f"Its {len(ranks.rows)} ranks", ranks, is_open=bool(s.slow_ranks)))
     parts.append(Fold("How to repeat it", _repeat(s.run)))
-    return Section(f"{s.run.name}: what is sent", parts, [run_text.sent(s)])
+    words = [run_text.sent(s)]
+    if s.run.every > 1:
+        words.append(
+            f"Every {s.run.every:g} steps there is an exchange, of which buckets are here."
+        )
+    return Section(f"{s.run.name}: what is sent", parts, words)
 
 
 def _rank(s: Summary, rank: int) -> tuple[str, ...]:
@@ -213,20 +218,23 @@ def _rank(s: Summary, rank: int) -> tuple[str, ...]:
 
 
 def _buckets(run: Run) -> list[tuple[str, ...]]:
-    """What each bucket of the last plan sends and takes, by the steps seen span by span."""
+    """What each bucket of the last plan sends and takes, by the steps seen span by span; of local
+    steps by those in which its fragment had its turn."""
     since, plan = run.in_force
     if plan is None:
         return []
     buckets = plan.buckets
     spans = _by_bucket(run, since, len(buckets))
-    return [_bucket(i, bucket, spans.get(i, [])) for i, bucket in enumerate(buckets)]
+    seen = {i: [own for own in steps if own or run.every == 1] for i, steps in spans.items()}
+    return [_bucket(i, bucket, seen.get(i, [])) for i, bucket in enumerate(buckets)]
 
 
 def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
     """Of the first rank: each bucket's spans, step by step."""
     steps = [step for step in run.steps_with_spans() if step >= since]
     found: dict[int, list[list[Span]]] = {}
-    for step in steps[len(steps) // 10 :][:: max(1, len(steps) // 16)]:
+    few = max(1, len(steps) // 16) if run.every == 1 else 1  # fragments take turns
+    for step in steps[len(steps) // 10 :][::few]:
         for i in range(count):
             found.setdefault(i, []).append([])
         for span in run.trace([step], [run.first.rank]).spans:

@@ -81,6 +81,7 @@ def _lines(s: Summary) -> Iterator[str]:
     yield (
         f"{s.run.name}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
         f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
+        + (f", an exchange every {s.run.every:g} steps" if s.run.every > 1 else "")
     )
     plans = s.run.plans
     yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in plans[-3:])
@@ -202,7 +203,9 @@ def _next(s: Summary) -> Iterator[str]:
     kind = max(parts, key=lambda name: parts[name])
     share = f"{100 * parts[kind] / total:.0f} %"
     tries = {
-        "wire": f"to send less: what gradwire plan finds{auto}",
+        "wire": f"to send less: what gradwire plan finds{auto}"
+        if s.run.every == 1
+        else "more steps to an exchange (every=), or one that goes on meanwhile (delay=)",
         "encode": "a cheaper compressor, or more lanes where there are processors to spare",
         "decode": "what gradwire plan finds: another collective, by which less arrives",
         "other": "more lanes, or fewer and larger buckets: lanes wait for each other",

@@ -140,13 +140,13 @@ def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
 
 def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
     """What lanes did while the rank that waited longest waited: means over some of the steps that
-    were recorded span by span."""
+    were recorded span by span; of local steps a step's part of an exchange."""
     steps = [step for step in run.steps_with_spans() if step >= since]
     steps = steps[len(steps) // 10 :]
     chosen = steps[:: max(1, len(steps) // most)][:most]
     found = [found for step in chosen if (found := waited(run.trace([step])))]
     names = found[0] if found else ()
-    return {name: fmean(each[name] for each in found) for name in names}
+    return {name: fmean(each[name] for each in found) / run.every for name in names}
 
 
 def waited(trace: Trace) -> dict[str, float] | None:

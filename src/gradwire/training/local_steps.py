@@ -19,7 +19,7 @@ from glob import escape
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -118,6 +118,7 @@ class LocalSteps:
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
         enter(named, None, self.detach)
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
+        self.optimizer = optimizer
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
@@ -179,6 +180,11 @@ class LocalSteps:
     def stats(self) -> list[dict[str, float]]:
         """`Handle.stats` of each fragment, per exchange. Not collective."""
         return [fragment.handle.stats() for fragment in self.fragments]
+
+    def log(self, **numbers: float | Tensor) -> None:
+        """Tell a recording (`gradwire.record`) of this rank numbers of the step just done, as
+        `Handle.log`."""
+        self.fragments[0].handle.log(**numbers)
 
     def state_dict(self) -> dict[str, object]:
         """The state of this rank, for torch.save into a file per rank, with the model's and the

@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +33,9 @@ from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle
 from gradwire.training.fsdp import FsdpFrontend
-from gradwire.training.rows import Rows, micro, numbers
+from gradwire.training.local_steps import LocalSteps
+from gradwire.training.recorded import Alone, Attached, Recorded
+from gradwire.training.rows import micro, numbers
 from gradwire.training.session import Session
 
 ROWS, SPANS = 1024, 128
@@ -97,8 +99,8 @@ def _harmless(
             _warn(
                 f"a recording needs room on its disk, and numbers that can be written; "
                 f"{self._file.path}: {what}. Nothing of this rank is recorded from step "
-                f"{self._session.step} on; training goes on. Close the recordings of all ranks, "
-                "and call gradwire.record again."
+                f"{self._recorded.over + 1} on; training goes on. Close the recordings of all "
+                "ranks, and call gradwire.record again."
             )
 
     return guarded
@@ -108,13 +110,14 @@ class Recording:
     """One rank's part of a run folder, under way. Made by `gradwire.record`."""
 
     def __init__(
-        self, handle: Handle, file: RankFile, group: dist.ProcessGroup | None, to: Iterable[To]
-    ) -> None:
-        session = handle._session
-        self._session = session
+        self, recorded: Recorded, file: RankFile, group: dist.ProcessGroup | None,
+        to: Iterable[To],
+    ) -> None:  # fmt: skip
+        self._recorded, session = recorded, recorded.sessions[0]
         self._file, self._rank, self._pid = file, dist.get_rank(group), os.getpid()
         self._pace, self._spans = Pace(ROWS), Pace(SPANS)
-        self._most, self._last, self._written = 0.0, session.step - 1, -math.inf
+        self._most, self._last, self._written = 0.0, recorded.over, -math.inf
+        self._turn = session.step
         self._to, self._is_open = list(to), True
         self._zero, now = perf_counter(), time.time()
         begun = torch.tensor([time.time_ns()])
@@ -122,18 +125,18 @@ class Recording:
         ahead = ahead_of_first(group, session.device)
         self._file.add(
             "about", format=FORMAT, rank=self._rank, world=dist.get_world_size(group), start=start,
-            step=session.step, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
-            clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session),
+            step=recorded.over + 1, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
+            clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session) | recorded.facts,
         )  # fmt: skip
         self.adopted()
-        self._rows = Rows(session, handle._view.waiting)
-        session.stats.forget_now()
-        session.recording = self
+        recorded.begin()
+        for session in recorded.sessions:
+            session.recording = self
 
     def log(self, numbers: Mapping[str, float]) -> None:
         """See `Handle.log`."""
         found = {name: number(_number(name, value)) for name, value in numbers.items()}
-        self._log(max(0, self._session.step - 1), found)
+        self._log(max(0, self._recorded.over), found)
 
     @_harmless
     def _log(self, step: int, found: dict[str, float | str]) -> None:
@@ -141,7 +144,7 @@ class Recording:
 
     def _note(self, what: str) -> None:
         """Something that deserves attention, in a sentence."""
-        self._file.add("event", step=self._session.step, at=self._now(), what=what)
+        self._file.add("event", step=max(0, self._recorded.ending), at=self._now(), what=what)
 
     def close(self) -> None:
         """Write what is left, and no more. Not collective; a second time does nothing."""
@@ -165,8 +168,8 @@ class Recording:
     def adopted(self) -> None:
         """Another plan is in force."""
         if self._rank == 0:
-            plan = json.loads(self._session.plan.to_json())
-            self._file.add("plan", step=self._session.step, at=self._now(), plan=plan)
+            plan = json.loads(self._recorded.plan.to_json())
+            self._file.add("plan", step=self._recorded.over + 1, at=self._now(), plan=plan)
 
     @_harmless
     def left_out(self, seconds: float) -> None:
@@ -175,17 +178,19 @@ class Recording:
             self._note(f"before this step plans were measured and changed for {seconds:.1f} s")
 
     @_harmless
-    def step_over(self, finite: bool, error: BaseException | None) -> None:
-        """A step has ended, and is in the session's sums and trace."""
-        step, took = self._session.step, self._session.stats.last_seconds
-        self._most, self._last = max(self._most, took), step
+    def step_over(self, session: Session, finite: bool, error: BaseException | None) -> None:
+        """A step has ended with this session's exchange, and is in its sums and trace."""
+        spans = partial(self._write_spans, session)
+        took, steps = self._recorded.took(session)
+        self._turn, self._last = session.step, self._recorded.ending
+        self._most = max(self._most, took / steps)
         if error is not None:
             self._note(f"the exchange failed: {error}")
         elif not finite:
             self._note("a gradient was not finite; the step is skipped on every rank")
         is_late = perf_counter() - self._written > _LATE_SECONDS
-        self._pace.note(self._timed(self._row, self._pace.is_due(step) or is_late), took)
-        self._spans.note(self._timed(self._write_spans, self._spans.is_due(step)), took)
+        self._pace.note(self._timed(self._row, self._pace.is_due(self._turn) or is_late), took)
+        self._spans.note(self._timed(spans, self._spans.is_due(self._turn)), took)
 
     # -- lines -----------------------------------------------------------------------------
 
@@ -199,8 +204,8 @@ class Recording:
 
     def _row(self) -> None:
         """Means over the steps since the last row, if there were any."""
-        looks = self._written < 0 or self._last % (_NORM_EVERY * self._pace.every) == 0
-        row = self._rows.next(self._last, self._now(), self._most, has_norm=looks)
+        looks = self._written < 0 or self._turn % (_NORM_EVERY * self._pace.every) == 0
+        row = self._recorded.row(self._last, self._now(), self._most, looks)
         if row is not None:
             self._most, self._written = 0.0, perf_counter()
             self._file.add("step", **row._asdict())
@@ -219,9 +224,8 @@ class Recording:
                     "training go on."
                 )
 
-    def _write_spans(self) -> None:
-        session = self._session
-        spans = [*session.stats.last_spans(self._rank), *session.conductor.trace.spans]
+    def _write_spans(self, session: Session) -> None:
+        spans = self._recorded.spans(session, self._rank)
         labels: dict[str, int] = {}
         kinds: dict[str, int] = {}
         rows = [
@@ -233,7 +237,7 @@ class Recording:
             for s in spans
         ]  # fmt: skip
         self._file.add(
-            "spans", step=session.step, kinds=list(kinds), labels=list(labels), spans=rows
+            "spans", step=self._last, kinds=list(kinds), labels=list(labels), spans=rows
         )
 
     def _now(self) -> float:
@@ -241,7 +245,9 @@ class Recording:
 
     def _stop(self) -> None:
         if self._is_open and os.getpid() == self._pid:
-            self._is_open, self._session.recording = False, None
+            self._is_open = False
+            for session in self._recorded.sessions:
+                session.recording = None
             _closed(self._file)
 
 
@@ -253,7 +259,9 @@ def _warn(text: str) -> None:
         print(f"gradwire: {text}", file=sys.stderr, flush=True)
 
 
-def record(handle: Handle, folder: str | Path, to: To | Sequence[To] | None = None) -> Recording:
+def record(
+    handle: Handle | LocalSteps, folder: str | Path, to: To | Sequence[To] | None = None
+) -> Recording:
     """Write what every step does into a run folder, from now on. Collective, between two steps.
 
     Each rank writes `rank-N.jsonl` there: seconds and bytes of steps, spans of its lanes and of
@@ -266,7 +274,9 @@ def record(handle: Handle, folder: str | Path, to: To | Sequence[To] | None = No
     percent of the time, and the files of a run of a million steps some megabytes each.
 
     Args:
-        handle: of `gradwire.attach`.
+        handle: of `gradwire.attach`; or local steps, of which a row is of the optimizer's steps,
+            with their part of the exchanges, so that it compares with a run that exchanges in
+            every step.
         folder: is made, if it is not there.
         to: what else is told this rank's numbers, "gradwire/step_seconds" and so on, and the
             step, at each row: a function, or several; None: nobody. `wandb.log`,
@@ -283,11 +293,12 @@ def record(handle: Handle, folder: str | Path, to: To | Sequence[To] | None = No
             process or another, or one of this handle, or `to` is not what it may be; on the other
             ranks a PlanError says so.
     """
-    handle._check_between_steps()
-    session = handle._session
+    recorded = _recorded(handle)
+    session = recorded.sessions[0]
     group = session.performers[0].group
     # Replicas of a sharded model are several groups, and files are named among all ranks.
-    group_of_names = None if isinstance(handle._frontend, FsdpFrontend) else group
+    is_sharded = isinstance(handle, Handle) and isinstance(handle._frontend, FsdpFrontend)
+    group_of_names = None if is_sharded else group
     opened: list[RankFile] = []
 
     def begin() -> list[To]:
@@ -300,11 +311,20 @@ def record(handle: Handle, folder: str | Path, to: To | Sequence[To] | None = No
             group, session.device, begin, lambda _: "a file", "all ranks record, or none",
             "Pass a folder that all can write.",
         )  # fmt: skip
-        return Recording(handle, opened[0], group_of_names, told)
+        return Recording(recorded, opened[0], group_of_names, told)
     except BaseException:
         for file in opened:
             _closed(file)
         raise
+
+
+def _recorded(handle: Handle | LocalSteps) -> Recorded:
+    if isinstance(handle, LocalSteps):
+        for fragment in handle.fragments:
+            fragment.handle._check_usable()
+        return Alone(handle)
+    handle._check_between_steps()
+    return Attached(handle)
 
 
 def _told(to: To | Sequence[To] | None) -> list[To]:

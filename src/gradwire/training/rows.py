@@ -47,7 +47,7 @@ class Rows:
             bytes_sent=round(mean["bytes_sent"]), bytes_across=round(mean["bytes_across"]),
             bytes_given=round(stats.dense_bytes + mean["row_bytes"]),
             skipped=int(new["skipped"]),
-            residual_norm=_short(stats.residual_norm(self._waiting)) if has_norm else None,
+            residual_norm=short(stats.residual_norm(self._waiting)) if has_norm else None,
         )  # fmt: skip
 
 
@@ -61,5 +61,6 @@ def micro(seconds: float) -> float:
     return round(seconds, 6)
 
 
-def _short(norm: float) -> float | None:
+def short(norm: float) -> float | None:
+    """Six figures of a norm; None of one that is not finite."""
     return float(f"{norm:.6g}") if math.isfinite(norm) else None

@@ -1,0 +1,206 @@
+"""What a recording is of: a model that is exchanged in every step, or local steps.
+
+                          a step                        an exchange
+    attached model   one, with its exchange        of every step, of all of the model
+    local steps      the optimizer's, alone        every few steps, of one fragment
+
+Rows are of the optimizer's steps in both, so that a run by local steps and one that exchanges in
+every step can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from gradwire.plan import Plan
+from gradwire.run_folder import EVERY, StepRow
+from gradwire.trace import Span
+from gradwire.training.attach import Handle
+from gradwire.training.local_steps import LocalSteps
+from gradwire.training.rows import Rows, micro, short
+from gradwire.training.session import Session
+from gradwire.training.stats import KINDS
+
+_BUCKET = re.compile(r"^bucket (\d+)")
+
+
+class Recorded(Protocol):
+    """Where a recording finds its numbers.
+
+    sessions: which tell it of their exchanges; facts: what else repeats the run.
+    """
+
+    sessions: Sequence[Session]
+    facts: dict[str, Any]
+
+    @property
+    def over(self) -> int:
+        """The number of the last step that is over; asked between steps."""
+
+    @property
+    def ending(self) -> int:
+        """The number of the step whose exchange ends now."""
+
+    @property
+    def plan(self) -> Plan:
+        """All buckets."""
+
+    def begin(self) -> None:
+        """Count from now on."""
+
+    def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
+        """As `Rows.next`."""
+
+    def spans(self, session: Session, rank: int) -> list[Span]:
+        """Of the step whose exchange ends now: the training thread's, and the lanes'."""
+
+    def took(self, session: Session) -> tuple[float, int]:
+        """Seconds since the exchange before, and the steps in them."""
+
+
+class Attached:
+    """Of `gradwire.attach`: an exchange in every step."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._session, self._waiting = handle._session, handle._view.waiting
+        self.sessions: Sequence[Session] = [self._session]
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def over(self) -> int:
+        """See `Recorded`."""
+        return self._session.step - 1
+
+    @property
+    def ending(self) -> int:
+        """See `Recorded`."""
+        return self._session.step
+
+    @property
+    def plan(self) -> Plan:
+        """The one in force."""
+        return self._session.plan
+
+    def begin(self) -> None:
+        """See `Recorded`."""
+        self._rows = Rows(self._session, self._waiting)
+        self._session.stats.forget_now()
+
+    def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
+        """See `Recorded`."""
+        return self._rows.next(step, at, most_seconds, has_norm=has_norm)
+
+    def spans(self, session: Session, rank: int) -> list[Span]:
+        """See `Recorded`."""
+        return [*session.stats.last_spans(rank), *session.conductor.trace.spans]
+
+    def took(self, session: Session) -> tuple[float, int]:
+        """See `Recorded`."""
+        return session.stats.last_seconds, 1
+
+
+class Alone:
+    """Of `LocalSteps`: fragments take turns, and their buckets are numbered one after the other.
+
+    All that is not waiting for an exchange is computing. bytes_given: what an exchange in every
+    step would have been given.
+    """
+
+    def __init__(self, local: LocalSteps) -> None:
+        self._local = local
+        self.sessions: Sequence[Session] = [own.handle._session for own in local.fragments]
+        self._waiting: Sequence[Callable[..., Any]] = [
+            fragment.handle._view.waiting for fragment in local.fragments
+        ]
+        self.facts: dict[str, Any] = {
+            EVERY: local.every / len(local.fragments),
+            "optimizer": type(local.optimizer).__name__,
+        }
+
+    @property
+    def over(self) -> int:
+        """See `Recorded`."""
+        return self._local.step - 1
+
+    @property
+    def ending(self) -> int:
+        """See `Recorded`."""
+        return self._local.step - 1
+
+    @property
+    def plan(self) -> Plan:
+        """All fragments' buckets."""
+        plans = [session.plan for session in self.sessions]
+        buckets = tuple(bucket for plan in plans for bucket in plan.buckets)
+        strategies = tuple(strategy for plan in plans for strategy in plan.strategies)
+        return Plan(buckets, strategies, plans[0].lanes)
+
+    def begin(self) -> None:
+        """See `Recorded`."""
+        self._seen = [dict(session.stats.sums) for session in self.sessions]
+        self._stats = [session.stats for session in self.sessions]
+        self._row_at, self._row_step = perf_counter(), self._local.step
+        self._before_at = self._over_at = self._row_at
+        self._over_step = self._row_step
+
+    def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
+        """See `Recorded`."""
+        new = self._new_sums()
+        steps, now = step + 1 - self._row_step, perf_counter()
+        if steps < 1 or not new["steps"]:
+            return None
+        seconds, wait = (now - self._row_at) / steps, new["exposed"] / steps
+        self._seen = [dict(session.stats.sums) for session in self.sessions]
+        self._stats = [session.stats for session in self.sessions]
+        self._row_at, self._row_step = now, step + 1
+        return StepRow(
+            step=step, steps=steps, at=at, seconds=micro(seconds),
+            most_seconds=micro(most_seconds), compute=micro(max(0.0, seconds - wait)),
+            backward=0.0, wait=micro(wait), **{kind: micro(new[kind] / steps) for kind in KINDS},
+            bytes_sent=round(new["bytes_sent"] / steps),
+            bytes_across=round(new["bytes_across"] / steps),
+            bytes_given=round(sum(session.stats.dense_bytes for session in self.sessions)),
+            skipped=round(steps * new["skipped"] / new["steps"]),
+            residual_norm=short(self._norm()) if has_norm else None,
+        )  # fmt: skip
+
+    def spans(self, session: Session, rank: int) -> list[Span]:
+        """See `Recorded`."""
+        mine = session.stats.last_spans(rank)
+        before = max((s.end_seconds for s in mine if s.kind != "wait"), default=0.0)
+        alone = [s for s in mine if s.kind == "wait"]
+        if before > self._before_at:
+            alone.insert(0, mine[0]._replace(
+                kind="compute", start_seconds=self._before_at, end_seconds=before
+            ))  # fmt: skip
+        first = sum(len(s.plan.buckets) for s in self.sessions[: self.sessions.index(session)])
+        lanes = session.conductor.trace.spans
+        return [*alone, *(span._replace(label=_from(first, span.label)) for span in lanes)]
+
+    def took(self, session: Session) -> tuple[float, int]:
+        """See `Recorded`."""
+        now, step = perf_counter(), self._local.step
+        seconds, steps = now - self._over_at, step - self._over_step
+        self._before_at, self._over_at, self._over_step = self._over_at, now, step
+        return seconds, max(1, steps)
+
+    def _new_sums(self) -> dict[str, float]:
+        """Of all fragments, since the last row."""
+        new = dict.fromkeys(self.sessions[0].stats.sums, 0.0)
+        for session, stats, seen in zip(self.sessions, self._stats, self._seen):
+            for name, total in session.stats.sums.items():
+                new[name] += total - (seen[name] if session.stats is stats else 0.0)
+        return new
+
+    def _norm(self) -> float:
+        norms = zip(self.sessions, self._waiting)
+        return math.hypot(*(session.stats.residual_norm(waiting) for session, waiting in norms))
+
+
+def _from(first: int, label: str) -> str:
+    """A label whose bucket is counted from the first of all fragments."""
+    return _BUCKET.sub(lambda found: f"bucket {first + int(found[1])}", label) if first else label

@@ -115,6 +115,66 @@ def test_parameters_that_took_the_place_of_attached_ones(three: Ranks) -> None:
         assert "'conv.weight' is another one now" in told
 
 
+def came_later(how: str) -> str:
+    """What is told when an optimizer steps a layer that was not there; attached too, it may."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attached(model, "none | allreduce"):
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if how == "added":
+            model.more = nn.Linear(3, 3)
+            optimizer.add_param_group({"params": model.more.parameters()})
+        else:
+            nn.utils.parametrizations.weight_norm(model.one)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(model).backward()
+        if how == "added":
+            model.more(torch.ones(1, 3)).sum().backward()
+        told = raised(optimizer.step)
+        assert raised(optimizer.step) == told, "and again"
+        if how == "added":
+            with attached(model.more, "none | allreduce"):
+                model.more(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+        return told
+
+
+@pytest.mark.parametrize("how", ["added", "reparametrized"])
+def test_parameters_that_came_later(three: Ranks, how: str) -> None:
+    name = "more.weight" if how == "added" else "one.parametrizations.weight.original0"
+    for told in three.run(came_later, how):
+        assert f"'{name}' came after that" in told
+
+
+def not_exchanged() -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD([*model.parameters()][:2], lr=0.1)
+    with attached(model, TOPK) as handle:
+        for number in range(2):
+            optimizer.zero_grad()
+            loss_of(model, number).backward()
+            optimizer.step()
+            other.step()  # with the same averages
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()  # nothing was made
+        optimizer.zero_grad()
+        handle.flush()
+        optimizer.step()
+        optimizer.zero_grad()
+        with handle.no_sync():
+            loss_of(model, 2).backward()
+        with pytest.warns(UserWarning, match="twice without an exchange between, after 2 steps"):
+            optimizer.step()
+        optimizer.step()  # once is enough: warnings are errors here
+
+
+def test_a_warning_if_gradients_are_not_exchanged_any_more(three: Ranks) -> None:
+    three.run(not_exchanged)
+
+
 class Skips(nn.Module):
     """Layers in DDP buckets of their own, of which one may be left out."""
 
@@ -145,7 +205,9 @@ def unused(without: int) -> None:
             if step == 3 and without < 3:  # the first bucket has come, and the last has not
                 assert "find_unused_parameters=True" in raised(optimizer.step)
             else:
-                optimizer.step()
+                none_came = pytest.warns(UserWarning, match="twice without an exchange")
+                with none_came if step == 3 else nullcontext():
+                    optimizer.step()
 
 
 @pytest.mark.parametrize("without", [0, 1, 3])

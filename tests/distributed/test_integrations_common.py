@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,9 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers import TOPK, tensors
 
 import gradwire
+from gradwire import Plan
 from gradwire.errors import PlanError, UsageError
 from gradwire.training.ddp import inner
-from gradwire.training.integrations import load, save
+from gradwire.training.integrations import Numbers, load, save
 
 FILES = ("accelerate", "transformers", "lightning", "ray")
 
@@ -50,6 +52,40 @@ def test_a_missing_trainer_says_what_to_install(
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ImportError, match=f"pip install '?{name}"):
         importlib.import_module(module)
+
+
+# -- numbers for a trainer's logger ------------------------------------------------------------
+
+
+def numbers_over_plans() -> None:
+    """A row has all steps since the last one, whatever plan they went by."""
+    model = small()
+    with attached(model, "none | allreduce") as handle:
+        loss_of(model).backward()  # before, which must not count
+        told = Numbers(handle)
+        for number in range(4):
+            model.zero_grad()
+            loss = loss_of(model, number) * (float("nan") if number == 1 else 1.0)
+            loss.backward()
+            if number == 2:
+                sent = handle.stats()["bytes_sent"]
+                named = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+                handle.adopt(Plan.make(named, TOPK))
+        less = handle.stats()["bytes_sent"]
+        found = told()
+        assert less < sent
+        assert found["gradwire/bytes_sent"] == pytest.approx((3 * sent + less) / 4, abs=1)
+        assert found["gradwire/skipped"] == 1.0
+        assert told() == {}
+        time.sleep(0.5)
+        told.forget_now()
+        model.zero_grad()
+        loss_of(model).backward()
+        assert told()["gradwire/step_seconds"] < 0.5
+
+
+def test_numbers_are_of_all_plans(two: Ranks) -> None:
+    two.run(numbers_over_plans)
 
 
 # -- what hides a DistributedDataParallel ------------------------------------------------------

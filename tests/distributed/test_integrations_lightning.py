@@ -94,7 +94,7 @@ def test_lightning(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> Non
     law(pair, train, tmp_path)
 
 
-def logged(job: Job) -> list[tuple[int, dict[str, float]]]:
+def logged(job: Job, every: int = 1) -> list[tuple[int, dict[str, float]]]:
     """What a logger that keeps all is told of exchanges."""
     from lightning.pytorch.loggers import Logger
 
@@ -110,7 +110,7 @@ def logged(job: Job) -> list[tuple[int, dict[str, float]]]:
             pass
 
     trainer, module = trainer_of(job)
-    trainer.loggers, trainer.log_every_n_steps = [Told()], 1
+    trainer.loggers, trainer.log_every_n_steps = [Told()], every
     trainer.fit(module, loader())
     return [(step, own) for step, own in found if "gradwire/step_seconds" in own]
 
@@ -120,6 +120,7 @@ def test_its_loggers_are_told(pair: Ranks, tmp_path: Path) -> None:
         assert [step for step, _ in found] == [*range(len(found))]
         assert len(found) >= 2
         assert all(own["gradwire/bytes_sent"] > 0 for _, own in found)
+    assert pair.run(logged, Job(str(tmp_path)), 0) == [[], []], "which 0 means"
 
 
 def files(job: Job) -> list[str]:

@@ -109,7 +109,7 @@ def test_what_is_told_is_of_the_plan_in_force(tmp_path: Path) -> None:
     assert (found.since, found.steps, found.bytes_sent) == (20, 60, 10)
     assert found.seconds.mean == pytest.approx(0.01)
     assert not [text for text in alarms(found) if "as its plan said" in text]
-    assert "what follows is of steps from 20 on, by the last of 3 plans" in run_text.one(found)
+    assert "what follows is of steps from 20 on, by the last of 2 plans" in run_text.one(found)
 
 
 def test_who_is_gone_is_told_of_no_more(tmp_path: Path) -> None:
@@ -152,6 +152,31 @@ def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:
     assert re.search(r"own is 2.0\d times as fast as dense, .* ms, but it learns less", said)
     _, more = run_text.verdict([dense, shown(own)])
     assert "differ in more: ranks 1 and 2" in " ".join(more)
+
+
+@pytest.mark.parametrize(("bad", "less"), [(range(39, 40), True), (range(30, 33), False)])
+def test_a_loss_that_is_not_finite_is_no_success_but_single_ones_are_left_out(
+    tmp_path: Path, bad: range, less: bool
+) -> None:
+    dense, own = shown(run_of(tmp_path / "dense", 0.06)), tmp_path / "own"
+    for n in range(40):
+        write_row(own, n, 1, 0.03)
+        loss = "nan" if n in bad else 5.0 - 0.1 * n
+        write(own, 0, ("log", {"step": n, "at": 0.1 * n, "numbers": {"loss": loss}}))
+    assert run_text.learns_less(dense, shown(own)) is less
+
+
+def test_exchanges_that_took_no_time_would_leave_the_slowest_rank(tmp_path: Path) -> None:
+    """Which the others wait for: to send less does not help."""
+    for rank in range(2):
+        write(tmp_path, rank, ("about", about(rank=rank, world=2)))
+        for n in range(40):
+            times = {"compute": 0.1 * rank, "backward": 0.003, "wait": 0.1 * (1 - rank)}
+            write(tmp_path, rank, ("step", step(n, seconds=0.103, **times)))
+    _, said = run_text.verdict([shown(tmp_path)])
+    words = " ".join(said)
+    assert "a step would take 103.0 ms, as long as rank 1 computes: 1.00 times" in words
+    assert "Computing of rank 1, for which the others wait, limits it now" in words
 
 
 def shown(folder: Path) -> Summary:

@@ -16,12 +16,12 @@ OFF_PLAN = 1.15
 
 
 def alarms(s: Summary) -> Iterator[str]:
-    """In sentences: slow ranks, steps that were skipped, residuals that grow, a plan that is not
-    met, errors, and what is missing."""
+    """In sentences: slow ranks, steps that were not finite, residuals that grow, a plan that is
+    not met, errors, and what is missing."""
     for slow, times in s.slow_ranks.items():
         yield f"rank {slow} computes {times:.2f} times as long as the others, which wait for it"
     if s.skipped:
-        yield f"{s.skipped} of {s.steps} steps were not finite, and skipped"
+        yield f"{s.skipped} of {s.steps} steps had gradients that were not finite"
     if (growth := residual_growth(s.run.first, s.since)) > GROWS:
         yield (
             f"residuals grow: {growth:.1f} times as much waits as earlier in the run. Lower the "

@@ -212,7 +212,7 @@ def _rank(s: Summary, rank: int) -> tuple[str, ...]:
         str(rank), about.host,
         as_milliseconds(s.computes_by_rank[rank]) if rows else "",
         as_milliseconds(mean_of(rows, lambda row: row.wait)) if rows else "",
-        str(found.steps[-1].step + 1 if rows else 0),
+        f"{sum(row.steps for row in found.steps):,}",
         f"{ahead:.2f} ms, give or take {error:.2f}",
     )  # fmt: skip
 

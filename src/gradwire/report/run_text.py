@@ -83,7 +83,7 @@ def _lines(s: Summary) -> Iterator[str]:
         f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
         + (f", an exchange every {s.run.every:g} steps" if s.run.every > 1 else "")
     )
-    plans = s.run.plans
+    plans = distinct(s.run.plans)
     yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in plans[-3:])
     if s.since:
         yield f"  what follows is of steps from {s.since:,} on, by the last of {len(plans)} plans"
@@ -98,6 +98,12 @@ def _lines(s: Summary) -> Iterator[str]:
     if s.losses:
         step, seconds, loss = s.losses[-1]
         yield f"loss      {loss:.4g} after step {step:,}, {seconds:.1f} s"
+
+
+def distinct(plans: Sequence[Planned]) -> list[Planned]:
+    """Without those that were in force before: each recording begins with its plan."""
+    before = [None, *(plan.document for plan in plans)]
+    return [plan for plan, last in zip(plans, before) if plan.document != last]
 
 
 def _alone(s: Summary) -> str:
@@ -142,10 +148,15 @@ def _last_losses(first: Summary, last: Summary) -> list[tuple[int, float, float]
 
 def learns_less(first: Summary, last: Summary) -> bool:
     """Whether the last run's losses are worse than the first's, by more than a hundredth and than
-    they vary by from step to step; of too few steps that is not said."""
-    both = _last_losses(first, last)
+    they vary by from step to step, or not finite in the end; of too few steps that is not said.
+    Single ones that are not finite, as where a GradScaler skips a step, do not count."""
+    last_both = _last_losses(first, last)
+    known = [pair for pair in last_both if math.isfinite(pair[1])]
+    both = [pair for pair in known if math.isfinite(pair[2])]
+    if known and (not math.isfinite(known[-1][2]) or 2 * len(both) < len(known)):
+        return True  # it has diverged
     apart = noise.mean([*noise.parts((1, b - a) for _, a, b in both).values()])
-    if apart is None or not math.isfinite(apart.value):
+    if apart is None:
         return False
     return apart.low > 0 and apart.value > 0.01 * fmean(abs(a) for _, a, _ in both)
 
@@ -182,16 +193,19 @@ def _apart(first: Summary, last: Summary) -> Iterator[str]:
 
 def _advice(s: Summary) -> list[str]:
     """What limits it now, and what to try next."""
-    alone, waits = s.computes.mean, s.waits.mean
+    alone = s.alone
     if not alone:
         return []
-    most = (alone + waits) / alone
+    most = max(1.0, s.seconds.mean / alone)
+    slow = ", ".join(f"rank {rank}" for rank in s.slow_ranks)
     limit = (
-        f"If it never waited, a step would take {as_milliseconds(alone)} ms: {most:.2f} times as "
-        "fast, or a little more where lanes take processors from it."
+        f"If exchanges took no time, a step would take {as_milliseconds(alone)} ms, as long as "
+        f"{slow or 'the rank that computes longest'} computes: {most:.2f} times as fast, or a "
+        "little more where lanes take processors from it."
     )
-    if waits < 0.05 * alone:
-        return [limit, "Computing limits it now: look there, not at the network."]
+    if most < 1.05:
+        whose = f"of {slow}, for which the others wait, " if slow else ""
+        return [limit, f"Computing {whose}limits it now: look there, not at the network."]
     return [limit, *_next(s)]
 
 
@@ -199,7 +213,7 @@ def _next(s: Summary) -> Iterator[str]:
     parts = s.waits_for
     if not parts or not (total := sum(parts.values())):
         return
-    auto = ", or attach with 'auto'" if len(s.run.plans) == 1 else ""
+    auto = ", or attach with 'auto'" if len(distinct(s.run.plans)) == 1 else ""
     kind = max(parts, key=lambda name: parts[name])
     share = f"{100 * parts[kind] / total:.0f} %"
     tries = {

@@ -74,6 +74,11 @@ class Summary:
     losses: Sequence[tuple[int, float, float]]
 
     @property
+    def alone(self) -> float:
+        """Seconds of a step if nobody waited for anything but the rank that computes longest."""
+        return max(self.computes_by_rank.values())
+
+    @property
     def overlap(self) -> float:
         """From 0 to 1."""
         busy = sum(self.lanes.values())

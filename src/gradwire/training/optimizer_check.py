@@ -51,6 +51,10 @@ class OptimizerCheck:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # When, and by which gradient, of which version.
+        self._stepped_at: weakref.WeakKeyDictionary[Optimizer, tuple[int, Any, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._warned, self._flushed = False, _Flushed({}, {})
         _WATCHED.add(self)
         if not _INSTALLED:
@@ -79,6 +83,8 @@ class OptimizerCheck:
         self._view.before_step()
         self._check_momentum(optimizer, groups)
         self._check_steps(groups)
+        if not with_closure:
+            self._check_exchanged(optimizer, groups)
         if not with_closure and self._guard is not None:
             self._guard.before_step(optimizer)
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
@@ -239,6 +245,31 @@ class OptimizerCheck:
                 "gradwire.attach(model, plan, scaler=scaler)."
             )
 
+    def _check_exchanged(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
+        """Warn once of gradients that were made since the last step and not exchanged. Zeros are
+        of a model that had no part in a loss; what `flush` made is averaged."""
+        own = ((self._names.get(id(p)), p.grad) for group in groups for p in group["params"])
+        held = ((name, g) for name, g in own if name and g is not None)
+        first = next(held, None)
+        if first is None:
+            return
+        before, seen, version = self._stepped_at.get(optimizer, (-1, lambda: None, 0))
+        now, mine = self._session.step, first[1]
+        self._stepped_at[optimizer] = now, weakref.ref(mine), mine._version
+        is_as_it_was = seen() is mine and version == mine._version
+        if before != now or not now or is_as_it_was or self._warned:
+            return
+        made = [first, *held]
+        if not any(n in self._flushed for n, _ in made) and any(_holds_any(g) for _, g in made):
+            self._warned = True
+            warnings.warn(
+                f"{type(optimizer).__name__} steps an attached model twice without an exchange "
+                f"between, after {now} steps with one: gradients that were made meanwhile are not "
+                "averaged. Call backward() on a loss of the attached module before each step, "
+                "outside no_sync().",
+                stacklevel=4,
+            )
+
     def _check_fired(self) -> None:
         if self._session.step == 0 and not self._warned:
             self._warned = True
@@ -288,6 +319,11 @@ class _Flushed:
         if gradient is not None:
             average = self._averages[name]
             shard_of(gradient).add_(average.to(gradient.dtype), alpha=factor)
+
+
+def _holds_any(gradient: Tensor) -> bool:
+    gradient = shard_of(gradient)
+    return gradient.layout != torch.strided or bool(gradient.any())
 
 
 def _stepping(optimizer: Optimizer) -> Optimizer:

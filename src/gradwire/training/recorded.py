@@ -88,7 +88,6 @@ class Attached:
     def begin(self) -> None:
         """See `Recorded`."""
         self._rows = Rows(self._session, self._waiting)
-        self._session.stats.forget_now()
 
     def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
         """See `Recorded`."""
@@ -141,22 +140,20 @@ class Alone:
 
     def begin(self) -> None:
         """See `Recorded`."""
-        self._seen = [dict(session.stats.sums) for session in self.sessions]
-        self._stats = [session.stats for session in self.sessions]
+        self._seen = self._totals()
         self._row_at, self._row_step = perf_counter(), self._local.step
         self._before_at = self._over_at = self._row_at
         self._over_step = self._row_step
 
     def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
         """See `Recorded`."""
-        new = self._new_sums()
+        totals = self._totals()
+        new = {name: total - self._seen[name] for name, total in totals.items()}
         steps, now = step + 1 - self._row_step, perf_counter()
         if steps < 1 or not new["steps"]:
             return None
         seconds, wait = (now - self._row_at) / steps, new["exposed"] / steps
-        self._seen = [dict(session.stats.sums) for session in self.sessions]
-        self._stats = [session.stats for session in self.sessions]
-        self._row_at, self._row_step = now, step + 1
+        self._seen, self._row_at, self._row_step = totals, now, step + 1
         return StepRow(
             step=step, steps=steps, at=at, seconds=micro(seconds),
             most_seconds=micro(most_seconds), compute=micro(max(0.0, seconds - wait)),
@@ -188,13 +185,10 @@ class Alone:
         self._before_at, self._over_at, self._over_step = self._over_at, now, step
         return seconds, max(1, steps)
 
-    def _new_sums(self) -> dict[str, float]:
-        """Of all fragments, since the last row."""
-        new = dict.fromkeys(self.sessions[0].stats.sums, 0.0)
-        for session, stats, seen in zip(self.sessions, self._stats, self._seen):
-            for name, total in session.stats.sums.items():
-                new[name] += total - (seen[name] if session.stats is stats else 0.0)
-        return new
+    def _totals(self) -> dict[str, float]:
+        """Of all fragments."""
+        each = [session.stats.totals() for session in self.sessions]
+        return {name: sum(own[name] for own in each) for name in each[0]}
 
     def _norm(self) -> float:
         norms = zip(self.sessions, self._waiting)

@@ -187,7 +187,14 @@ class Recording:
         if error is not None:
             self._note(f"the exchange failed: {error}")
         elif not finite:
-            self._note("a gradient was not finite; the step is skipped on every rank")
+            self._note(
+                "a gradient was not finite, so averages are NaN on every rank: "
+                + (
+                    "the GradScaler skips the step"
+                    if session.scaler is not None
+                    else "weights that are stepped by them are NaN, too"
+                )
+            )
         is_late = perf_counter() - self._written > _LATE_SECONDS
         self._pace.note(self._timed(self._row, self._pace.is_due(self._turn) or is_late), took)
         self._spans.note(self._timed(spans, self._spans.is_due(self._turn)), took)

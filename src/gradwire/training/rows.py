@@ -17,14 +17,20 @@ from gradwire.training.stats import KINDS
 
 
 class Rows:
-    """Makes rows of a session's steps, from now on. Another plan's sums begin anew: who misses no
-    step takes a row before it comes. waiting: as of `Stats.residual_norm`."""
+    """Makes rows of a session's steps, from now on: what was done since the last exchange is no
+    part of them. A row over several plans has the size of the last one's gradient. waiting: as of
+    `Stats.residual_norm`."""
 
     def __init__(
         self, session: Session, waiting: Callable[[str, Tensor], Tensor] | None = None
     ) -> None:
         self._session, self._waiting = session, waiting
-        self._stats, self._seen = session.stats, dict(session.stats.sums)
+        self._seen = session.stats.totals()
+        self.forget_now()
+
+    def forget_now(self) -> None:
+        """What this rank did since the last exchange, as between two trainings, is no step's."""
+        self._session.stats.forget_now()
 
     def next(
         self, step: int, at: float = 0.0, most_seconds: float = 0.0, *, has_norm: bool = True
@@ -32,12 +38,11 @@ class Rows:
         """The row that ends with a step; None if there was no step since the last one. has_norm:
         looks at all that waits, which passes over all its memory."""
         stats = self._session.stats
-        if stats is not self._stats:
-            self._stats, self._seen = stats, dict.fromkeys(stats.sums, 0.0)
-        new = {name: total - self._seen[name] for name, total in stats.sums.items()}
+        totals = stats.totals()
+        new = {name: total - self._seen[name] for name, total in totals.items()}
         if not (steps := new["steps"]):
             return None
-        self._seen = dict(stats.sums)
+        self._seen = totals
         mean = {name: total / steps for name, total in new.items()}
         parts = {name: micro(mean[name]) for name in ("compute", "backward", *KINDS)}
         return StepRow(

@@ -36,6 +36,7 @@ class Stats:
         self._contexts = contexts
         names = ("steps", "skipped", "compute", "backward", "exposed", *KINDS)
         self.sums = dict.fromkeys((*names, "bytes_sent", "bytes_across", "row_bytes"), 0.0)
+        self._sums_before = dict(self.sums) if before is None else before.totals()
         now = perf_counter()
         self._ended: float = now if before is None else before._ended
         self._before = self._begun = self._ended
@@ -44,6 +45,10 @@ class Stats:
         self.dense_bytes = float(sum(p.bytes for p in dense))
         elements = sum(c.bucket.elements for c in contexts)
         self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
+
+    def totals(self) -> dict[str, float]:
+        """The sums since the model was attached, of all plans."""
+        return {name: total + self._sums_before[name] for name, total in self.sums.items()}
 
     def given(self, gradient: Tensor) -> None:
         """One whose size is not known beforehand."""

@@ -162,12 +162,15 @@ def others(module: nn.Module, optimizer: Any = None) -> list[str]:
 
 class Frozen:
     """Parameters of an attached module that each rank would step its own way: those that do not
-    train now, and those that will have taken the place of one that does. Weakly held."""
+    train now, and those that will have come by then, in the place of one that does or beside
+    them. Weakly held."""
 
     def __init__(self, module: nn.Module) -> None:
         self._names: Any = WeakIdKeyDictionary()
         own, self._attached = unwrapped(module), set[str]()
-        self._module, self._known = weakref.ref(own), weakref.WeakSet[Optimizer]()
+        self._module = weakref.ref(own)
+        self._known = weakref.WeakKeyDictionary[Optimizer, int]()  # how many it held
+        self._then = {name for name, _ in own.named_parameters()}
         for name, p in own.named_parameters():
             if not p.requires_grad:
                 self._names[p] = name
@@ -176,9 +179,10 @@ class Frozen:
 
     def refuse(self, optimizer: Optimizer) -> None:
         """UsageError if it is about to step one of them."""
-        if optimizer not in self._known:
-            self._known.add(optimizer)
-            self._refuse_replaced(optimizer)
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self._known.get(optimizer) != count:
+            self._refuse_others(optimizer)
+            self._known[optimizer] = count
         if not self._names:
             return
         for group in optimizer.param_groups:
@@ -190,11 +194,19 @@ class Frozen:
                         "it before, or attach the module that holds it by itself, too."
                     )
 
-    def _refuse_replaced(self, optimizer: Optimizer) -> None:
+    def _refuse_others(self, optimizer: Optimizer) -> None:
         module, stepped = self._module(), held(optimizer)
         for name, p in module.named_parameters() if module is not None else ():
-            if name in self._attached and not is_attached(p) and id(p) in stepped:
+            if is_attached(p) or id(p) not in stepped:
+                continue
+            if name in self._attached:
                 raise UsageError(
                     f"what is averaged are the parameters that were attached; '{name}' is another "
                     "one now, as load_state_dict(assign=True) makes it. Attach after that."
+                )
+            if name not in self._then:
+                raise UsageError(
+                    f"what is averaged are the parameters that were attached; '{name}' came after "
+                    "that, as of a layer that is added or a parametrization. Attach after that, "
+                    "or attach the module that holds it by itself, too."
                 )

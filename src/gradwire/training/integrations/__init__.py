@@ -42,6 +42,10 @@ class Numbers:
         self._handle = handle
         self._rows = Rows(handle._session, handle._view.waiting)
 
+    def forget_now(self) -> None:
+        """What was done since the last exchange is no step's, as between two trainings."""
+        self._rows.forget_now()
+
     def __call__(self) -> dict[str, float]:
         if not self._handle.attached:
             return {}

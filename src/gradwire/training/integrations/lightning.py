@@ -55,6 +55,7 @@ class GradwireStrategy(DDPStrategy):
         self._plan, self._options = plan, {**(options or {}), **own}
         self._resume_from: str | None = None
         self._numbers: Numbers | None = None
+        self._told_at = -1
 
     def configure_ddp(self) -> None:
         """Collective."""
@@ -71,8 +72,11 @@ class GradwireStrategy(DDPStrategy):
         module = self.lightning_module
         trainer = None if module is None else module.trainer
         if trainer is not None and self._numbers is not None:
-            step = trainer.global_step  # of those that were over before, as Lightning numbers
-            if trainer.loggers and (step + 1) % max(1, trainer.log_every_n_steps) == 0:
+            # As Lightning numbers what it logs: by batches, of which each optimizer has a step.
+            step = trainer.fit_loop.epoch_loop._batches_that_stepped
+            every = trainer.log_every_n_steps  # 0: never
+            if trainer.loggers and every and (step + 1) % every == 0 and step != self._told_at:
+                self._told_at = step
                 found = self._numbers()
                 for logger in trainer.loggers:
                     logger.log_metrics(found, step=step)

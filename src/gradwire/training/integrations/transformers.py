@@ -54,7 +54,8 @@ class GradwireCallback(TrainerCallback):
         nothing is trained silently.
         """
         if self.handle is not None and self.handle.attached:
-            if model is self._attached:
+            if model is self._attached and self._numbers is not None:
+                self._numbers.forget_now()
                 return
             self.handle.detach()
         options = {"scaler": self._trainer.accelerator.scaler, **self._options}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def text_of(run: Run, seen: dict[int, tuple[int, float]] | None = None, now: flo
 
 def test_each_rank_has_a_line(tmp_path: Path) -> None:
     text = text_of(Run(run_of(tmp_path, slow=3.0)))
-    head, second, names, first, last, *_ = text.splitlines()
+    head, second, alarm, names, first, last = text.splitlines()
     assert "step 39" in head
     assert "2 of 2 ranks" in head
     assert "10.0 times fewer bytes" in head
@@ -34,7 +35,7 @@ def test_each_rank_has_a_line(tmp_path: Path) -> None:
     assert "█comp ▓back ░wait" in names
     assert first.split()[:3] == ["0", "h", "39"]
     assert last.count("█") > first.count("█"), "it computes longer"
-    assert "! rank 1 computes" in text
+    assert alarm.startswith("! rank 1 computes")
 
 
 def test_a_rank_that_says_nothing_is_named(tmp_path: Path) -> None:
@@ -55,6 +56,21 @@ def test_many_ranks(tmp_path: Path) -> None:
     assert "3 more ranks compute no longer than these" in text
 
 
+@pytest.mark.parametrize(("height", "ranks", "shown"), [(12, 30, 7), (40, 30, 30), (3, 30, 1)])
+def test_it_fits_the_terminal(tmp_path: Path, height: int, ranks: int, shown: int) -> None:
+    """What is wrong stands above, whatever is hidden below."""
+    run = Run(run_of(tmp_path, ranks=ranks, steps=8, slow=3.0))
+    out = io.StringIO()
+    console = Console(file=out, width=100, height=height)
+    console.print(view(run, {}, 0.0, console))
+    lines = out.getvalue().splitlines()
+    assert "! rank 29 computes" in lines[2]
+    assert sum(" h " in line for line in lines) == shown
+    assert len(lines) <= max(height, 6)
+    hidden = f"{ranks - shown} more ranks compute no longer than these"
+    assert (hidden in lines[-1]) == (shown < ranks)
+
+
 def test_nothing_yet(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0, world=4)))
     assert "no step is over yet; 1 of 4 ranks" in text_of(Run(tmp_path))
@@ -68,6 +84,20 @@ def test_names_from_files_are_no_markup(tmp_path: Path) -> None:
     text = text_of(Run(tmp_path))
     assert "[red]h[/]" in text
     assert "[/] broken [link=x]" in text
+
+
+def test_names_from_files_command_no_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "\x1b[31mrun"
+    write(
+        folder, 0, ("about", about(rank=0, host="\x1b[32mh")), ("step", step(0)),
+        ("event", {"step": 0, "at": 0.0, "what": "\x1b]0;title\x07\nbroken"}),
+    )  # fmt: skip
+    text = text_of(Run(folder))
+    for shown in ("[31mrun", "[32mh", "]0;title"):
+        assert f"\ufffd{shown}" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\ufffd broken" in text, "in one line"
 
 
 def test_it_follows(tmp_path: Path) -> None:
@@ -87,6 +117,36 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "2 of 2 ranks" in capsys.readouterr().out
     assert cli.main(["top", str(tmp_path / "nothing")]) == 2
     assert "a run is a folder" in capsys.readouterr().err
+
+
+def test_without_a_terminal_it_is_shown_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where colours are asked for."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("time.sleep", no_wait)
+    assert cli.main(["top", str(run_of(tmp_path))]) == 0
+    assert "ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_draw_is_shown_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    class Dumb(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setattr("time.sleep", no_wait)
+    monkeypatch.setattr(sys, "stdout", out := Dumb())
+    assert cli.main(["top", str(run_of(tmp_path))]) == 0
+    assert "2 of 2 ranks" in out.getvalue()
+
+
+def no_wait(seconds: float) -> None:
+    raise AssertionError(f"it goes on, {seconds} s later")
 
 
 # -- alarms --------------------------------------------------------------------------------

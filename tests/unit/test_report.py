@@ -350,3 +350,27 @@ def test_runs_whose_folders_are_called_alike(
     one, other = run_of(tmp_path / "a" / "run", 0.06), run_of(tmp_path / "b" / "run", 0.03)
     _, out, _ = told(capsys, one, other)
     assert f"It helped: {other} is 2.00 times as fast as {one}" in out
+
+
+def test_a_run_that_is_recorded_anew_is_read_anew(tmp_path: Path) -> None:
+    """Whether its files are shorter or longer than they were; of ranks that are gone nothing is
+    left. Until something is written the old run is shown."""
+    run = Run(run_of(tmp_path, ranks=3, steps=4))
+    again, short = about(rank=0, world=1, start=2, pid=7), tmp_path / "rank-0.jsonl"
+    for steps in (2, 60):
+        before = len(run.first.steps)
+        for file in tmp_path.iterdir():
+            file.unlink()
+        run.look()
+        assert len(run.first.steps) == before
+        short.touch()
+        run.look()
+        assert len(run.first.steps) == before
+        again["unix_seconds"] = float(steps)
+        write(tmp_path, 0, ("about", again), *(("step", step(n)) for n in range(steps)))
+        run.look()
+        assert [row.step for row in run.first.steps] == list(range(steps))
+        assert (list(run.ranks), run.world, run.problems) == ([0], 1, [])
+    write(tmp_path, 0, ("step", step(60)))
+    run.look()
+    assert len(run.first.steps) == 61

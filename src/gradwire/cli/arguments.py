@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.errors import UsageError
+from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
     from gradwire.report.page import Page
@@ -49,14 +51,46 @@ def above_0(text: str) -> float:
     return number
 
 
-def check_output(what: str, path: Path | None) -> None:
+def check_output(
+    what: str, path: Path | None, reads: Iterable[str | Path | None] = (),
+    beside: Iterable[Path | None] = (),
+) -> None:  # fmt: skip
     """UsageError unless a file can be written there: said before the work, not after it. None:
-    nothing is written."""
-    if path is not None and (not os.access(path.parent, os.W_OK) or path.is_dir()):
+    nothing is written.
+
+    reads: what the command reads, which would be lost; texts that may be names of files, too.
+    beside: where it writes something else.
+    """
+    if path is None:
+        return
+    if not os.access(path.parent, os.W_OK) or not _may_be_file(path):
         raise UsageError(
             f"{what} is written to a file in a folder that is there; {path} is none. Make the "
             "folder, or say another file."
         )
+    for use, others in (("read", reads), ("written", beside)):
+        if any(other is not None and _is_same(path, Path(other)) for other in others):
+            raise UsageError(
+                f"{what} is written to a file of its own; {path} is also {use} by this command. "
+                "Say another file."
+            )
+
+
+def _may_be_file(path: Path) -> bool:
+    try:
+        return not path.is_dir()
+    except OSError:  # as of a name that is too long
+        return False
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether what is written to one is lost in the other: not in a device or a pipe."""
+    try:
+        if path.exists() and other.exists():
+            return path.is_file() and path.samefile(other)
+        return path.resolve() == other.resolve()
+    except (OSError, ValueError, RuntimeError):  # of a text that is no name of a file
+        return False
 
 
 def repeats(arguments: argparse.Namespace) -> str:
@@ -64,20 +98,53 @@ def repeats(arguments: argparse.Namespace) -> str:
     return shlex.join(["gradwire", *arguments.typed])
 
 
-def printable(text: str) -> str:
-    """Text that came from files, without what would command a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+def say(text: str, who: str = "gradwire") -> None:
+    """Tell in a line of standard error. Where nobody reads it any more, the work goes on."""
+    if sys.stderr is None:  # closed from the start; print would take standard output
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{who}: {printable(text)}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """The block writes this file: UsageError where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"what is written needs a file that takes it; {path}: {error.strerror or error}. Say "
+            "another file, or make room."
+        ) from error
+
+
+@contextlib.contextmanager
+def answering(answer: str, as_json: bool) -> Iterator[None]:
+    """The block writes files, and the answer is printed after it: also where one of them cannot
+    be written, unless it is a JSON document, since then the error is one, and there is one."""
+    try:
+        yield
+    except UsageError:
+        if not as_json:
+            print(answer)
+        raise
+    print(answer)
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write it; names of files that are no text are shown as far as they are."""
-    path.write_text(page.html(), encoding="utf-8", errors="replace")
+    """Write it; names of files that are no text are shown as far as they are.
+
+    Raises UsageError where that cannot be.
+    """
+    text = page.html()
+    with writing(path):
+        path.write_text(text, encoding="utf-8", errors="replace")
 
 
 def save_page(page: Page, path: Path) -> None:
-    """Write it, and say so on standard error."""
+    """Write it, and say so on standard error. Raises UsageError."""
     write_page(page, path)
-    print(f"gradwire: wrote {path}", file=sys.stderr, flush=True)
+    say(f"wrote {path}")
 
 
 def after_dashes(words: Sequence[str]) -> list[str]:

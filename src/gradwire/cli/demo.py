@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import add_quiet, repeats, write_page
+from gradwire.cli.arguments import add_quiet, repeats, say, write_page
 from gradwire.cli.progress import telling
 
 if TYPE_CHECKING:
@@ -107,4 +106,4 @@ def _announce(setting: Setting, cluster: Cluster) -> None:
 
 
 def _say(words: str) -> None:
-    print(f"gradwire demo: {words}", file=sys.stderr, flush=True)
+    say(words, "gradwire demo")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gradwire.cli.arguments import add_quiet
 from gradwire.cli.progress import telling
 from gradwire.errors import StrategyError, UsageError
+from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         _refuse_strategy(arguments.plan)
         story = _story(Plan.load(arguments.plan), arguments.profile)
-    print(json.dumps(story.to_json(), indent=2) if arguments.json else story.as_text())
+    told = story.to_json() if arguments.json else None
+    print(printable(story.as_text()) if told is None else json.dumps(told, indent=2))
     return 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import above_0, add_quiet, after_dashes
+from gradwire.cli.arguments import above_0, add_quiet, after_dashes, say
 from gradwire.cli.progress import telling
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
@@ -193,7 +193,7 @@ def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
 
 
 def _say(words: str) -> None:
-    print(f"gradwire lab: {words}", file=sys.stderr, flush=True)
+    say(words, "gradwire lab")
 
 
 def _to_stderr(rank: int, stream: str, line: str) -> None:

@@ -13,8 +13,9 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
+from gradwire.cli.arguments import say
 from gradwire.errors import GradwireError
 
 COMMANDS = {
@@ -55,6 +56,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         complete(_parser)
     asked = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _told(asked)
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        _discard(sys.stdout)
+        return 141
+    except OSError as error:
+        if error.filename is not None or (why := _not_taken()) is None:
+            raise
+        _discard(sys.stdout)
+        say(f"standard output cannot be written: {why.strerror}. Lead it elsewhere, or make room.")
+        return 1
+    finally:
+        _let_go_of_lost_notices()
+
+
+def _told(asked: list[str]) -> int:
+    """Run it, and have all that it prints taken; the exit code. Raises OSError where it is not."""
+    try:
+        return _ran(asked)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
+
+
+def _ran(asked: list[str]) -> int:
     parser = _parser(asked[0] if asked else "")
     parsed = parser.parse_args(asked)
     parsed.typed = asked
@@ -62,19 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        code = int(parsed.run(parsed))
-        if sys.stdout is not None:  # closed from the start
-            sys.stdout.flush()
-        return code
+        return int(parsed.run(parsed))
     except GradwireError as error:
         return _fail(error, bool(getattr(parsed, "json", False)))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        if not _reader_is_gone():
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _reader_is_gone() -> bool:
@@ -82,6 +102,34 @@ def _reader_is_gone() -> bool:
     asked = select.poll()
     asked.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in asked.poll(0))
+
+
+def _not_taken() -> OSError | None:
+    """Why standard output takes nothing, as where its disk is full; None: it does."""
+    if sys.stdout is None:
+        return None
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what it has not given away, and all that comes: Python flushes it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _let_go_of_lost_notices() -> None:
+    """The exit code is the command's, also where nobody reads standard error any more."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+    except ValueError:  # closed meanwhile
+        return
 
 
 class _Parser(argparse.ArgumentParser):
@@ -132,5 +180,5 @@ def _added(commands: Any, name: str, line: str) -> argparse.ArgumentParser:
 def _fail(error: GradwireError, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-    print(f"gradwire: {error}", file=sys.stderr)
+    say(str(error))
     return 2

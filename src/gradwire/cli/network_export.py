@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.arguments import add_quiet, check_output
+from gradwire.cli.arguments import add_quiet, check_output, writing
 from gradwire.cli.progress import telling
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write it; the exit code. Raises NetworkError."""
-    check_output("a file of paths", arguments.output)
+    check_output("a file of paths", arguments.output, [arguments.routes])
     with telling(arguments, "network export") as progress:
         from gradwire.network.exports import written
         from gradwire.network.saved import load
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         progress("writing them")
         text = written(arguments.format, routes)
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        with writing(arguments.output):
+            arguments.output.write_text(text, encoding="utf-8")
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"
     if arguments.json or not arguments.output:
         print(told if arguments.json else text, end="")

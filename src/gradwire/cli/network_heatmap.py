@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.arguments import check_output
+from gradwire.cli.arguments import answering, check_output, writing
 from gradwire.cli.network_traffic import add_traffic_arguments, traffic_of
 from gradwire.cli.progress import telling
 from gradwire.progress import each
@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw; the exit code. Raises NetworkError."""
-    check_output("a heat map", arguments.output)
+    reads = arguments.topology, arguments.traffic, arguments.flows
+    check_output("a heat map", arguments.output, reads)
     with telling(arguments, "network heatmap") as progress:
         from gradwire.network.heatmap import heatmap
         from gradwire.network.routing.route import route
@@ -36,12 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
             for scheme in each(progress, "schemes", arguments.scheme or ("ecmp", "coloured"))
         }
         progress("drawing")
-        arguments.output.write_text(heatmap(routes), encoding="utf-8")
+        drawn = heatmap(routes)
     fullest = {scheme: float(own.max_load) for scheme, own in routes.items()}
-    if arguments.json:
-        print(json.dumps({"file": str(arguments.output), "fullest_bytes": fullest}, indent=2))
-        return 0
-    print(f"{arguments.output}: bytes on the fullest link")
-    for scheme, load in fullest.items():
-        print(f"  {scheme}: {load:.4g}")
+    told = {"file": str(arguments.output), "fullest_bytes": fullest}
+    lines = [f"  {scheme}: {load:.4g}" for scheme, load in fullest.items()]
+    text = "\n".join([f"{arguments.output}: bytes on the fullest link", *lines])
+    answer = json.dumps(told, indent=2) if arguments.json else text
+    with answering(answer, arguments.json), writing(arguments.output):
+        arguments.output.write_text(drawn, encoding="utf-8")
     return 0

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import check_output, repeats, save_page
+from gradwire.cli.arguments import answering, check_output, repeats, save_page, writing
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
 from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
-    check_output("a file of paths", arguments.output)
-    check_output("a page", arguments.html)
+    reads = arguments.topology, arguments.traffic, arguments.flows
+    check_output("a file of paths", arguments.output, reads)
+    check_output("a page", arguments.html, reads, beside=[arguments.output])
     with telling(arguments, "network plan") as progress:
         from gradwire.network.advice import advise
 
@@ -43,15 +44,21 @@ def run(arguments: argparse.Namespace) -> int:
         advice = advise(
             traffic.flows, traffic.topology, arguments.scheme, arguments.seed, progress
         )
+        scheme = (arguments.scheme or [advice.recommended])[0]
+        paths = _paths(arguments, traffic, scheme) if arguments.output else ""
+        page = _page(arguments, traffic, advice) if arguments.html else None
+    answer = json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice)
+    with answering(answer, arguments.json):
         if arguments.output:
-            _save(arguments, traffic, (arguments.scheme or [advice.recommended])[0])
-        if arguments.html:
-            save_page(_page(arguments, traffic, advice), arguments.html)
-    print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
+            with writing(arguments.output):
+                arguments.output.write_text(paths, encoding="utf-8")
+        if page is not None:
+            save_page(page, arguments.html)
     return 0
 
 
-def _save(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -> None:
+def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -> str:
+    """The document of the paths by a scheme."""
     from gradwire.network.routing.route import route
     from gradwire.network.saved import to_json
 
@@ -61,7 +68,7 @@ def _save(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -
             "-o, or name a --scheme."
         )
     routes = route(traffic.flows, traffic.topology, scheme, arguments.seed)
-    arguments.output.write_text(to_json(routes), encoding="utf-8")
+    return to_json(routes)
 
 
 def _page(arguments: argparse.Namespace, traffic: Traffic, advice: Advice) -> Page:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gradwire.cli.arguments import check_output, repeats, save_page
+from gradwire.cli.arguments import answering, check_output, repeats, save_page
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
     fails_asked,
@@ -103,7 +103,9 @@ def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
     _refuse_unheard(arguments)
-    check_output("a page", arguments.html)
+    reads = (arguments.topology, arguments.traffic, arguments.flows, arguments.step,
+             arguments.profile, arguments.jobs)  # fmt: skip
+    check_output("a page", arguments.html, reads)
     with telling(arguments, "network simulate") as progress:
         rows, least, refused = _simulated(arguments, progress)
     _tell(rows, least, refused, arguments)
@@ -339,13 +341,11 @@ def _tell(
     what = "Without a network" if arguments.step else "At least"
     bound = f"{what}: {least:.4g} s; engine: {arguments.engine}"
     not_tried = [f"not tried: {scheme}: {why}" for scheme, why in refused.items()]
-    if arguments.html:
-        save_page(_page(arguments, rows, (headers, cells), bound, not_tried), arguments.html)
-    if arguments.json:
-        told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
-        print(json.dumps(told, indent=2))
-        return
-    print("\n".join([Table(headers, cells).as_text(), "", bound, *not_tried]))
+    told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
+    text = "\n".join([Table(headers, cells).as_text(), "", bound, *not_tried])
+    with answering(json.dumps(told, indent=2) if arguments.json else text, arguments.json):
+        if arguments.html:
+            save_page(_page(arguments, rows, (headers, cells), bound, not_tried), arguments.html)
 
 
 def _table(rows: Sequence[_Row], least: float) -> tuple[Sequence[str], list[tuple[str, ...]]]:

@@ -14,17 +14,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import add_quiet, check_output, repeats, save_page
+from gradwire.cli.arguments import (
+    add_quiet,
+    answering,
+    check_output,
+    repeats,
+    save_page,
+    say,
+    writing,
+)
 from gradwire.cli.progress import telling
 from gradwire.errors import UsageError
 from gradwire.progress import Progress
+from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
+    from gradwire.plan import Plan
     from gradwire.planner.choose import Choice
     from gradwire.planner.paths import Offer
     from gradwire.planner.profile import Profile
@@ -90,8 +99,7 @@ def _planned(arguments: argparse.Namespace, progress: Progress) -> Callable[[], 
     if arguments.table:
         found = _table(arguments, profile, allowed, progress)
         return lambda: _show_table(found, arguments.json, arguments.html)
-    story = _plan(arguments, profile, allowed, unsound, offers, progress)
-    return lambda: print(story)
+    return _plan(arguments, profile, allowed, unsound, offers, progress)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -107,8 +115,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
         )
-    check_output("a plan", arguments.output)
-    check_output("a page", arguments.html)
+    reads = arguments.profile, arguments.topology
+    check_output("a plan", arguments.output, reads)
+    check_output("a page", arguments.html, reads, beside=[arguments.output])
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
@@ -159,9 +168,9 @@ def _with_paths(
     judged = _optimizers(arguments.optimizer)
     found = with_paths(profile, texts, lambda text: _is_sound(text, judged))
     for offer in found[2]:
-        _say(str(offer))
+        say(str(offer))
         if not offer.strategies:
-            _say(f"'{offer.pattern}': none that fits is sound and not measured already")
+            say(f"'{offer.pattern}': none that fits is sound and not measured already")
     return found
 
 
@@ -185,7 +194,7 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
     beside = "every optimizer" if optimizer is None else optimizer
     if out:
         hint = "; --optimizer says which it is" if optimizer is None else ""
-        _say(f"left out, as not known to be sound with {beside}: {', '.join(out)}{hint}")
+        say(f"left out, as not known to be sound with {beside}: {', '.join(out)}{hint}")
     if not kept:
         raise UsageError(
             f"a plan is made of strategies that are known to be sound with {beside}; got "
@@ -201,8 +210,8 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
 def _plan(
     arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str],
     offers: list[Offer], progress: Progress,
-) -> str:  # fmt: skip
-    """The plan is kept; what is told of it."""
+) -> Callable[[], None]:  # fmt: skip
+    """What keeps the plan and tells of it."""
     from gradwire.planner.choose import choose
     from gradwire.planner.explain import explain, with_prediction
 
@@ -214,20 +223,31 @@ def _plan(
         algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
     if left_out:
-        _say(f"left out, as their cost is measured only: {', '.join(left_out)}")
+        say(f"left out, as their cost is measured only: {', '.join(left_out)}")
     story = explain(choice, asked)
-    if arguments.output:
-        with_prediction(choice, asked).save(arguments.output)
-        _say(f"wrote {arguments.output}")
-    else:
-        _say("no plan is kept: say -o plan.json")
-    if arguments.html:
-        save_page(_page(choice, story, arguments), arguments.html)
+    plan = with_prediction(choice, asked) if arguments.output else None
+    page = _page(choice, story, arguments) if arguments.html else None
     kept = str(arguments.output) if arguments.output else None
     told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
     if offers:
         told["paths"] = [offer.to_json() for offer in offers]
-    return json.dumps(told, indent=2) if arguments.json else story.as_text()
+    answer = json.dumps(told, indent=2) if arguments.json else printable(story.as_text())
+    return lambda: _keep(plan, page, answer, arguments)
+
+
+def _keep(
+    plan: Plan | None, page: Page | None, answer: str, arguments: argparse.Namespace
+) -> None:
+    """Write what is asked for, and answer."""
+    with answering(answer, arguments.json):
+        if plan is None:
+            say("no plan is kept: say -o plan.json")
+        else:
+            with writing(arguments.output):
+                plan.save(arguments.output)
+            say(f"wrote {arguments.output}")
+        if page is not None:
+            save_page(page, arguments.html)
 
 
 def _page(choice: Choice, story: Explanation, arguments: argparse.Namespace) -> Page:
@@ -257,7 +277,7 @@ def _elsewhere(
     usable, left_out = _priced(again, allowed, arguments)
     workers, rates = arguments.workers or [None], arguments.bandwidth or [None]
     cluster = _cluster(arguments, profile, workers[0], rates[0])
-    _say(f"planning for {_describe(cluster)}")
+    say(f"planning for {_describe(cluster)}")
     return again.on(cluster), usable, left_out
 
 
@@ -334,15 +354,15 @@ def _show_table(found: Table, as_json: bool, html: Path | None) -> None:
     headers = ["workers", *map(format_rate, found.rates)]
     rows = [[str(row[0].workers), *map(_cell, row)] for row in found.cells]
     crossings = [_crossover(crossing.before, crossing.after) for crossing in found.crossovers]
-    if html is not None:
+    text = printable("\n".join([Text(headers, rows).as_text(), "", _TIMES, *crossings]))
+    answer = json.dumps(_document(found), indent=2) if as_json else text
+    with answering(answer, as_json):
+        if html is None:
+            return
         changes = Section("Where the decision changes", [], crossings)
         steps = Section("Steps", [Grid(headers, rows, text=range(1, len(headers)))], [_TIMES])
         verdict = "What to do, for numbers of workers and bandwidths"
         save_page(Page("gradwire plan --table", verdict, [steps, changes]), html)
-    if as_json:
-        print(json.dumps(_document(found), indent=2))
-        return
-    print("\n".join([Text(headers, rows).as_text(), "", _TIMES, *crossings]))
 
 
 def _cell(cell: Cell) -> str:
@@ -378,7 +398,3 @@ def _document(found: Table) -> dict[str, Any]:
     crossovers = [{"before": facts(c.before), "after": facts(c.after)} for c in found.crossovers]
     return {"workers": found.workers, "bits_per_second": found.rates, "cells": cells,
             "crossovers": crossovers}  # fmt: skip
-
-
-def _say(line: str) -> None:
-    print(f"gradwire: {line}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import add_quiet, after_dashes, check_output
 from gradwire.errors import UsageError
+from gradwire.report.terminal import printable
 from gradwire.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     profile = Profile.load(output)
     document = {"path": str(output), **json.loads(profile.to_json())}
-    print(json.dumps(document) if arguments.json else _text(profile, output))
+    print(json.dumps(document) if arguments.json else printable(_text(profile, output)))
     return 0
 
 

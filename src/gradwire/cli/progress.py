@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol, TextIO
 
+from gradwire.cli.arguments import say
 from gradwire.progress import PATIENCE_SECONDS, Clock, Lines, Pace, Progress, silent
+from gradwire.report.terminal import printable
 
 _TICK_SECONDS = 0.25
 _BAR = 24  # characters
@@ -86,7 +88,7 @@ class Line:
         pace, columns = self._pace, _columns(self.stream)
         bar = "" if pace.share is None or columns < _LEAST_COLUMNS else self._bar(pace.share)
         parts = (pace.stage, bar, *pace.facts(), pace.now)
-        return "  ".join(filter(None, parts))[: columns - 1]
+        return printable("  ".join(filter(None, parts)))[: columns - 1]
 
     def _bar(self, share: float) -> str:
         full, empty = "━─" if (self.stream.encoding or "").lower() == "utf-8" else "#-"
@@ -121,16 +123,17 @@ def telling(arguments: argparse.Namespace, who: str, *, beside: bool = True) -> 
     if stream is None or getattr(arguments, "quiet", False) or os.environ.get("RANK", "0") != "0":
         yield silent
         return
-    line = Line(stream) if _moves(stream) else None
-    display: _Display = line or Lines(lambda text: _say(who, text))
+    line = Line(stream) if moves(stream) else None
+    display: _Display = line or Lines(lambda text: say(text, f"gradwire {who}"))
     display("starting")
     with _above(line), _looking(display, beside):
         yield display
 
 
-def _moves(stream: TextIO) -> bool:
-    """Whether lines can be drawn anew there."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+def moves(stream: TextIO | None) -> bool:
+    """Whether lines can be drawn anew there: on a terminal that knows how. None: closed."""
+    kind = os.environ.get("TERM", "").lower()
+    return stream is not None and stream.isatty() and kind not in ("", "dumb", "unknown")
 
 
 def _columns(stream: TextIO) -> int:
@@ -138,10 +141,6 @@ def _columns(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
-
-
-def _say(who: str, text: str) -> None:
-    print(f"gradwire {who}: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

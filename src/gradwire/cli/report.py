@@ -11,19 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import add_quiet, check_output, printable, save_page
+from gradwire.cli.arguments import add_quiet, answering, check_output, save_page
 from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
 from gradwire.progress import Progress, each, part
+from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
+    from gradwire.report.page import Page
     from gradwire.report.run import Run
     from gradwire.report.summary import Summary
     from gradwire.trace import Trace
+
+_Events = list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,19 +52,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the runs and tell; the exit code. Raises UsageError."""
-    check_output("a timeline", arguments.perfetto)
-    check_output("a page", arguments.output)
+    _check(arguments)
     with telling(arguments, "report") as progress:
-        summaries = _read(arguments, progress)
+        summaries, timeline, page = _read(arguments, progress)
         told = _json(summaries) if arguments.json else printable(_text(summaries))
-    print(told)
+    with answering(told, arguments.json):
+        _save(timeline, page, arguments)
     if arguments.perfetto is not None and not arguments.json:
         print(f"\ntimeline: {arguments.perfetto}; open it in ui.perfetto.dev")
     return 0
 
 
-def _read(arguments: argparse.Namespace, progress: Progress) -> list[Summary]:
-    """The runs; their page and timeline are written, where these are asked for."""
+def _check(arguments: argparse.Namespace) -> None:
+    recorded = map(_recorded, arguments.runs)
+    reads = [*chain.from_iterable(recorded), arguments.profile, *arguments.torch_trace]
+    check_output("a timeline", arguments.perfetto, reads)
+    check_output("a page", arguments.output, reads, beside=[arguments.perfetto])
+
+
+def _recorded(folder: Path) -> list[Path]:
+    try:
+        return list(folder.glob("rank-*.jsonl"))
+    except OSError:  # it is said where it is read
+        return []
+
+
+def _save(timeline: _Events, page: Page | None, arguments: argparse.Namespace) -> None:
+    from gradwire.report import perfetto
+
+    if arguments.perfetto is not None:
+        perfetto.save(timeline, arguments.perfetto)
+    if page is not None:
+        save_page(page, arguments.output)
+
+
+def _read(
+    arguments: argparse.Namespace, progress: Progress
+) -> tuple[list[Summary], _Events, Page | None]:
+    """The runs; their timeline and page, where these are asked for."""
     from gradwire.report.run import Run, tell_apart
     from gradwire.report.summary import summarize
 
@@ -67,23 +97,24 @@ def _read(arguments: argparse.Namespace, progress: Progress) -> list[Summary]:
     told = [part(progress, "reading", number, len(folders)) for number in range(len(folders))]
     runs = [Run(folder, own) for folder, own in zip(folders, told)]
     tell_apart(runs)
+    timeline, page = _Events(), None
     if arguments.perfetto is not None:
         if len(runs) > 1:
             raise UsageError(
                 f"a timeline is of one run; {len(runs)} were given. Pass --perfetto with one."
             )
         progress("the timeline")
-        _export(runs[0], arguments.perfetto, arguments.steps, arguments.torch_trace)
+        timeline = _timeline(runs[0], arguments.steps, arguments.torch_trace)
     named = each(progress, "summing up", runs, lambda found: found.name)
     summaries = [_needed(summarize(found), found) for found in named]
     if arguments.output is not None:
         progress("the page")
-        _page(summaries, arguments.output, arguments.profile)
+        page = _page(summaries, arguments.profile)
     elif arguments.profile is not None:
         raise UsageError(
             "a profile says what was predicted, on a page; no -o was given. Pass -o report.html."
         )
-    return summaries
+    return summaries, timeline, page
 
 
 def _needed(summary: Summary | None, run: Run) -> Summary:
@@ -101,14 +132,14 @@ def _text(summaries: list[Summary]) -> str:
     return run_text.one(summaries[0]) if len(summaries) == 1 else run_text.several(summaries)
 
 
-def _page(summaries: list[Summary], path: Path, profile: Path | None) -> None:
+def _page(summaries: list[Summary], profile: Path | None) -> Page:
     from gradwire.report.run_page import Shown, run_page
 
     shown = [Shown(summary, _story(summary.run)) for summary in summaries]
     if profile is not None:
         story, predicted = _predicted(summaries[-1].run, profile)
         shown[-1] = Shown(summaries[-1], story, predicted)
-    save_page(run_page(shown), path)
+    return run_page(shown)
 
 
 def _plan(run: Run) -> Plan | None:
@@ -180,7 +211,7 @@ def _document(s: Summary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -> None:
+def _timeline(run: Run, asked: str | None, torch_traces: list[Path]) -> _Events:
     from gradwire.report import perfetto
 
     trace = run.trace(_steps(run, asked))
@@ -188,11 +219,10 @@ def _export(run: Run, path: Path, asked: str | None, torch_traces: list[Path]) -
     names = {rank: f"rank {rank} on {own.host}" for rank, own in about.items()}
     if not torch_traces:
         zero = min((span.start_seconds for span in trace.spans), default=0.0)
-        perfetto.save(perfetto.events(trace, names, zero_seconds=zero), path)
-        return
+        return perfetto.events(trace, names, zero_seconds=zero)
     pids = {rank: own.pid for rank, own in about.items()}
     theirs, zero = _beside(run, torch_traces)
-    perfetto.save([*theirs, *perfetto.events(trace, names, pids, zero)], path)
+    return [*theirs, *perfetto.events(trace, names, pids, zero)]
 
 
 def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], float]:

@@ -7,9 +7,11 @@ gradwire top run/ --once    as it is now, and no more
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from gradwire.cli.arguments import above_0
+from gradwire.cli.progress import moves
 from gradwire.errors import UsageError
 
 
@@ -36,9 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     console = Console()
     found = Run(arguments.run_folder)
-    if arguments.once or not console.is_terminal:
+    if arguments.once or not moves(sys.stdout):
         follow(found, arguments.every, console.print, is_over=lambda: True)
         return 0
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        follow(found, arguments.every, lambda shown: live.update(shown, refresh=True))
+        follow(
+            found, arguments.every, lambda shown: live.update(shown, refresh=True), console=console
+        )  # fmt: skip
     return 0

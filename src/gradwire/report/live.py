@@ -12,10 +12,12 @@ from gradwire.report.alarms import alarms
 from gradwire.report.run import Rank, Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
 from gradwire.report.summary import LANE_KINDS, Summary, mean_of, summarize
+from gradwire.report.terminal import printable
 from gradwire.run_folder import StepRow
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 RECENT = 20
 """Rows that are shown as now."""
@@ -25,30 +27,49 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 17
 _STYLES = {"compute": ("█", "blue"), "backward": ("▓", "cyan"), "wait": ("░", "red")}
 MOST_RANKS = 24
-"""That are shown: of more, those that compute longest."""
+"""That are shown where no terminal says how many fit: of more, those that compute longest."""
 _ALARMS, _SUMMED = 8, 200
 
 
-def view(run: Run, seen: dict[int, tuple[int, float]], now: float) -> RenderableType:
-    """The run as it is now. seen: of each rank, its last step and when it was first read; kept
-    from call to call. now: seconds, of any clock that goes on."""
+def view(
+    run: Run, seen: dict[int, tuple[int, float]], now: float, console: Console | None = None
+) -> RenderableType:
+    """The run as it is now: what is wrong stands above the ranks.
+
+    seen: of each rank, its last step and when it was first read; kept from call to call. now:
+    seconds, of any clock that goes on. console: as many ranks are shown as fit its height.
+    """
     from rich.console import Group
-    from rich.text import Text
 
     silent = list(_silent(run, seen, now))
     summary = summarize(run, _SUMMED)
     if summary is None:
         there = f"{len(run.ranks)} of {run.world} ranks"
-        return Text(f"{run.name}: no step is over yet; {there}")
+        return _line(f"{run.name}: no step is over yet; {there}")
     warned = [*silent, *alarms(summary)]
     more = [f"and {len(warned) - _ALARMS} more"] if len(warned) > _ALARMS else []
-    hidden = len(run.ranks) - MOST_RANKS
+    above = [
+        _line(_head(summary), "bold"), _line(_second(summary), "dim"),
+        *(_line(f"! {text}", "red") for text in (*warned[:_ALARMS], *more)),
+    ]  # fmt: skip
+    most = MOST_RANKS if console is None else _fitting(above, len(run.ranks), console)
+    hidden = len(run.ranks) - most
     least = [f"{hidden} more ranks compute no longer than these"] if hidden > 0 else []
-    return Group(
-        Text(_head(summary), style="bold"), Text(_second(summary), style="dim"),
-        _table(run), *(Text(text, style="dim") for text in least),
-        *(Text(f"! {text}", style="red") for text in (*warned[:_ALARMS], *more)),
-    )  # fmt: skip
+    return Group(*above, _table(run, most), *(_line(text, "dim") for text in least))
+
+
+def _line(text: str, style: str = "") -> Text:
+    """One line: names of hosts, folders and events come from files, which may hold anything."""
+    from rich.text import Text
+
+    return Text(printable(" ".join(text.splitlines())), style=style)
+
+
+def _fitting(above: Iterable[Text], ranks: int, console: Console) -> int:
+    """How many ranks, at least one, fit below these lines, the table's head, and what says how
+    many are hidden."""
+    room = console.height - 1 - sum(len(text.wrap(console, console.width)) for text in above)
+    return ranks if ranks <= room else max(1, room - 1)
 
 
 def _head(s: Summary) -> str:
@@ -71,7 +92,7 @@ def _second(s: Summary) -> str:
     return f"{lately}   overlap {100 * s.overlap:.0f} %"
 
 
-def _table(run: Run) -> Any:
+def _table(run: Run, most: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -82,15 +103,15 @@ def _table(run: Run) -> Any:
     for head in ("rank", "host", "step", "ms", parts, *LANE_KINDS, "sent", "norm"):
         justify: Any = "left" if head in ("host", parts) else "right"
         table.add_column(head, justify=justify, no_wrap=True)
-    for rank in _shown(run):
+    for rank in _shown(run, most):
         rows = _recent(rank)
         if not rows:
-            table.add_row(str(rank.rank), Text(rank.about.host), "-")
+            table.add_row(str(rank.rank), _line(rank.about.host), "-")
             continue
         means = {name: mean_of(rows, attrgetter(name)) for name in _MEANS}
         norms = [r.residual_norm for r in rank.steps if r.residual_norm is not None]
         table.add_row(
-            str(rank.rank), Text(rank.about.host), f"{rows[-1].step:,}",
+            str(rank.rank), _line(rank.about.host), f"{rows[-1].step:,}",
             as_milliseconds(means["seconds"]), _bar(means),
             *(as_milliseconds(means[kind]) for kind in LANE_KINDS),
             as_bytes(means["bytes_sent"]), f"{norms[-1]:.2g}" if norms else "",
@@ -101,15 +122,15 @@ def _table(run: Run) -> Any:
 _MEANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")
 
 
-def _shown(run: Run) -> list[Rank]:
+def _shown(run: Run, most: int) -> list[Rank]:
     """By their numbers."""
     ranks = list(run.ranks.values())
-    if len(ranks) <= MOST_RANKS:
+    if len(ranks) <= most:
         return ranks
     busy = {
         rank.rank: mean_of(_recent(rank), lambda row: row.compute + row.backward) for rank in ranks
     }
-    kept = sorted(ranks, key=lambda rank: -busy[rank.rank])[:MOST_RANKS]
+    kept = sorted(ranks, key=lambda rank: -busy[rank.rank])[:most]
     return sorted(kept, key=lambda rank: rank.rank)
 
 
@@ -157,11 +178,14 @@ def _silent(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Iterabl
             yield f"rank {rank.rank} has said nothing for {quiet:.0f} s; its last step is {step:,}"
 
 
-def follow(run: Run, every_seconds: float, show: Any, is_over: Any = lambda: False) -> None:
-    """Read what comes, and show it, until it is over."""
+def follow(
+    run: Run, every_seconds: float, show: Any, is_over: Any = lambda: False,
+    console: Console | None = None,
+) -> None:  # fmt: skip
+    """Read what comes, and show it, until it is over. console: as of `view`."""
     seen: dict[int, tuple[int, float]] = {}
     while True:
-        show(view(run, seen, time.monotonic()))
+        show(view(run, seen, time.monotonic(), console))
         if is_over():
             return
         time.sleep(every_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -123,9 +124,12 @@ class Run:
 
     def look(self, progress: Progress = silent) -> None:
         """Read what was written since. Raises UsageError as before."""
-        for path in _paths(self.folder):
-            if (found := _FILE.fullmatch(path.name)) and int(found[1]) not in self._files:
-                self._files[int(found[1])] = _File(path)
+        there = {
+            int(found[1]): path for path in _paths(self.folder)
+            if (found := _FILE.fullmatch(path.name))
+        }  # fmt: skip
+        if there:  # a folder that was cleared shows what it held until there is something new
+            self._files = {n: self._files.get(n) or _File(path) for n, path in there.items()}
         files = list(self._files.values())
         for file in each(progress, "files", files, lambda file: file.name):
             file.look()
@@ -266,6 +270,7 @@ def _paths(folder: Path) -> Sequence[Path]:
 
 
 _SPANS = b'{"kind":"spans","step":'
+_HEAD_BYTES = 4096  # of a file, by which it is known: its first line says when it was begun
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, RecursionError, Broken)
 
 
@@ -275,23 +280,34 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.lives: list[Life] = []
         self.problems: list[str] = []
-        self._path, self._read, self._line = path, 0, 0
+        self._path, self._read, self._line, self._head = path, 0, 0, b""
         self.name = path.name
 
     def look(self) -> None:
-        """Take up the lines that were written since; the last one may still be under way."""
+        """Take up the lines that were written since; the last one may still be under way. A file
+        that was written anew is read from its start, once it has a line."""
         try:
             with self._path.open("rb") as file:
-                file.seek(self._read)
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                is_new = size < self._read or file.read(len(self._head)) != self._head
+                file.seek(0 if is_new else self._read)
                 data = file.read()
         except OSError as error:
             self.problems = [f"{self._path.name} cannot be read: {error.strerror}."]
             return
         whole = data.rfind(b"\n") + 1
+        if whole and (is_new or not self._read):
+            self._forget(data[: min(whole, _HEAD_BYTES)])
         self._read += whole
         for line in data[:whole].splitlines():
             self._line += 1
             self._take(line)
+
+    def _forget(self, head: bytes) -> None:
+        """Read it from the start, where it says this."""
+        self.lives, self.problems, self._read, self._line = [], [], 0, 0
+        self._head = head
 
     def _take(self, line: bytes) -> None:
         try:

@@ -108,6 +108,16 @@ def test_a_page_needs_a_folder_that_is_there(
 # -- networks ------------------------------------------------------------------------------
 
 
+def test_what_fails_meanwhile_and_whose_time_it_is_are_said(tmp_path: Path) -> None:
+    text = written(tmp_path, *SIMULATED, "--fail", "leaf0-spine1@0.0001")
+    assert "Meanwhile fails leaf0-spine1@0.0001, at that second; loads are of the time" in text
+    assert re.search(r'class="verdict">By .* it takes [\d.]+ s', text)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text("[[job]]\nranks = 4\n[[job]]\nranks = 8\nstart_seconds = 9")
+    command = [*SIMULATED[:4], "--jobs", str(jobs)]
+    assert re.search(r'class="verdict">By .* the longest job takes', written(tmp_path, *command))
+
+
 def test_a_network_shows_how_full_links_are(tmp_path: Path) -> None:
     text = written(tmp_path, "network", "plan", *SIMULATED[2:])
     assert re.search(r'class="verdict">Pin paths by &#39;\w+&#39;: [\d.]+ times as fast', text)

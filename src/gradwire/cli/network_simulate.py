@@ -374,14 +374,19 @@ def _page(
             for row in rows}  # fmt: skip
     first, best = rows[0]["scheme"], min(took, key=lambda scheme: took[scheme])
     gain = took[first] / took[best] if took[best] else 1.0
+    what = "the longest job" if len({row.get("job") for row in rows}) > 1 else "it"
     verdict = (
-        f"By '{best}' it takes {took[best]:.4g} s"
+        f"By '{best}' {what} takes {took[best]:.4g} s"
         + ("." if best == first else f", by '{first}' {gain:.2f} times as long.")
     )  # fmt: skip
+    told = [bound]
+    if meanwhile := [text for text in arguments.fail if "@" in text]:
+        failed = ", ".join(meanwhile)
+        told.append(f"Meanwhile fails {failed}, at that second; loads are of the time before.")
     loads, steps = ("", []) if arguments.step else _shown(arguments, dict.fromkeys((first, best)))
     return network_page(
         f"gradwire network simulate: {arguments.topology}", verdict, Grid(*table),
-        repeats(arguments), told=[bound], notes=refused, loads=loads, steps=steps,
+        repeats(arguments), told=told, notes=refused, loads=loads, steps=steps,
     )  # fmt: skip
 
 

@@ -290,7 +290,6 @@ class _Lane(threading.Thread):
     ) -> None:
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
-        self._threads = 0
         self.performer, self.order = performer, LaneOrder(conductor._device)
         self.moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
 
@@ -312,11 +311,10 @@ class _Lane(threading.Thread):
 
     def _compute_like_its_trainer(self) -> None:
         """With as many intra-op threads. A matrix product in a new thread takes as many as the
-        process began with, whatever `torch.set_num_threads` was told elsewhere; where ranks share
-        processors a small one then lasts hundreds of times as long."""
-        if self._threads != self._conductor.threads:
-            self._threads = self._conductor.threads
-            torch.set_num_threads(self._threads)
+        process began with, whatever `torch.set_num_threads` was told elsewhere, until the thread
+        asks; where ranks share processors a small one then lasts hundreds of times as long."""
+        if torch.get_num_threads() != self._conductor.threads:
+            torch.set_num_threads(self._conductor.threads)
 
     def _run(self, queued: QueuedBucket) -> None:
         if self._conductor.error is not None:

@@ -51,7 +51,7 @@ class OptimizerCheck:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        # When, and by which gradient, of which version.
+        # After how many exchanges, and by which gradient, of which version.
         self._stepped_at: weakref.WeakKeyDictionary[Optimizer, tuple[int, Any, int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -254,7 +254,7 @@ class OptimizerCheck:
         if first is None:
             return
         before, seen, version = self._stepped_at.get(optimizer, (-1, lambda: None, 0))
-        now, mine = self._session.step, first[1]
+        now, mine = self._session.stats.exchanges, first[1]
         self._stepped_at[optimizer] = now, weakref.ref(mine), mine._version
         is_as_it_was = seen() is mine and version == mine._version
         if before != now or not now or is_as_it_was or self._warned:

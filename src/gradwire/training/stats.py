@@ -50,6 +50,11 @@ class Stats:
         """The sums since the model was attached, of all plans."""
         return {name: total + self._sums_before[name] for name, total in self.sums.items()}
 
+    @property
+    def exchanges(self) -> int:
+        """Since the model was attached; what is loaded has a step number of its own."""
+        return int(self.sums["steps"] + self._sums_before["steps"])
+
     def given(self, gradient: Tensor) -> None:
         """One whose size is not known beforehand."""
         dense = gradient.layout == torch.strided

@@ -421,11 +421,12 @@ def test_local_steps_are_recorded_by_the_step(
     two.run(alone, tmp_path, fragments, delay, steps)
 
 
-def detached_alone(folder: Path) -> str:
+def refused_alone(folder: Path, every: int | None) -> str:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    local = gradwire.LocalSteps(model, optimizer, 2)
-    local.detach()
+    local = gradwire.LocalSteps(model, optimizer, every)
+    if every is not None:
+        local.detach()
     try:
         gradwire.record(local, folder)
     except UsageError as error:
@@ -433,6 +434,9 @@ def detached_alone(folder: Path) -> str:
     return "recorded"
 
 
-def test_local_steps_that_ended_are_not_recorded(two: Ranks, tmp_path: Path) -> None:
-    for said in two.run(detached_alone, tmp_path):
-        assert "a detached handle" in said
+def test_local_steps_that_ended_or_are_being_found_are_not_recorded(
+    two: Ranks, tmp_path: Path
+) -> None:
+    for every, told in ((2, "a detached handle"), (None, "Pass every, or record after these")):
+        for said in two.run(refused_alone, tmp_path, every):
+            assert told in said

@@ -124,6 +124,11 @@ class LocalSteps:
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
 
+    @property
+    def looks(self) -> bool:
+        """Whether `every` is still being found."""
+        return self._rounds is not None
+
     def _before_step(self, optimizer: Optimizer) -> None:
         if makes_states():
             return

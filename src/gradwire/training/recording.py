@@ -329,6 +329,11 @@ def _recorded(handle: Handle | LocalSteps) -> Recorded:
     if isinstance(handle, LocalSteps):
         for fragment in handle.fragments:
             fragment.handle._check_usable()
+        if handle.looks:
+            raise UsageError(
+                "a recording of local steps says how many there are to an exchange, which the "
+                "first 12 steps find where every=None. Pass every, or record after these."
+            )
         return Alone(handle)
     handle._check_between_steps()
     return Attached(handle)

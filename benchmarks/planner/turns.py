@@ -60,7 +60,7 @@ class Trainer:
         whole = perf_counter() - began
         if session is None:
             return Step(whole, ended - backward, 0.0, 0.0, 0.0, 0.0)
-        over = session.stats._waiting_since
+        over = session.stats.backward_ended
         trace = session.conductor.trace
         parts = [trace.seconds(kind) for kind in ("encode", "wire", "decode")]
         return Step(whole, over - backward, ended - over, *parts)

@@ -80,8 +80,7 @@ class Stats:
         """Take up one step, which ends now. skipped: as it was not finite."""
         sums = self.sums
         self._before, self._ended = self._ended, perf_counter()
-        over = self._ended if self._over is None else self._over
-        self._over = over
+        self._over = over = self.backward_ended
         sums["steps"] += 1
         sums["skipped"] += skipped
         sums["compute"] += self._begun - self._before
@@ -97,10 +96,14 @@ class Stats:
         """Of the last step, from the end of the exchange before to the end of its own."""
         return self._ended - self._before
 
+    @property
+    def backward_ended(self) -> float:
+        """When backward of the last step was over, by `perf_counter`."""
+        return self._ended if self._over is None else self._over
+
     def last_spans(self, rank: int) -> list[Span]:
         """What the last step's time went to on the thread that trains."""
-        over = self._ended if self._over is None else self._over
-        times = (self._before, self._begun, over, self._ended)
+        times = (self._before, self._begun, self.backward_ended, self._ended)
         parts = zip(("compute", "backward", "wait"), times, times[1:])
         return [Span(rank, TRAINING_THREAD, kind, "", a, b) for kind, a, b in parts if b > a]
 

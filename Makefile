@@ -50,10 +50,13 @@ test-gpu:  ## on a machine with a GPU, by a PYTHON whose torch has CUDA: bits, a
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu/main.py $(ARGS)
 
 # The order of imports depends on which files there are, which the cache of a file does not see.
-lint: setup  ## ruff (lint, format) and mypy --strict
+lint: setup  ## ruff (lint, format), mypy --strict, and whether benchmarks ask for names that there are
 	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	@! for folder in benchmarks/*/; do \
+	  MYPYPATH=$$folder:benchmarks/convergence:benchmarks/network/htsim $(PY) -m mypy --explicit-package-bases $$folder; \
+	done 2>&1 | grep -E '\[(attr-defined|call-arg|name-defined|import-not-found)\]$$'
 
 bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, planner, the long demo
 	$(PY) -m gradwire bench kernels

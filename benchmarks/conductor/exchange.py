@@ -47,7 +47,7 @@ def main() -> None:
     """A row for each strategy."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(f"{folder}/store", 1)
+        store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             heads = "".join(f"{n} in a bucket".rjust(16) for n in PER_BUCKET)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 from gradwire.demo import runner
-from gradwire.demo.runner import Progress, Setting
+from gradwire.demo.runner import Setting
 from gradwire.demo.summary import document, save_plot, summarize, table
 from gradwire.lab import Cluster
+from gradwire.progress import Lines
 
 STRATEGIES = ("none | allreduce", "dgc(0.001) | allgather")
 SETTINGS = {
@@ -37,10 +39,9 @@ def main() -> None:
 
 def run(setting: Setting, origin: dict[str, str], folder: Path) -> str:
     """Run one setting, save what was measured, return its table as markdown."""
-    began, progress = time.monotonic(), Progress()
+    began = time.monotonic()
     with Cluster(setting.hosts, setting.rate) as cluster:
-        ran = runner.run(setting, cluster, progress)
-    progress.close()
+        ran = runner.run(setting, cluster, Lines(partial(print, flush=True)))
     summary = summarize(ran)
     save_plot(ran, summary, cluster, folder, setting.rate)
     kept = origin | document(summary, cluster, time.monotonic() - began)

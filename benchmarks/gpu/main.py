@@ -27,7 +27,7 @@ import lockstep
 import torch
 from lockstep import STRATEGIES
 from torch import Tensor
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from gradwire.bench.rooms import Case, cases, difference, room_of_cuda

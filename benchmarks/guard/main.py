@@ -153,8 +153,8 @@ def main() -> int:
     wrong, cells = 0, []
     for task, plan, optimizer, _, seed, harms, *numbers in json.loads(arguments.json.read_text()):
         apart = Apart(*numbers)
-        wrong += apart.is_too_far != harms
-        said = "alarm" if apart.is_too_far else ""
+        wrong += bool(apart.too_far) != harms
+        said = "alarm" if apart.too_far else ""
         shown = ["" if own is None else f"{own:.3f}" for own in apart]
         cells.append((task, f"`{plan}`", optimizer, f"{seed}", *shown, said,
                       "harm" if harms else "sound"))  # fmt: skip

@@ -137,7 +137,7 @@ def torch_suite() -> Any:
         BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.mkdtemp(),
         MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", INIT_METHOD="env://",
     )  # fmt: skip
-    common = importlib.import_module("torch.testing._internal.common_distributed")
+    common: Any = importlib.import_module("torch.testing._internal.common_distributed")
     common.TIMEOUT_DEFAULT = 120
     for needs_gpus in ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu"):
         setattr(common, needs_gpus, lambda *_, **__: lambda test: test)

@@ -64,9 +64,8 @@ WAYS = (
 
 def model() -> nn.Module:
     """The task's, wider and deeper, with a vocabulary of words."""
-    llama.WIDTH, llama.LAYERS, llama.INNER, llama.SYMBOLS = WIDTH, LAYERS, 688, WORDS
     torch.manual_seed(0)
-    return llama.Llama()
+    return llama.Llama(WIDTH, LAYERS, WORDS)
 
 
 def trainer(way: Way, tokens: int) -> Callable[[], None]:

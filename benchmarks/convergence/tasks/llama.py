@@ -54,12 +54,12 @@ def rotated(x: Tensor, turn: Tensor) -> Tensor:
 class Llama(nn.Module):
     """1,013,000 parameters, or 3,214,000 (width 256, 4 layers)."""
 
-    def __init__(self, width: int = 128, layers: int = 5) -> None:
+    def __init__(self, width: int = 128, layers: int = 5, symbols: int = SYMBOLS) -> None:
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, width)
+        self.symbols = nn.Embedding(symbols, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
-        self.scores = nn.Linear(width, SYMBOLS, bias=False)
+        self.scores = nn.Linear(width, symbols, bias=False)
         half = HEAD // 2
         angles = torch.arange(gpt.CONTEXT)[:, None] * 1e4 ** (-torch.arange(half) / half)
         self.register_buffer("turn", torch.stack([angles.cos(), angles.sin()]), persistent=False)

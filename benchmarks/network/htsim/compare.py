@@ -31,6 +31,8 @@ from gradwire.network import Flows, bounds
 from gradwire.network.dice import draws, pick
 from gradwire.network.engines.packet import _connections, send
 from gradwire.network.exports_htsim import connections, topology
+from gradwire.network.jobs import together
+from gradwire.network.outages import NONE
 from gradwire.report.table import Table
 
 ANCHOR = "FibEntry* e = (*available_hops)[ecmp_choice];"
@@ -126,7 +128,7 @@ def built(source: Path, build: Path) -> Path:
 
 def by_htsim(cell: Cell, program: Path) -> tuple[float, float]:
     """As `Run`."""
-    _, own = _connections(cell.routes, cell.transport, 0)
+    _, own = _connections(together(cell.routes), cell.transport, NONE, 0)
     flows = Flows(own.source, own.target, own.bytes)
     gbps = int(cell.fabric.host_up.min()) // 10**9
     with tempfile.TemporaryDirectory() as folder:

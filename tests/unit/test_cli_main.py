@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import subprocess
 import sys
@@ -119,6 +120,15 @@ def test_available_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> No
         assert f"{family}\n" in text
         for name, line in members.items():
             assert f"  {name:16} {line}\n" in text
+
+
+def test_a_locale_that_lacks_our_signs_reads_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert cli.main(["available", "topk"]) == 0
+    assert "k = ceil(density?n)" in written.getvalue().decode("ascii")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -56,6 +56,20 @@ def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> 
         assert kind == "spans" or len(again.problems) == is_damaged
 
 
+def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:
+    """One that goes on from a state that was saved before its end is as it should be."""
+    write(tmp_path, 0, ("about", about(rank=0)), *(("step", step(n)) for n in range(9)))
+    resumed = about(rank=0, step=6, start=2)
+    write(tmp_path, 0, ("about", resumed), *(("step", step(n)) for n in range(6, 12)))
+    assert Run(tmp_path).problems == []
+    write(tmp_path, 0, ("about", about(rank=0, step=0, start=3)))
+    assert Run(tmp_path).problems == [], "which has done nothing yet"
+    write(tmp_path, 0, ("step", step(0)))
+    (said,) = Run(tmp_path).problems
+    assert "recorded steps 6 to 11, and a later one began no later" in said
+    assert [row.step for row in Run(tmp_path).first.steps] == [0]
+
+
 def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
     write(tmp_path, 2, ("about", about(rank=2, world=4)), ("step", step(0)))
     path_of(tmp_path, 3).write_bytes(b"")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import select
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         complete(_parser)
     asked = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a locale may lack some of our signs: "?"
     try:
         return _told(asked)
     except BrokenPipeError:

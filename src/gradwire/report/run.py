@@ -92,6 +92,13 @@ class Rank:
             yield life, [row for row in of(life) if row.step < until]
 
     @property
+    def done_again(self) -> Life | None:
+        """The longest of those of which a later one has left nothing; None if there is none."""
+        kept = dict(enumerate(rows for _, rows in self._kept(lambda life: life.steps)))
+        gone = [life for i, life in enumerate(self.lives) if life.steps and not kept[i]]
+        return max(gone, key=lambda life: life.steps[-1].step, default=None)
+
+    @property
     def events(self) -> list[Event]:
         """Of all lives, whatever became of their steps."""
         return [event for life in self.lives for event in life.events]
@@ -170,6 +177,12 @@ class Run:
             found.append(
                 f"of the last start of the job, whose steps are told of, ranks "
                 f"{', '.join(map(str, self._gone[:8]))} are not."
+            )
+        if again := self.first.done_again:
+            found.append(
+                f"an earlier start of the job recorded steps {again.steps[0].step} to "
+                f"{again.steps[-1].step}, and a later one began no later: it is not told of. "
+                "Starts that do not go on from each other want folders of their own."
             )
         return found
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def main() -> int:
     else:
         torch.set_num_threads(1)
         arguments.folder.mkdir(parents=True, exist_ok=True)
-        records = list(perform(planned(arguments), arguments.folder, arguments.jobs))
+        records = list(perform(planned(arguments), arguments))
     print(report.tables(records))
     if arguments.small:
         print(f"\n{controls(records, arguments.folder)}")
@@ -81,6 +82,7 @@ def _arguments() -> argparse.Namespace:
         "--rate", type=float, nargs="+", default=[1.0], help="times the task's learning rate"
     )
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--device", default="cpu", help="of models and strategies: cuda, cuda:1")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--json", type=Path, help="all records in one file")
     parser.add_argument("--plot", type=Path, help="a PNG of the curves")
@@ -115,24 +117,25 @@ def _methods(task: Task, small: bool) -> Iterable[str]:
     return [name for name in names if name != "gtopk-published"] if small else names
 
 
-def perform(runs: list[Run], folder: Path, jobs: int) -> Iterator[dict[str, Any]]:
+def perform(runs: list[Run], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Their records, in their order."""
     began = time.monotonic()
-    for run, record in zip(runs, _records(runs, folder, jobs)):
+    for run, record in zip(runs, _records(runs, arguments)):
         shown = f"{record['metric']:.3f}, training loss {record['training_loss']:.4f}"
         seconds = f"{record['ms_per_step']:.1f} ms/step, {time.monotonic() - began:.0f} s so far"
         print(f"{run.name}: {shown}, {seconds}", file=sys.stderr, flush=True)
         yield record
 
 
-def _records(runs: list[Run], folder: Path, jobs: int) -> Iterator[dict[str, Any]]:
-    if jobs == 1:
-        yield from (train(run, folder) for run in runs)
+def _records(runs: list[Run], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    each = partial(train, folder=arguments.folder, device=arguments.device)
+    if arguments.jobs == 1:
+        yield from map(each, runs)
         return
     # Not forked: torch's threads do not survive that.
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(train, runs, [folder] * len(runs))
+    with ProcessPoolExecutor(arguments.jobs, spawn, torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(each, runs)
 
 
 def controls(records: list[dict[str, Any]], folder: Path) -> str:

@@ -136,5 +136,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, at_once: int = 1000) -> float:
     """Percent of images whose largest score is their label's."""
     with evaluating(model):
-        found = [model(part).argmax(1) for part in images.split(at_once)]
+        found = [model(*there(model, part)).argmax(1).cpu() for part in images.split(at_once)]
     return 100 * float((torch.cat(found) == labels).double().mean())
+
+
+def there(model: nn.Module, *data: Tensor) -> Batch:
+    """Tensors where the model computes."""
+    device = next(model.parameters()).device
+    return tuple(x.to(device) for x in data)

@@ -23,7 +23,7 @@ import torch
 from controls import CONTROLS
 from exchange import Exchange
 from methods import BY_NAME, Method
-from task import Settings, Task
+from task import Batch, Settings, Task, there
 from tasks import TASKS
 
 POINTS = 200
@@ -63,11 +63,14 @@ class Run:
 class Training:
     """A run under way. All that changes from step to step is in `state_dict`."""
 
-    def __init__(self, run: Run, task: Task | None = None, method: Method | None = None) -> None:
-        self.run, self.task = run, task or TASKS[run.task]
+    def __init__(
+        self, run: Run, task: Task | None = None, method: Method | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.run, self.task, self.device = run, task or TASKS[run.task], torch.device(device)
         method = method or KNOWN[run.method]
         settings = self.settings_of(self.task)
-        self.model = self.task.fresh(run.seed)
+        self.model = self.task.fresh(run.seed).to(self.device)
         self._named = dict(self.model.named_parameters())
         self.exchange = Exchange(
             self.model, method, settings, workers=run.workers, steps=run.steps,
@@ -119,14 +122,18 @@ class Training:
         written for all workers at once is no faster either).
         """
         losses, found = [], []
-        batches = self.task.batches(self.run.seed, self.step, self.run.workers)
-        for worker, batch in enumerate(batches):
+        for worker, batch in enumerate(self.batches()):
             with self.exchange.seen_by(worker, self._named):
                 loss = self.task.loss(self.model, batch)
                 gradients = torch.autograd.grad(loss, list(self._named.values()))
-            losses.append(float(loss.detach()))
+            losses.append(loss.detach())
             found.append(dict(zip(self._named, gradients)))
-        return losses, found
+        return torch.stack(losses).tolist(), found
+
+    def batches(self) -> list[Batch]:
+        """Each worker's of this step, where it computes."""
+        drawn = self.task.batches(self.run.seed, self.step, self.run.workers)
+        return [there(self.model, *batch) for batch in drawn]
 
     @property
     def is_over(self) -> bool:
@@ -143,6 +150,7 @@ class Training:
             "ms_per_step": 1000 * self.seconds / max(self.step, 1),
             "data": self.task.data(),
             "torch": torch.__version__,
+            "device": _name(self.device),
             "python": platform.python_version(),
         }
 
@@ -177,8 +185,11 @@ class LocalTraining(Training):
     clips its own gradient as methods do whose clipping is local.
     """
 
-    def __init__(self, run: Run, task: Task | None = None, method: Method | None = None) -> None:
-        super().__init__(run, task, method)
+    def __init__(
+        self, run: Run, task: Task | None = None, method: Method | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__(run, task, method, device)
         method = method or KNOWN[run.method]
         self._every, settings = method.every, self.task.settings
         self._models = [copy.deepcopy(self.model) for _ in range(run.workers)]
@@ -191,9 +202,8 @@ class LocalTraining(Training):
         return replace(task.settings, clip=None)
 
     def take(self, rate: float) -> list[float]:
-        batches = self.task.batches(self.run.seed, self.step, self.run.workers)
         losses = []
-        for model, optimizer, batch in zip(self._models, self._optimizers, batches):
+        for model, optimizer, batch in zip(self._models, self._optimizers, self.batches()):
             optimizer.zero_grad()
             loss = self.task.loss(model, batch)
             loss.backward()
@@ -233,7 +243,7 @@ class LocalTraining(Training):
             optimizer.load_state_dict(own["optimizer"])
 
 
-def train(run: Run, folder: Path) -> dict[str, Any]:
+def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
     """The record of a run: read, if it is there; else made, from where it was left off."""
     done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
     if done.exists():
@@ -244,10 +254,13 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
                 "its text is its own modules and pages. Take another --folder."
             )
         return found
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # as one would there: TF32
     kind = Training if KNOWN[run.method].every == 1 else LocalTraining
-    training = kind(run)
+    training = kind(run, device=device)
     if under_way.exists():
-        training.load_state_dict(torch.load(under_way, weights_only=True))
+        state = torch.load(under_way, map_location=training.device, weights_only=True)
+        training.load_state_dict(state)
     while not training.is_over:
         evaluated = len(training.metrics)
         training.advance()
@@ -265,6 +278,11 @@ def _replace(path: Path, write: Any) -> None:
     new = path.with_suffix(path.suffix + ".new")
     write(new)
     os.replace(new, path)
+
+
+def _name(device: torch.device) -> str:
+    """As people call it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _curve(losses: list[float]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from task import Task
 
-from tasks import digits, glyphs, gpt, language, llama, lora, speech, vit, words
+from tasks import digits, glyphs, gpt, language, llama, lora, sources, speech, vit, words
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -24,5 +24,6 @@ TASKS: dict[str, Task] = {
         digits.TASK,
         lora.TASK,
         words.TASK,
+        sources.TASK,
     )
 }

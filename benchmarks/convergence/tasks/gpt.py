@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating
+from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating, there
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
@@ -20,32 +20,36 @@ HELD_OUT_WINDOWS = 512
 class Block(nn.Module):
     """Attention to what came before, then two layers for each place; norms in front."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm, self.second_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
-        self.project = nn.Linear(WIDTH, WIDTH)
-        self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self._heads = heads
+        self.norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, time, _ = x.shape
-        shape = batch, time, 3, HEADS, WIDTH // HEADS
+        batch, time, width = x.shape
+        shape = batch, time, 3, self._heads, width // self._heads
         query, key, value = self.query_key_value(self.norm(x)).view(shape).permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(seen.transpose(1, 2).reshape(batch, time, WIDTH))
+        x = x + self.project(seen.transpose(1, 2).reshape(batch, time, width))
         return x + self.narrow(gelu(self.widen(self.second_norm(x))))
 
 
 class Gpt(nn.Module):
-    """361,000 parameters."""
+    """361,000 parameters, unless told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, width: int = WIDTH, heads: int = HEADS, layers: int = LAYERS,
+        context: int = CONTEXT, symbols: int = SYMBOLS,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.places = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.scores = nn.Linear(WIDTH, SYMBOLS)
+        self.symbols = nn.Embedding(symbols, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.scores = nn.Linear(width, symbols)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -73,7 +77,7 @@ def evaluate(network: nn.Module) -> float:
         text().held_out, HELD_OUT_WINDOWS, CONTEXT + 1, dice("gpt", "held out")
     ).split(64)
     with evaluating(network):
-        losses = [float(loss(network, (part,))) for part in held_out]
+        losses = [float(loss(network, there(network, part))) for part in held_out]
     return sum(losses) / len(losses) / math.log(2)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from task import Batch, Length, Metric, Settings, Task, dice, evaluating, linear
+from task import Batch, Length, Metric, Settings, Task, dice, evaluating, linear, there
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.functional import linear as weighted
@@ -51,7 +51,7 @@ def evaluate(network: nn.Module) -> float:
     """Bits per character of all that is held out."""
     held_out = text().held_out.unfold(0, HELD_OUT_CHARACTERS + 1, HELD_OUT_CHARACTERS)
     with evaluating(network):
-        return float(loss(network, (held_out.t(),))) / math.log(2)
+        return float(loss(network, there(network, held_out.t()))) / math.log(2)
 
 
 TASK = Task(

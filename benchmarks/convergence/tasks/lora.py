@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating
+from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating, there
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding, gelu, layer_norm, linear
 from torch.nn.functional import scaled_dot_product_attention as attention
@@ -182,7 +182,7 @@ def evaluate(network: nn.Module) -> float:
     """Bits per passage. Guessing takes 4.32, log2 of CLASSES."""
     parts = zip(*(part.split(50) for part in test_set()))
     with evaluating(network):
-        losses = [float(loss(network, part)) for part in parts]
+        losses = [float(loss(network, there(network, *part))) for part in parts]
     return sum(losses) / len(losses) / math.log(2)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating
+from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating, there
 from torch import Tensor, nn
 from torch.nn.functional import ctc_loss, log_softmax
 
@@ -86,7 +86,7 @@ def evaluate(network: nn.Module) -> float:
     """Label error rate in percent: edits to the most likely path over phones that were said."""
     sound, frames, labels, spoken = test_set()
     with evaluating(network):
-        paths = network(sound).argmax(-1).t()
+        paths = network(*there(network, sound)).argmax(-1).t()
     edits = sum(
         distance(_read(path[:n].tolist()), said[:k].tolist())
         for path, n, said, k in zip(paths, frames.tolist(), labels, spoken.tolist())

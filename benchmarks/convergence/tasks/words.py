@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from task import Batch, Length, Metric, Settings, Task, dice, evaluating, linear
+from task import Batch, Length, Metric, Settings, Task, dice, evaluating, linear, there
 from torch import Tensor, nn
 
 from gradwire.demo.corpus import Corpus, build
@@ -52,7 +52,7 @@ def evaluate(network: nn.Module) -> float:
         corpus().held_out, HELD_OUT_WINDOWS, HELD_OUT_LENGTH + 1, dice("words", "held out")
     )
     with evaluating(network):
-        return float(loss(network, (held_out.t(),))) / math.log(2)
+        return float(loss(network, there(network, held_out.t()))) / math.log(2)
 
 
 def _digest() -> str:

@@ -41,7 +41,7 @@ def training(suite: SimpleNamespace, name: str, method: str = "dense", **more: A
 
 
 def test_these_are_all(suite: SimpleNamespace) -> None:
-    assert {*NAMES, *LARGE} == set(suite.tasks.TASKS)
+    assert {*NAMES, *LARGE, "sources"} == set(suite.tasks.TASKS)
 
 
 @pytest.mark.parametrize("name", LARGE)

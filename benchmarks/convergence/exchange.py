@@ -44,7 +44,11 @@ class Exchange:
         norm = {method.clips: settings.clip}
         self._norm = norm.get("average")
         self._clip = LocalClip.of(norm.get("local"), overlap=False, world=workers)
-        self.workers = method.workers(self._at(0), workers, seed=seed)
+        if self._clip is not None:
+            self._clip.follow(self._at(0).strategies)
+        device = next(model.parameters()).device
+        options = {} if device.type == "cpu" else {"device": device}  # rivals have no other
+        self.workers = method.workers(self._at(0), workers, seed=seed, **options)
         follows = method.follows_rate and (settings.optimizer == "sgd" or method.keeps_moments)
         self.rates = Rates() if follows else None
 
@@ -57,6 +61,8 @@ class Exchange:
         plan = self._at(self.workers.step)
         if plan != self.workers.plan:
             self.workers.adopt(plan)
+            if self._clip is not None:
+                self._clip.follow(plan.strategies)
 
     def __call__(self, gradients: Sequence[Gradients]) -> dict[str, Tensor]:
         """One step's averages, by name. Gradients may be changed."""

@@ -54,6 +54,28 @@ def test_clipping_by_the_step_before(three: Ranks, limit: float) -> None:
     three.run(clipped, limit)
 
 
+def clipped_beside(plan: str, several: bool) -> None:
+    """Each rank's step is by its gradient times min(1, limit / its norm)."""
+    model, norm = small(), 0.05
+    with attached(model, plan, clip_norm=norm, optimizer="adamw") as handle:
+        for step in range(2):
+            limit = norm * math.sqrt(dist.get_world_size()) if several else norm
+            model.zero_grad()
+            loss_of(model, step).backward()
+            wanted = min(1.0, limit / norm_of(local_gradients(model, step).values()))
+            assert wanted < 1.0
+            assert handle._session.clip_scale == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "several"), [("int8+ef | allgather", True), ("none+adam | allgather", False)]
+)
+def test_the_limit_is_the_average_s_where_ranks_divide_by_their_own_lengths(
+    three: Ranks, plan: str, several: bool
+) -> None:
+    three.run(clipped_beside, plan, several)
+
+
 def bad_norm() -> tuple[bool, bool]:
     """inf is not remembered as the norm of the step before."""
     model = small()

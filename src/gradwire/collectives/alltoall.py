@@ -36,7 +36,7 @@ class AllToAllSum(Collective):
             "adam-1-warm-alltoall-4", warmup=0.1, begins="lloyd(2) | allgather",
         ),
         Evidence(
-            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", False, "gpt",
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
             "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
         ),
     )  # fmt: skip

@@ -61,11 +61,12 @@ class Adam(Measured):
             "adam-1-warm-alltoall-4", warmup=0.1, begins="lloyd(2) | allgather",
         ),
         Evidence(
-            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", False, "gpt",
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
             "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
         ),
         Evidence(
-            "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", False, "gpt", "adam-1-allgather"
+            "lloyd(2, turns=2)+adam(beta2=0.99) | allgather", "adamw", False, "gpt",
+            "adam-2-half-allgather",
         ),
         Evidence("lloyd(2)+adam(beta2=0.99) | alltoall", "adamw", False, "gpt", "adam-2-alltoall"),
     )  # fmt: skip

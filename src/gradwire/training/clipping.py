@@ -1,7 +1,7 @@
 """Local clipping: each rank's own gradient, before it is added to what waits.
 
 Clipping after the exchange, as `torch.nn.utils.clip_grad_norm_` does, would clip the sum of many
-steps: what waited is sent all at once.
+steps, which are sent at once.
 """
 
 from __future__ import annotations
@@ -13,20 +13,27 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.strategy import Strategy
 
 
 class LocalClip:
-    """Each rank's norm to √N·c at most, which stands for the average's to c.
+    """Each rank's norm to √N·c at most, which stands for the average's to c; or to c.
 
     The norm of the average of N independent gradients is about 1/√N of theirs. Where ranks'
     gradients point the same way, as in the first steps, the average's can be √N·c. (The
     N^(-1/2) of Lin et al. 2018, section 3.2, is for gradients that carry 1/N already.)
+
+    Where a rank divides by how large its own gradients have been (`adam`), how long they are does
+    not matter, only that none is much longer than the others: there c is the limit. For `muon`,
+    which divides too, that has shown no difference, and it stays with what its evidence had
+    (docs/design/soundness.md).
 
     overlap: by the norm of the step before, so that buckets need not wait for the last gradient.
     The first step waits for all.
     """
 
     def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
+        self._norm, self._world = norm, world
         self._limit = norm * math.sqrt(world)
         self.waits = not overlap
         """Whether every step's exchange begins after its backward."""
@@ -38,6 +45,12 @@ class LocalClip:
     def of(norm: float | None, overlap: bool, world: int) -> LocalClip | None:
         """The clip of a norm; None without one."""
         return None if norm is None else LocalClip(norm, world, overlap=overlap)
+
+    def follow(self, strategies: Iterable[Strategy]) -> None:
+        """These are in force from the next step on."""
+        rules = {s.feedback.rule for s in strategies if s.feedback is not None}
+        divides = "adaptive" in rules and "orthogonal" not in rules
+        self._limit = self._norm * (1.0 if divides else math.sqrt(self._world))
 
     @property
     def needs_all(self) -> bool:

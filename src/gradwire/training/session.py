@@ -175,6 +175,8 @@ class Session:
         }
         self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
         self._missing = [0] * len(plan.buckets)
+        if self.clip is not None:
+            self.clip.follow(plan.strategies)
         limit = self.settings.timeout_seconds
         self.conductor = Conductor(self.ledger.contexts, lanes, self._end, self.device, limit)
         if self.recording is not None:

@@ -112,8 +112,9 @@ def attach(
             two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
         exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
             and types of modules, as torch.nn.Embedding.
-        clip_norm: clip each rank's gradient at √N times this, as if the average were at this;
-            exact, so the exchange then begins after backward.
+        clip_norm: clip each rank's gradient at √N times this, as if the average were at this, or,
+            by `adam`, which divides by its length, at this; exact, so the exchange then begins
+            after backward.
         clip_overlap: clip by the norm of the step before instead, so that it need not.
         warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones; by "auto" all
             is, and only then is a plan adopted.

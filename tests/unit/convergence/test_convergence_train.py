@@ -178,6 +178,19 @@ def test_clipping_is_after_the_exchange_for_dense_and_before_it_else(
             assert settings.clip < average <= 2 * settings.clip * 1.0001
 
 
+@pytest.mark.parametrize(
+    ("method", "times"), [("onebit-adam", 2.0), ("qsgd", 2.0), ("adam-1-warm-allgather", 1.0)]
+)
+def test_beside_own_steps_each_worker_is_clipped_at_c(
+    suite: SimpleNamespace, method: str, times: float
+) -> None:
+    training = suite.train.Training(a_run(suite, method, "gpt", steps=20))
+    limit = times * training.task.settings.clip
+    for _ in range(3):  # two of them by the plan of the warm-up
+        assert training.exchange._clip.scale_for(10 * limit) == pytest.approx(0.1)
+        training.advance()
+
+
 def test_the_whole_model_is_one_list(suite: SimpleNamespace) -> None:
     training = go(suite.train.Training(a_run(suite, "gtopk-published", density=0.001)), 3)
     (only,) = training.exchange.workers.plan.buckets

@@ -16,9 +16,10 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 import torch.distributed as dist
@@ -46,19 +47,24 @@ def main() -> int:
                 return code
         found = json.loads(result.read_text())
     for name, pairs in found.items():
-        ratios = sorted(pairs)
+        seconds, processor = (_told(column) for column in zip(*pairs, strict=True))
         print(
-            f"{name}: a recorded step takes {median(ratios):.4f} times as long, quartiles "
-            f"{ratios[len(ratios) // 4]:.4f} to {ratios[3 * len(ratios) // 4]:.4f}, "
-            f"{len(ratios)} pairs"
+            f"{name}: a recorded step takes {seconds} times as long, and {processor} times the "
+            f"processor's time; {len(pairs)} pairs"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
+def _told(ratios: Iterable[float]) -> str:
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    return f"{median(ordered):.4f} (quartiles {ordered[quarter]:.4f} to {ordered[~quarter]:.4f})"
+
+
 def worker(result: Path, pairs: int, steps: int) -> int:
-    """One rank: ratios of seconds, pair by pair, of all ways to make buckets."""
+    """One rank: ratios, pair by pair, of all ways to make buckets."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found = {name: measure(size, result.parent, pairs, steps) for name, size in STRATEGIES.items()}
@@ -69,33 +75,36 @@ def worker(result: Path, pairs: int, steps: int) -> int:
     os._exit(0)
 
 
-def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[float]:
+def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[list[float]]:
+    """Of each pair the ratio of seconds, and that of all ranks' processor time."""
     torch.manual_seed(0)
     model = LanguageModel(vocabulary=2000, hidden=160)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     handle = gradwire.attach(model, STRATEGY, bucket_bytes=bucket_bytes)
     words = torch.randint(2000, (17, 4))
 
-    def turn(name: str | None) -> float:
+    def turn(name: str | None) -> torch.Tensor:
         recording = gradwire.record(handle, folder / name) if name else None
         dist.barrier()
-        began = perf_counter()
+        began, worked = perf_counter(), process_time()
         for _ in range(steps):
             optimizer.zero_grad()
             model(words[:-1], words[1:])[0].backward()
             optimizer.step()
+        own = process_time() - worked
         dist.barrier()
-        seconds = perf_counter() - began
+        took = torch.tensor([perf_counter() - began, own], dtype=torch.float64)
         if recording is not None:
             recording.close()
-        return seconds
+        dist.all_reduce(took)
+        return took
 
     turn(None)
     ratios = []
     for pair in range(pairs):
         order = (None, f"{bucket_bytes}-{pair}")
         first, second = (turn(name) for name in (order if pair % 2 else order[::-1]))
-        ratios.append(second / first if pair % 2 else first / second)
+        ratios.append((second / first if pair % 2 else first / second).tolist())
     handle.detach()
     return ratios
 

@@ -219,13 +219,6 @@ MORE = (
         for collective in ("allgather", "alltoall")
     ),
     *(
-        Method(
-            f"adam-1-alltoall-{bits}", _ADAM.format("lloyd(1)", f'alltoall(means="{means}")'),
-            optimizer=moments_kept,
-        )
-        for bits, means in (("2", "lloyd(2)"), ("4", "qsgd(4)"))
-    ),
-    *(
         Method(f"muon-{name}-{collective}", _MUON.format(text, collective), optimizer=muon_kept)
         for name, text in (
             ("none", "none"), ("1", "lloyd(1)"), ("1-half", "lloyd(1, turns=2)"),

@@ -65,8 +65,7 @@ class Adam(Measured):
             "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
         ),
         Evidence(
-            "lloyd(2, turns=2)+adam(beta2=0.99) | allgather", "adamw", False, "gpt",
-            "adam-2-half-allgather",
+            "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", False, "llama", "adam-1-allgather"
         ),
         Evidence("lloyd(2)+adam(beta2=0.99) | alltoall", "adamw", False, "gpt", "adam-2-alltoall"),
     )  # fmt: skip

@@ -34,7 +34,7 @@ class LocalClip:
 
     def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
         self._norm, self._world = norm, world
-        self._limit = norm * math.sqrt(world)
+        self.follow(())
         self.waits = not overlap
         """Whether every step's exchange begins after its backward."""
         self.seen: float | None = None

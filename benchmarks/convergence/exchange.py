@@ -140,6 +140,7 @@ class Exchange:
             self.rates.units = dict(state["rates"])
         for ledger, saved in zip(self.workers.ledgers, state["ledgers"], strict=True):
             for name, mine in saved["memory"].items():
+                placed = {key: ledger.placed(name, key, x) for key, x in mine.items()}
                 ledger.memory[name].clear()
-                ledger.memory[name].update(mine)
+                ledger.memory[name].update(placed)
             ledger.leftovers = dict(saved["leftovers"])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.nn.utils import get_total_norm
 
+from posing import posing
 from suites import first
 
 STEPS = 24
@@ -94,6 +95,21 @@ def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:
         resumed.load_state_dict(through_a_file(go(half, 2).state_dict()))
         for a, b in zip(bits(whole), bits(go(resumed, 4)), strict=True):
             assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_what_is_remembered_goes_where_it_belongs(suite: SimpleNamespace) -> None:
+    """A file is read onto the run's device, and not all of it is for there."""
+    run = a_run(suite, "adam-2-allgather")
+    state = go(suite.train.Training(run), 3).state_dict()
+    resumed = suite.train.Training(run)
+    with posing():
+        for ledger in state["exchange"]["ledgers"]:
+            for mine in ledger["memory"].values():
+                mine.update({key: x.to("cuda:1") for key, x in mine.items()})
+        resumed.load_state_dict(state)
+    ledgers = resumed.exchange.workers.ledgers
+    found = [x for ledger in ledgers for mine in ledger.memory.values() for x in mine.values()]
+    assert {x.device.type for x in found} == {"cpu"}
 
 
 def test_a_run_that_is_killed_goes_on_from_its_file(

@@ -67,6 +67,11 @@ def test_a_timeline_leaves_out_what_is_too_much(monkeypatch: pytest.MonkeyPatch)
     assert (found.steps, found.ranks) == (["one"], {0: "rank 0", 1: "rank 1"})
     assert "<" not in found.data
     assert timeline([]) is None
+    assert not found.is_cut
+    monkeypatch.setattr("gradwire.report.timeline.MOST_SPANS", 1)
+    cut = timeline([Step("one", two), Step("other", two)])
+    assert cut is not None
+    assert (cut.steps, cut.ranks, cut.is_cut) == (["one"], {0: "rank 0"}, True)
 
 
 # -- a plan --------------------------------------------------------------------------------
@@ -144,8 +149,11 @@ def test_messages_of_the_first_scheme_and_the_fastest(tmp_path: Path) -> None:
     assert data["steps"][0]["rows"][0]["name"] == "host 0, lane 0"
 
 
-def test_packets_have_loads_and_no_messages(tmp_path: Path) -> None:
+def test_packets_have_loads_and_messages_and_static_loads_alone(tmp_path: Path) -> None:
     text = written(tmp_path, *SIMULATED, "--engine", "packet", "--scheme", "ecmp")
+    assert "ecmp: fullest" in text
+    assert [step["name"] for step in data_of(text)["steps"]] == ["ecmp"]
+    text = written(tmp_path, *SIMULATED, "--engine", "static", "--scheme", "ecmp")
     assert "ecmp: fullest" in text
     assert "timeline-data" not in text.partition("<script>")[0]
 

@@ -169,12 +169,15 @@ class _Reader:
     def __init__(self, traces: list[list[Node]]) -> None:
         self.workload = Workload(len(traces))
         self._seconds, self._before, self._after = list[float](), list[int](), list[int]()
+        self._computed = list[tuple[int, int]]()
         self._sent = defaultdict[tuple[int, int, int], list[_Call]](list)
         self._received = defaultdict[tuple[int, int, int], list[_Call]](list)
         self._calls = defaultdict[str, list[list[_Call]]](list)
         for rank, nodes in enumerate(traces):
             self._rank(rank, nodes)
         self.workload.work(np.array(self._seconds), len(self._seconds))
+        ranks, rows = np.array(self._computed, np.int64).reshape(-1, 2).T
+        self.workload.show("compute", "computes", ranks, rows)
         self._wait_for(self._before, self._after)
         self._messages()
         for lane, (group, calls) in enumerate(self._calls.items()):
@@ -184,6 +187,7 @@ class _Reader:
 
     def _rank(self, rank: int, nodes: list[Node]) -> None:
         end, last, calls = dict[int, int](), dict[int, int](), Counter[str]()
+        computes = [node.number("is_cpu_op") for node in nodes if node.type == COMPUTE]
         for node in nodes:
             begin = self._row(node.seconds if node.type == COMPUTE else 0.0)
             end[node.id] = begin if node.type not in (SEND, COLLECTIVE) else self._row(0.0)
@@ -198,6 +202,8 @@ class _Reader:
                     self._before.append(last[stream])
                     self._after.append(begin)
                 last[stream] = begin
+                if stream == min(computes):  # of its device, if any: one thing at a time
+                    self._computed.append((rank, begin))
             elif node.type in (SEND, RECEIVE):
                 is_sent, tag = node.type == SEND, node.number("comm_tag")
                 peer = node.number("comm_dst" if is_sent else "comm_src")
@@ -240,6 +246,7 @@ class _Reader:
         # Those of one size are routed together; what has none still waits.
         flows = Flows(ways[:, 0], ways[:, 1], np.maximum(sizes[first], 1), kind)
         message = self.workload.send(self.workload.connect(flows)[which.reshape(-1)], sizes)
+        self.workload.show("wire", "message", ends[:, 0], message, bytes=sizes)
         self.workload.wait(np.array([s.begin for s, _ in pairs], np.int64), message)
         for end in ([s.end for s, _ in pairs], [r.end for _, r in pairs]):
             self.workload.wait(message, np.array(end, np.int64))
@@ -266,5 +273,5 @@ class _Reader:
         gate[[call.rank for call in calls]] = begin
         flows = PATTERNS[kind](len(members), bytes)
         flows = Flows(ranks[flows.src], ranks[flows.dst], flows.bytes, flows.step)
-        done = self.workload.exchange(gate, flows, lane)
+        done = self.workload.exchange(gate, flows, lane, name)
         self.workload.wait(done[[call.rank for call in calls]], end)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gradwire.network.sharing import Placed
     from gradwire.network.workload import Workload
     from gradwire.report.page import Page
-    from gradwire.report.timeline import Step
+    from gradwire.trace import Trace
 
 
 _LONGEST_SECONDS = 1000.0  # of what a transport waits for
@@ -365,8 +365,8 @@ def _page(
     arguments: argparse.Namespace, rows: Sequence[_Row],
     table: tuple[Sequence[str], Sequence[Sequence[str]]], bound: str, refused: Sequence[str],
 ) -> Page:  # fmt: skip
-    """With loads and messages of the first scheme and of the fastest, where traffic is not a
-    step's."""
+    """With loads and messages of the first scheme and of the fastest, or what a step's ranks do
+    by them."""
     from gradwire.report.network_page import network_page
     from gradwire.report.page import Grid
 
@@ -383,25 +383,50 @@ def _page(
     if meanwhile := [text for text in arguments.fail if "@" in text]:
         failed = ", ".join(meanwhile)
         told.append(f"Meanwhile fails {failed}, at that second; loads are of the time before.")
-    loads, steps = ("", []) if arguments.step else _shown(arguments, dict.fromkeys((first, best)))
+    shown = _steps if arguments.step else _shown
+    found = shown(arguments, dict.fromkeys((first, best)))
     return network_page(
         f"gradwire network simulate: {arguments.topology}", verdict, Grid(*table),
-        repeats(arguments), told=told, notes=refused, loads=loads, steps=steps,
+        repeats(arguments), told=told, notes=refused, **found,
     )  # fmt: skip
 
 
-def _shown(arguments: argparse.Namespace, schemes: Iterable[str]) -> tuple[str, list[Step]]:
-    """Loads of links, and messages if the engine is that of fair shares."""
-    from gradwire.network.engines.flow import trace_of
+def _steps(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
+    """Of a step there are no loads: messages come and go."""
+    from gradwire.report.timeline import Step
+
+    topology = topology_asked(arguments)
+    workload, where = _workload(arguments, topology)
+    asked = {name: _asked(arguments)[name][0] for name in schemes}
+    options = {"tolerance": arguments.tolerance, "seed": arguments.seed}
+    steps = (
+        Step(name, workload.trace(topology, where, scheme, **options))
+        for name, scheme in asked.items()
+    )
+    return {"steps": steps}
+
+
+def _shown(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
+    """Loads of links, and messages if the engine knows time and nothing fails."""
+    from gradwire.network.engines import flow, packet
     from gradwire.network.heatmap import heatmap
     from gradwire.network.jobs import routed, together
     from gradwire.report.timeline import Step
 
     topology = topology_asked(arguments)
     flows = [job.flows for job in _jobs(arguments, topology)]
-    asked = {name: _asked(arguments)[name][0] for name in schemes}
-    routes = {name: routed(flows, topology, text, arguments.seed) for name, text in asked.items()}
+    asked = {name: _asked(arguments)[name] for name in schemes}
+    routes = {
+        name: routed(flows, topology, text, arguments.seed) for name, (text, _) in asked.items()
+    }
     loads = heatmap({name: together(own).routes for name, own in routes.items()})
-    if arguments.engine != "flow" or fails_asked(arguments, topology):
-        return loads, []
-    return loads, [Step(name, trace_of(own, arguments.tolerance)) for name, own in routes.items()]
+    if arguments.engine == "static" or fails_asked(arguments, topology):
+        return {"loads": loads}
+
+    def trace(name: str) -> Trace:
+        if arguments.engine == "flow":
+            return flow.trace_of(routes[name], arguments.tolerance)
+        how = replace(_transport(arguments), spraying=asked[name][1])
+        return packet.trace_of(routes[name], how, arguments.seed)
+
+    return {"loads": loads, "messages": (Step(name, trace(name)) for name in routes)}

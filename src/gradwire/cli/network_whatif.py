@@ -2,19 +2,25 @@
 
 gradwire network whatif --topology "leaf_spine(16, 16, 16)" --traffic ring --placement shuffled
 gradwire network whatif --topology "leaf_spine(8, 8, 8)" --traffic direct --vary spines=4,6,8,12
+gradwire network whatif --topology "leaf_spine(8, 8, 8)" --traffic direct --html whatif.html
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import whole
+from gradwire.cli.arguments import answering, check_output, repeats, save_page, whole
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
 from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
 from gradwire.progress import Progress, each
+
+if TYPE_CHECKING:
+    from gradwire.report.page import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=V,…", help=numbers)
     places = "as many other placements, shuffled; default: 20"
     parser.add_argument("--places", type=whole(0, 10_000), default=20, metavar="N", help=places)
+    page = "write a page of it, with how full links are: one file"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=page)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell; the exit code. Raises NetworkError."""
+    """Tell; the exit code. Raises NetworkError, and UsageError for a file that cannot be
+    written."""
+    check_output(
+        "a page", arguments.html, (arguments.topology, arguments.traffic, arguments.flows)
+    )
     with telling(arguments, "network whatif") as progress:
         traffic = traffic_of(arguments)
         told = {
@@ -38,7 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
             "vary": [row for text in arguments.vary for row in _varied(text, arguments, progress)],
             "places": _places(arguments, progress),
         }  # fmt: skip
-    print(json.dumps(told, indent=2) if arguments.json else _as_text(told))
+        page = _page(told, traffic, arguments) if arguments.html else None
+    answer = json.dumps(told, indent=2) if arguments.json else _as_text(told)
+    with answering(answer, arguments.json):
+        if page is not None:
+            save_page(page, arguments.html)
     return 0
 
 
@@ -113,22 +129,67 @@ def _places(arguments: argparse.Namespace, progress: Progress) -> dict[str, floa
 def _as_text(told: dict[str, Any]) -> str:
     from gradwire.report.table import Table
 
+    cut = _cut_off(told)
+    return Table(*_table(told)).as_text() + (f"\n\n{cut}" if cut else "")
+
+
+def _cut_off(told: dict[str, Any]) -> str:
+    """Of which failures there is no time; "" if there are none."""
+    cut = told["cables"]["cut_off"] + told["switches"]["cut_off"]
+    return f"{cut} of these failures leave hosts without a path." if cut else ""
+
+
+def _page(told: dict[str, Any], traffic: Traffic, arguments: argparse.Namespace) -> Page:
+    """With loads as they are now."""
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.routing.route import route
+    from gradwire.report.network_page import network_page
+    from gradwire.report.page import Grid
+
+    routes = route(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
+    return network_page(
+        f"gradwire network whatif: {arguments.topology}", _verdict(told), Grid(*_table(told)),
+        repeats(arguments), heading="What if", notes=[_cut_off(told)] if _cut_off(told) else [],
+        loads=heatmap({arguments.scheme: routes}),
+    )  # fmt: skip
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    """How long it takes, and the worst of what was tried."""
+    now = told["seconds"]
+    tried = [(told[kind]["worst"], f"without {_which(told[kind])}") for kind in _KINDS]
+    tried += [(row["seconds"], f"with {row['name']} = {row['value']}") for row in told["vary"]]
+    if told["places"]:
+        tried.append((told["places"]["most"], "with its ranks elsewhere"))
+    most, when = max(tried, key=lambda one: one[0])
+    found = f"By '{told['scheme']}' it takes {now:.4g} s"
+    if math.isinf(most):
+        return f"{found}; {when} some hosts have no path."
+    return f"{found}, at most {most / now:.2f} times as long: {when}." if now else f"{found}."
+
+
+_KINDS = ("cables", "switches")
+
+
+def _which(failure: dict[str, Any]) -> str:
+    return str(failure["which"]) + (f"-{failure['to']}" if failure["to"] else "")
+
+
+def _table(told: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, str, str]]]:
+    """Headers and rows, for people."""
     now = told["seconds"]
 
     def row(name: str, seconds: float) -> tuple[str, str, str]:
         return name, f"{seconds:.4g}", f"{seconds / now:.2f}" if now else "–"
 
     rows = [row("as it is", now)]
-    for kind in ("cables", "switches"):
+    for kind in _KINDS:
         own = told[kind]
-        which = own["which"] + (f"-{own['to']}" if own["to"] else "")
         rows.append(row(f"one of {own['number']} {kind} fails, median", own["median"]))
-        rows.append(row(f"the worst: {which}", own["worst"]))
+        rows.append(row(f"the worst: {_which(own)}", own["worst"]))
     rows += [row(f"{v['name']} = {v['value']}", v["seconds"]) for v in told["vary"]]
     if told["places"]:
         rows.append(row("ranks in order", told["places"]["in_order"]))
         rows.append(row("ranks anywhere, median", told["places"]["median"]))
         rows.append(row("ranks anywhere, most", told["places"]["most"]))
-    table = Table((f"paths by {told['scheme']}", "seconds", "× as it is"), rows).as_text()
-    cut = told["cables"]["cut_off"] + told["switches"]["cut_off"]
-    return table + (f"\n\n{cut} of these failures leave hosts without a path." if cut else "")
+    return (f"paths by {told['scheme']}", "seconds", "× as it is"), rows

@@ -83,16 +83,18 @@ def workload_of(
         lane 1                     ├ encode ┄ moves ┄ …     wait for those of other ranks
     """
     ranks = placement.ranks
-    workload, lanes = Workload(ranks), dict[int, Ints]()
-    workload.work(backward_seconds, 1)
+    workload, lanes, every = Workload(ranks), dict[int, Ints](), np.arange(ranks)
+    workload.show("backward", "backward", every, workload.work(backward_seconds, ranks))
     for bucket in buckets:
         begin = workload.work(bucket.before_seconds, ranks)
+        workload.show("encode", bucket.name, every, begin)
         workload.wait(workload.work(bucket.ready_seconds, ranks), begin)
         if bucket.lane in lanes:
             workload.wait(lanes[bucket.lane], begin)
         flows = flows_between(bucket.moves, placement)
-        end = workload.exchange(begin, flows, bucket.lane)
+        end = workload.exchange(begin, flows, bucket.lane, bucket.name)
         lanes[bucket.lane] = workload.work(bucket.after_seconds, ranks)
+        workload.show("decode", bucket.name, every, lanes[bucket.lane])
         workload.wait(end, lanes[bucket.lane])
     return workload
 

@@ -176,6 +176,7 @@ class _Step:
                     seconds = job.forward_seconds if kind == FORWARD else job.backward_seconds
                     for part in range(parts):
                         rows = workload.work(seconds / parts, job.dp)
+                        self._show(kind, batch, stage, rows)
                         before = previous[stage]
                         if before is not None:
                             workload.wait(before, rows)
@@ -188,6 +189,16 @@ class _Step:
                     self._send(kind, stage, batch, rows)
         return last
 
+    def _show(self, kind: int, batch: int, stage: int, rows: Ints) -> None:
+        """What replicas compute, each on all ranks of its tensor-parallel group."""
+        what, name = ("compute", "forward") if kind == FORWARD else ("backward", "backward")
+        own = np.repeat(rows, self.job.tp)
+        self.workload.show(what, f"{name} of microbatch {batch}", self._ranks(stage), own)
+
+    def _ranks(self, stage: int) -> Ints:
+        """Of a stage, in the order of its connections."""
+        return stage * self.job.dp * self.job.tp + np.arange(self.job.dp * self.job.tp)
+
     def _is_there(self, kind: int, batch: int, stage: int) -> bool:
         first = 0 if kind == FORWARD else self.job.pp - 1
         return stage == first or (kind, stage, batch) in self.sent
@@ -197,6 +208,11 @@ class _Step:
         if not 0 <= to < job.pp:
             return
         message = self.workload.send(self.paths[kind][min(stage, to)], job.activation_bytes)
+        name = "activations" if kind == FORWARD else "gradients"
+        self.workload.show(
+            "wire", f"{name} of microbatch {batch}, to stage {to}", self._ranks(stage), message,
+            bytes=job.activation_bytes,
+        )  # fmt: skip
         self.workload.wait(np.repeat(rows, job.tp), message)
         self.sent[kind, to, batch] = message
 
@@ -204,9 +220,10 @@ class _Step:
         """Bucket after bucket: in each step a rank sends on what came in the one before."""
         job = self.job
         shift = np.roll(np.arange(job.dp * job.tp), job.tp)
-        for own, parts in zip(self.paths[RING], last):
+        for stage, (own, parts) in enumerate(zip(self.paths[RING], last)):
             before: Ints | None = None
-            for ready in parts:
+            for bucket, ready in enumerate(parts):
+                first: Ints | None = None
                 for turn in range(2 * (job.dp - 1)):
                     rows = self.workload.send(own, job.part_bytes)
                     if turn == 0:
@@ -214,7 +231,12 @@ class _Step:
                     if before is not None:
                         self.workload.wait(before, rows)
                         self.workload.wait(before[shift], rows)
-                    before = rows
+                    before, first = rows, rows if first is None else first
+                if first is not None and before is not None:
+                    self.workload.show(
+                        "wire", f"bucket {bucket}", self._ranks(stage), first, before,
+                        2 * (job.dp - 1) * job.part_bytes,
+                    )  # fmt: skip
 
 
 def _order(job: Parallelism, stage: int) -> list[tuple[int, int]]:

@@ -19,10 +19,12 @@ from gradwire.network.engines.flow import uses_of
 from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.fabric import BELOW, Fabric, count
 from gradwire.network.flows import Flows, joined
+from gradwire.network.lanes import in_lanes
 from gradwire.network.loads import all_rates
 from gradwire.network.placement import Placement
 from gradwire.network.routing.route import route
 from gradwire.network.routing.scheme import Scheme
+from gradwire.trace import Span, Trace
 
 NOBODY = -1
 """The connection of work."""
@@ -41,6 +43,7 @@ class Workload:
         self._connections = list[Flows]()
         self._steps = self._connected = 0
         self._known = dict[tuple[int, bytes, bytes], Ints]()
+        self._shown = list[_Shown]()
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -74,17 +77,33 @@ class Workload:
         self._before.append(before)
         self._after.append(after)
 
-    def exchange(self, begin: Ints, flows: Flows, lane: int = 0) -> Ints:
+    def show(
+        self, kind: str, label: str, rank: Ints, first: Ints, last: Ints | None = None,
+        bytes: int | Ints = 0,
+    ) -> None:  # fmt: skip
+        """Spans of a trace: of each of these ranks, from when a row begins to when a row ends, the
+        same one by default. kind and label: as of `Span`; bytes: that the rank sends."""
+        own = whole("ranks", rank, self.ranks)
+        begin = whole("rows that spans begin with", first, self.rows)
+        end = begin if last is None else whole("rows that spans end with", last, self.rows)
+        same_length(rank=own, first=begin, last=end)
+        size = each("bytes", whole("bytes of spans", bytes), len(own))
+        self._shown.append(_Shown(kind, label, own, begin, end, size))
+
+    def exchange(self, begin: Ints, flows: Flows, lane: int = 0, label: str = "exchange") -> Ints:
         """A collective, between ranks. A rank's messages of a step begin when all that it sent
         and got in the step before has arrived.
 
         begin: of each of all ranks, the row that it waits for. lane: whose connections are used.
-        Returns the rows with which each rank's part ends.
+        label: of its spans, one of each rank that sends. Returns the rows with which each rank's
+        part ends.
         """
         gate = each("rows", whole("rows that ranks wait for", begin, self.rows), self.ranks).copy()
+        first = np.full(self.ranks, NOBODY)
         for rows, connection in self._by_step(flows, lane):
             source, target = flows.src[rows], flows.dst[rows]
             message = self.send(connection, flows.bytes[rows])
+            first[source] = np.where(first[source] == NOBODY, message, first[source])
             self.wait(gate[source], message)
             ranks = np.unique(np.concatenate([source, target]))
             after = self.work(0.0, len(ranks))
@@ -92,6 +111,9 @@ class Workload:
             for end in (source, target):
                 self.wait(message, after[np.searchsorted(ranks, end)])
             gate[ranks] = after
+        own = np.flatnonzero(first != NOBODY)
+        sent = np.bincount(flows.src, flows.bytes, self.ranks).astype(np.int64)
+        self.show("wire", label, own, first[own], gate[own], sent[own])
         return gate
 
     def _by_step(self, flows: Flows, lane: int) -> Iterator[tuple[Ints, Ints]]:
@@ -127,6 +149,27 @@ class Workload:
         times = run(self.transfers(topology, where, scheme, seed), tolerance)
         return float(times.end.max(initial=0.0))
 
+    def trace(
+        self, topology: Fabric, placement: Placement | None = None,
+        scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
+    ) -> Trace:  # fmt: skip
+        """What each rank does when, of what was given to `show`. Arguments and errors as of
+        `seconds`."""
+        where = placement or Placement.in_order(self.ranks)
+        moved, row = self._cut(topology, where, scheme, seed)
+        times = run(moved, tolerance)
+        begin, end = np.full(self.rows, np.inf), np.zeros(self.rows)
+        np.minimum.at(begin, row, times.begin - moved.delay)
+        np.maximum.at(end, row, times.end)
+        return in_lanes(
+            self.ranks,
+            (
+                Span(rank, 0, own.kind, own.label, float(begin[one]), float(end[other]), sent)
+                for own in self._shown
+                for rank, one, other, sent in own.spans()
+            ),
+        )
+
     def work_seconds(self) -> float:
         """Seconds of the longest chain of work, with messages that take no time. NetworkError for
         what waits for each other."""
@@ -147,6 +190,12 @@ class Workload:
         self, fabric: Fabric, placement: Placement, scheme: str | Scheme, seed: int
     ) -> Transfers:
         """Messages become their pieces, each of which waits for all pieces of what is before."""
+        return self._cut(fabric, placement, scheme, seed)[0]
+
+    def _cut(
+        self, fabric: Fabric, placement: Placement, scheme: str | Scheme, seed: int
+    ) -> tuple[Transfers, Ints]:
+        """Them, and the row of each."""
         pieces = self._routed(fabric, placement, scheme, seed)
         connection = np.concatenate(self._connection)
         many = np.append(np.diff(pieces.start), 1)[connection]  # the last: of work, NOBODY's
@@ -168,11 +217,12 @@ class Workload:
         one, other = np.divmod(place, many[after][edge])
         one, other = begin[before][edge] + one, begin[after][edge] + other
         order = np.argsort(one, kind="stable")
-        return Transfers(
+        moved = Transfers(
             Rows.of(moves[used], link, len(row)), part, bytes, np.ones(len(row)),
             Rows.of(one[order], other[order], len(row)),
             np.concatenate(self._seconds)[row], all_rates(fabric) / 8,
         )  # fmt: skip
+        return moved, row
 
     def _routed(
         self, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
@@ -190,6 +240,21 @@ class Workload:
         part = amount / flows.bytes[own]
         start = np.searchsorted(own, np.arange(len(flows) + 1))
         return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, part)
+
+
+class _Shown(NamedTuple):
+    """Arguments of `show`."""
+
+    kind: str
+    label: str
+    rank: Ints
+    first: Ints
+    last: Ints
+    bytes: Ints
+
+    def spans(self) -> Iterator[tuple[int, int, int, int]]:
+        """Of each its rank, rows and bytes."""
+        yield from zip(*(x.tolist() for x in self[2:]))
 
 
 class _Pieces(NamedTuple):

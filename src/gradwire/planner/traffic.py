@@ -21,13 +21,14 @@ from gradwire.strategy import Strategy
 class BucketTraffic:
     """lane: of the conductor. ready_seconds: from the start of backward. before_seconds: encoding,
     and starting moves; after_seconds: decoding. moves: of each rank, or one row if all do the
-    same."""
+    same. name: of the bucket, in a trace."""
 
     lane: int
     ready_seconds: float
     before_seconds: float
     after_seconds: float
     moves: Sequence[Sequence[PricedMove]]
+    name: str = "bucket"
 
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
@@ -51,6 +52,7 @@ def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTr
                     strategy, bucket.parameters, profile.world, per_node=per_node,
                     density=usual_density(profile), dtype=profile.dtype,
                 ),
+                f"bucket {number} [{strategy}]",
             )
         )  # fmt: skip
     return found

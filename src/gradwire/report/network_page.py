@@ -1,9 +1,10 @@
 """The page of `gradwire network … --html`: schemes side by side, loads of links, messages.
 
 verdict             which paths to take
-schemes             a table
+schemes             a table, or one of what would be otherwise
 loads               the heat map: how full each link is
 messages            when each is under way, where an engine that knows time has said so
+a step              what each rank does when, where traffic is a step's
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gradwire.report.page import Figure, Fold, Grid, Page, Section, Steps
-from gradwire.report.timeline import Step, timeline
+from gradwire.report.timeline import Step, Timeline, timeline
 
 _LOADS = (
     "A cell is a link between a leaf and a switch above it: the stronger its colour, the longer "
@@ -21,18 +22,31 @@ _MESSAGES = (
     "A row holds what a host sends, one message after the other; what it sends at once lies in "
     "rows of its own. Where links are shared, messages take longer."
 )
+_A_STEP = (
+    "Each rank's first row is what it computes; below it is what it sends, and what a bucket "
+    "takes before and after. A span ends when all that it waits for has arrived."
+)
 
 
 def network_page(
-    title: str, verdict: str, schemes: Grid, command: str, *, told: Sequence[str] = (),
-    notes: Sequence[str] = (), loads: str = "", steps: Iterable[Step] = (),
+    title: str, verdict: str, table: Grid, command: str, *, told: Sequence[str] = (),
+    heading: str = "Schemes side by side", notes: Sequence[str] = (), loads: str = "",
+    messages: Iterable[Step] = (), steps: Iterable[Step] = (),
 ) -> Page:  # fmt: skip
-    """The page of a network. loads: an SVG; steps: a trace of each scheme that is shown, whose
-    ranks are hosts; command: which repeats it."""
-    sections = [Section("Schemes side by side", [schemes])]
+    """The page of a network. heading: of the table; loads: an SVG; messages: a trace of each
+    scheme that is shown, whose ranks are hosts; steps: the same of a training step; command: which
+    repeats it."""
+    sections = [Section(heading, [table])]
     if loads:
         sections.append(Section("How full links are", [Figure(loads)], [_LOADS]))
-    if (found := timeline(steps, lambda host: f"host {host}")) is not None:
-        sections.append(Section("Message by message", [Steps(found)], [_MESSAGES]))
+    if (found := timeline(messages, lambda host: f"host {host}")) is not None:
+        sections.append(Section("Message by message", [Steps(found)], _told(_MESSAGES, found)))
+    if (found := timeline(steps)) is not None:
+        sections.append(Section("Rank by rank", [Steps(found)], _told(_A_STEP, found)))
     sections.append(Section("How to repeat it", [Fold("the command", command)]))
     return Page(title, verdict, sections, told, notes)
+
+
+def _told(what: str, shown: Timeline) -> list[str]:
+    beyond = "Later ones are left out: the page would be too large." if shown.is_cut else ""
+    return [f"{what} {beyond}".strip()]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from typing import Any
 
 from gradwire.trace import TRAINING_THREAD, Span, Trace
@@ -27,11 +28,12 @@ class Step:
 @dataclass(frozen=True)
 class Timeline:
     """steps: their names; ranks: those that may be shown alone, and their names; data: JSON, for
-    `assets/page.js`."""
+    `assets/page.js`. is_cut: a step was too large for a page, and has its first ranks alone."""
 
     steps: list[str]
     ranks: dict[int, str]
     data: str
+    is_cut: bool = False
 
 
 def by_rank(rank: int) -> str:
@@ -40,13 +42,16 @@ def by_rank(rank: int) -> str:
 
 
 def timeline(steps: Iterable[Step], name: Callable[[int], str] = by_rank) -> Timeline | None:
-    """Steps to choose from; None if there is none. Later ones are left out beyond `MOST_SPANS`.
-    name: of a rank, before its rows; "" if there is one only."""
+    """Steps to choose from; None if there is none. Later ones are left out beyond `MOST_SPANS`,
+    and of a step that has more, later ranks. name: of a rank, before its rows; "" if there is one
+    only."""
     kinds, labels = _Numbers(), _Numbers()
     shown: list[dict[str, Any]] = []
     ranks: set[int] = set()
-    spans = 0
-    for step in steps:
+    spans, is_cut = 0, False
+    for given in steps:
+        step = replace(given, trace=_first_ranks(given.trace))
+        is_cut |= len(step.trace.spans) < len(given.trace.spans)
         spans += len(step.trace.spans)
         if shown and spans > MOST_SPANS:
             break
@@ -56,7 +61,18 @@ def timeline(steps: Iterable[Step], name: Callable[[int], str] = by_rank) -> Tim
         return None
     data = {"kinds": kinds.names, "labels": labels.names, "steps": shown}
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return Timeline([step["name"] for step in shown], {r: name(r) for r in sorted(ranks)}, text)
+    names = {rank: name(rank) for rank in sorted(ranks)}
+    return Timeline([step["name"] for step in shown], names, text, is_cut)
+
+
+def _first_ranks(trace: Trace) -> Trace:
+    """Those of which a page has all spans: rank 0's at least."""
+    if len(trace.spans) <= MOST_SPANS:
+        return trace
+    many = Counter(span.rank for span in trace.spans)
+    ends = accumulate(many[rank] for rank in sorted(many))
+    kept = {rank for rank, end in zip(sorted(many), ends) if end <= MOST_SPANS} or {min(many)}
+    return Trace(trace.world, [span for span in trace.spans if span.rank in kept])
 
 
 class _Numbers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,9 @@ def test_engines_tell_how_long_schemes_take(
     assert f"engine: {engine}" in capsys.readouterr().out
 
 
-def test_what_if_tells_failures_spines_and_places(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_tells_failures_spines_and_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = [*JOB, "--vary", "spines=4,16", "--places", "3"]
     assert main(["network", "whatif", *asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -118,8 +121,14 @@ def test_what_if_tells_failures_spines_and_places(capsys: pytest.CaptureFixture[
     assert told["places"]["in_order"] <= told["places"]["least"] <= told["places"]["most"]
     assert main(["network", "whatif", *asked]) == 0
     out = capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert main(["network", "whatif", *asked, "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r"at most 2\.00 times as long: with(out)? ", text)
+    assert "<svg" in text
     for line in ("as it is", "one of 64 cables fails, median", "spines = 4", "ranks anywhere"):
         assert line in out
+        assert line in text
 
 
 def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,6 +316,11 @@ def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["least"] < seconds["coloured"] < seconds["ecmp"]
     assert main(asked) == 0
     assert "Without a network: 0.021 s" in capsys.readouterr().out
+    page = tmp_path / "step.html"
+    assert main([*asked, "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Rank by rank" in text
+    assert "backward of microbatch 3" in text
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,13 @@ from gradwire.network import (
     routed,
     simulate,
 )
-from gradwire.network.engines.packet import Sent, send
+from gradwire.network.engines.packet import Sent, send, trace_of
 from gradwire.network.engines.transport import CHOICES, Spraying, Transport
 from gradwire.network.jobs import Jobs, together
 from gradwire.network.native import core
 from gradwire.network.outages import NONE
 from gradwire.network.patterns import direct
+from gradwire.network.simulate import simulate_jobs
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 FAST = Transport(packet_bytes=1000, latency_ns=1.0)
@@ -365,6 +366,23 @@ def test_flows_start_so_long_after_their_step_began(engine: str) -> None:
     late = Flows([0, 0], [2, 2], 10_000, 0, [0, 90_000])
     took = simulate(route(late, fabric), engine, transport=FAST)  # type: ignore[arg-type]
     assert took == pytest.approx(100e-6, abs=4e-6)
+
+
+@NATIVE
+def test_a_trace_begins_where_the_step_before_has_ended() -> None:
+    """Ten packets of a microsecond and four links' latencies; a microsecond later, two more."""
+    flows = Flows([0, 1, 0], [2, 3, 2], [10_000, 5_000, 2_000], [0, 0, 1], [0, 0, 1000])
+    routes = route(flows, leaf_spine(2, 2, 2, host_gbps=8), "lpt")
+    trace = trace_of([routes], FAST)
+    (ended,) = simulate_jobs([routes], "packet", transport=FAST)
+    first, other, last = sorted(trace.spans, key=lambda span: -span.bytes)
+    assert [s.rank for s in (first, other, last)] == [0, 1, 0]
+    assert [s.bytes for s in (first, other, last)] == [10_000, 5_000, 2_000]
+    assert first.start_seconds == other.start_seconds == 0.0
+    assert first.end_seconds > other.end_seconds > 0
+    assert last.start_seconds == pytest.approx(first.end_seconds + 1e-6)
+    assert last.end_seconds == pytest.approx(ended)
+    assert last.label == "to host 2"
 
 
 def test_packets_take_what_fair_shares_take() -> None:

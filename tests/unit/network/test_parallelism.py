@@ -102,6 +102,26 @@ def test_pinned_paths_are_faster_than_hashed_ones_at_random_places() -> None:
     assert hashed > 1.2 * pinned
 
 
+def test_a_trace_shows_passes_and_messages() -> None:
+    """Every microbatch, forward and backward; activations, their gradients, and rings."""
+    made = workload_of(replace(JOB, buckets=3))
+    trace = made.trace(leaf_spine(4, 4, 4))
+    assert max(s.end_seconds for s in trace.spans) == pytest.approx(
+        made.seconds(leaf_spine(4, 4, 4))
+    )
+    passes = JOB.ranks * JOB.microbatches
+    assert len(list(trace.of("compute"))) == passes
+    assert len(list(trace.of("backward"))) == passes + 2 * JOB.ranks, "the last in three parts"
+    between = (JOB.pp - 1) * JOB.dp * JOB.tp * JOB.microbatches
+    assert len(list(trace.of("wire"))) == 2 * between + 3 * JOB.ranks
+    for span in trace.of("compute"):
+        assert span.seconds == pytest.approx(JOB.forward_seconds)
+    around = 2 * (JOB.dp - 1) * JOB.part_bytes
+    assert sum(trace.bytes_sent) == pytest.approx(
+        2 * between * JOB.activation_bytes + JOB.ranks * around, rel=1e-5
+    )
+
+
 def test_a_tolerance_changes_little() -> None:
     topology = leaf_spine(4, 4, 4)
     exact, rough = (

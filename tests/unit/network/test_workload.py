@@ -17,6 +17,7 @@ from gradwire.network.patterns import ring
 from gradwire.network.placement import Placement
 from gradwire.network.workload import Workload
 from gradwire.planner.priced import PricedMove
+from gradwire.trace import TRAINING_THREAD
 
 FOUR = leaf_spine(2, 2, 2, host_gbps=8)  # 1 byte each nanosecond
 
@@ -28,6 +29,7 @@ class Bucket:
     before_seconds: float = 0.0
     after_seconds: float = 0.0
     moves: tuple[tuple[PricedMove, ...], ...] = ((),)
+    name: str = "bucket"
 
 
 RING = Bucket(moves=((move("all_reduce", 4_000_000),),))  # 6 ms
@@ -62,6 +64,38 @@ def test_who_only_receives_may_be_late_too() -> None:
     end = late.exchange(begin, Flows([0], [2], [1_000_000]))
     late.wait(end[2:3], late.work(0.001, 1))
     assert late.seconds(FOUR, tolerance=0.0) == pytest.approx(0.006)
+
+
+def test_a_trace_says_when_each_rank_does_what() -> None:
+    """A bucket that is ready after 3 ms is encoded for 1, goes around a ring in 6 and is decoded
+    for 2; another one has nothing to send."""
+    bucket = replace(RING, ready_seconds=0.003, before_seconds=0.001, after_seconds=0.002)
+    nothing = Bucket(lane=1, ready_seconds=0.004, after_seconds=0.001, name="other")
+    made = workload_of([bucket, nothing], Placement.in_order(4), 0.005)
+    trace = made.trace(FOUR, tolerance=0.0)
+    assert trace.world == 4
+    for rank in range(4):
+        found = [span for span in trace.spans if span.rank == rank and span.seconds > 0]
+        told = [(s.kind, s.label, s.lane, s.start_seconds, s.end_seconds) for s in found]
+        wanted = [
+            ("backward", "backward", TRAINING_THREAD, 0.0, 0.005),
+            ("encode", "bucket", 0, 0.003, 0.004), ("wire", "bucket", 0, 0.004, 0.010),
+            ("decode", "other", 1, 0.004, 0.005), ("decode", "bucket", 0, 0.010, 0.012),
+        ]  # fmt: skip
+        assert [span[:3] for span in told] == [span[:3] for span in wanted]
+        assert [span[3:] for span in told] == [pytest.approx(span[3:]) for span in wanted]
+    assert trace.bytes_sent == [6_000_000.0] * 4
+    assert max(s.end_seconds for s in trace.spans) == pytest.approx(0.012)
+
+
+def test_a_span_lasts_until_all_pieces_are_there() -> None:
+    """A message that is cut goes by both spines."""
+    made = Workload(4)
+    sent = made.send(made.connect(Flows([0], [2], [2_000_000])), 2_000_000)
+    made.show("wire", "message", np.array([0]), sent, bytes=2_000_000)
+    (span,) = made.trace(FOUR, scheme="spray", tolerance=0.0).spans
+    assert span.seconds == pytest.approx(0.002), "as the host's own link takes"
+    assert span.bytes == 2_000_000
 
 
 def test_connections_are_kept() -> None:
@@ -149,6 +183,10 @@ def made() -> Workload:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
+        (lambda w: w.show("wire", "x", [3], [0]), "ranks are whole numbers from 0 to 2"),
+        (lambda w: w.show("wire", "x", [0], [9]), "rows that spans begin with .* is 9"),
+        (lambda w: w.show("wire", "x", [0], [0], [9]), "rows that spans end with .* is 9"),
+        (lambda w: w.show("wire", "x", [0, 1], [0]), "equally long; got 2 of rank"),
         (lambda w: w.work(math.nan, 1), "seconds of work are numbers from 0 .* is nan"),
         (lambda w: w.work(math.inf, 1), "is inf"), (lambda w: w.work(-1.0, 1), "is -1.0"),
         (lambda w: w.work(np.ones(2), 3), "one for each of 3 rows, or one for all; got 2"),

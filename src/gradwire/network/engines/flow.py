@@ -13,6 +13,7 @@ from gradwire.network.engines.maxmin import Change, Rows, Transfers, run
 from gradwire.network.fabric import EVERY, NO_LINK, Fabric, Link
 from gradwire.network.flows import Flows
 from gradwire.network.jobs import Jobs, Together, together
+from gradwire.network.lanes import in_lanes
 from gradwire.network.loads import all_rates, port_shares, ways_of
 from gradwire.network.outages import NONE, Outages, paths_after
 from gradwire.network.routing.route import refuse_disconnected
@@ -44,16 +45,15 @@ def trace_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> T
     all = together(routes)
     moved = _transfers(all, outages)
     times = run(moved.transfers, tolerance)
-    trace, free = Trace(all.routes.fabric.hosts), dict[int, list[float]]()
-    for i in np.argsort(times.begin[: len(moved.job)], kind="stable").tolist():
-        source, begin, end = int(moved.source[i]), float(times.begin[i]), float(times.end[i])
-        lanes = free.setdefault(source, [])
-        lane = next((n for n, until in enumerate(lanes) if until <= begin), len(lanes))
-        lanes[lane : lane + 1] = [end]
-        sent = float(moved.transfers.bytes[i] * moved.transfers.many[i])
-        label = f"to host {moved.target[i]}"
-        trace.add(Span(source, lane, "wire", label, begin, end, sent))
-    return trace
+    sent = moved.transfers.bytes * moved.transfers.many
+    return in_lanes(
+        all.routes.fabric.hosts,
+        (
+            Span(int(moved.source[i]), 0, "wire", f"to host {moved.target[i]}",
+                 float(times.begin[i]), float(times.end[i]), float(sent[i]))
+            for i in range(len(moved.job))
+        ),
+    )  # fmt: skip
 
 
 class _Moved(NamedTuple):

@@ -26,17 +26,20 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network import native
+from gradwire.network.amounts import as_bytes
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.engines import packet_twin
 from gradwire.network.engines.transport import CHOICES, Connections, Paths, Transport
 from gradwire.network.fabric import BELOW, EVERY, Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.jobs import Jobs, Together, together
+from gradwire.network.lanes import in_lanes
 from gradwire.network.loads import all_rates, port_shares
 from gradwire.network.native import TOO_LATE, TOO_MANY, columns, tiers
 from gradwire.network.outages import NONE, Outages, paths_after
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
+from gradwire.trace import Span, Trace
 
 MOST_PACKETS = 1 << 30
 """Of a run; those that are sent again count again. It takes five to thirty minutes."""
@@ -105,6 +108,29 @@ def send(
     np.maximum.at(seconds, place, np.where(end == _NEVER, np.inf, end / 1e12))
     order = np.argsort(first)
     return Sent(seconds[order], own[order], wait / 1e12, *counted)
+
+
+def trace_of(routes: Jobs, transport: Transport | None = None, seed: int = 0) -> Trace:
+    """When messages are under way, packet by packet, from when they may begin to their last byte:
+    spans as of `flow.trace_of`. NetworkError as of `send`."""
+    sent, all = send(routes, transport, seed=seed), together(routes)
+    flows, flow = all.routes.flows, all.routes.flow[sent.pieces]
+    steps = np.stack([all.job[flow], flows.step[flow]])
+    begin = flows.start_ns[flow] / 1e9
+    ends = dict[int, float]()  # of the step before, of each job
+    for job, step in np.unique(steps, axis=1).T.tolist():
+        own = (steps[0] == job) & (steps[1] == step)
+        begin[own] += ends.get(job, 0.0)
+        ends[job] = float(sent.seconds[own].max())
+    bytes = as_bytes(all.routes.amount, all.routes.unit)[sent.pieces]
+    columns = zip(flows.src[flow], flows.dst[flow], begin, sent.seconds, bytes)
+    return in_lanes(
+        all.routes.fabric.hosts,
+        (
+            Span(int(source), 0, "wire", f"to host {target}", float(since), float(until), float(n))
+            for source, target, since, until, n in columns
+        ),
+    )
 
 
 def _fails(fabric: Fabric, outages: Outages) -> Ints:

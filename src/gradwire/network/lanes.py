@@ -1,0 +1,24 @@
+"""Lanes of a trace for what is not told which: what goes on at once lies in lanes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradwire.trace import TRAINING_THREAD, Span, Trace
+
+TRAINS = ("compute", "backward", "wait")
+
+
+def in_lanes(world: int, spans: Iterable[Span]) -> Trace:
+    """A trace of them, by their begin; in the first lane of their rank that is free then. What is
+    of the thread that trains lies there."""
+    trace, free = Trace(world), dict[int, list[float]]()
+    for span in sorted(spans, key=lambda span: span.start_seconds):
+        lane = TRAINING_THREAD
+        if span.kind not in TRAINS:
+            lanes = free.setdefault(span.rank, [])
+            begin = span.start_seconds
+            lane = next((n for n, until in enumerate(lanes) if until <= begin), len(lanes))
+            lanes[lane : lane + 1] = [span.end_seconds]
+        trace.add(span._replace(lane=lane))
+    return trace

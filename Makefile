@@ -6,9 +6,9 @@ PY := $(VENV)/bin/python
 CONSTRAINTS ?= constraints.txt
 # Ranks share the cores: one intra-op thread each, or they stall one another.
 export OMP_NUM_THREADS ?= 1
-# That test at once: what computes, and jobs of several ranks.
+# That test at once: what computes, and jobs of several ranks (docs/design/tests.md).
 PROCESSES ?= 2
-JOBS ?= 4
+JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
@@ -34,7 +34,7 @@ test-here: export MALLOC_TRIM_THRESHOLD_ ?= 1073741824
 test-here: setup  ## the fast suite's part of one process
 	$(PY) -m pytest $(SUITE) --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
 
-test-ranks: setup  ## the fast suite's part of several: they wait more than they compute
+test-ranks: setup  ## the fast suite's part of several
 	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadfile tests/distributed
 
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)

@@ -3,7 +3,7 @@
 Of a test with several parameters the fast suite runs so few cases that any two values still meet
 in one. Of a strategy the values are its compressor, feedback and collective, by name; each member
 with its own parameters is met at least once. Of a parameter called "seed" there are the first 12,
-of hypothesis' examples the first 40 of 200.
+of hypothesis' examples the first 25 of 200.
 Three marks say where that is not right, and docs/design/tests.md by which evidence:
 
     @pytest.mark.full     in the full suite only: others find what it finds, or it takes long
@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 SEEDS = 12
-EXAMPLES = {"fast": 40, "full": 200}
+EXAMPLES = {"fast": 25, "full": 200}
 """Hypothesis' profiles, and how many examples a test has in each."""
 for _name, _count in EXAMPLES.items():
     # The same on every machine and run: a failure in CI is the failure at home.

@@ -201,13 +201,14 @@ def distance(text: str, problem: Quadratic) -> float:
 @pytest.mark.parametrize(
     "text",
     first(["topk(0.1)+ef", "dgc(0.1, mask=False)", "dgc(0.1, nesterov=True, mask=False)",
-           "fp16+ef"], 2),
+           "fp16+ef"]),
 )  # fmt: skip
 def test_compressed_training_reaches_the_optimum(text: str) -> None:
     """Although no rank's own gradient vanishes there, and one element in ten is sent."""
     assert distance(text, Quadratic(3)) < 0.01
 
 
+@pytest.mark.full
 def test_masking_reaches_it_where_ranks_agree_and_leans_where_they_do_not() -> None:
     """A rank that sends more often forgets more of its velocity, so it weighs less.
 
@@ -220,6 +221,7 @@ def test_masking_reaches_it_where_ranks_agree_and_leans_where_they_do_not() -> N
     assert 0.05 < distance("dgc(0.1)", Quadratic(3)) < 0.3
 
 
+@pytest.mark.full
 def test_without_feedback_it_does_not() -> None:
     """The reason for error feedback: small coordinates never get their turn."""
     assert distance("topk(0.1)", Quadratic(3)) > 0.5

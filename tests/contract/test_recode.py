@@ -20,6 +20,7 @@ def residuals(run: Several, name: str) -> Tensor:
     return torch.stack([memory[name]["residual"].double() for memory in run.memories]).sum(0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(
     "by", ["int8", "mx('e2m1')", "qsgd(2)", "topk(0.05)", "lloyd(2, turns=3)"]

@@ -131,6 +131,7 @@ def test_denormals(text: str, world: int) -> None:
     check(text, xs)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("text", [text for text in TEXTS if text != OF_AN_EARLIER_SUM])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -237,6 +237,7 @@ def all_damage(
                 yield job, at, job.run((at, rank, change, dice))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("world", "shapes", "seeds"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -30,31 +31,37 @@ from posed import Scene, behind
 from posing import on_device, posing
 from suites import first
 
-TEXTS = (
-    "none | allreduce", "bf16 | allreduce", "fp16+ef | allgather", "int8+ef | alltoall",
-    "fp8+ef | allgather", "qsgd(4)+ef | alltoall", "natural | allgather", "terngrad | allgather",
-    "onebit+ef | allgather", "lloyd(2)+ef | alltoall", "topk(0.1) | allgather",
-    "topk(0.1)+ef | allgather", "topk(0.1)+ef | alltoall",
-    'topk(0.1, values="bf16")+ef | allgather', "dgc(0.1) | allgather", "dgc(0.1) | alltoall",
-    "topk(0.1)+ef21 | allgather", "int8+dgc | allgather", "randk(0.1)+ef | allreduce",
-    "signsgd | vote", "signum(0.9) | vote", "none+server_momentum(0.9) | allreduce",
-    "int8+shared_momentum(0.9) | allgather", "none+adam | allreduce", "lloyd(2)+adam | alltoall",
-    "none+server_adam | allreduce", "lloyd(2)+muon | alltoall", "powersgd(4)",
-    "int8+ef | hierarchical(per_node=1)", "int8+ef | hierarchical(per_node=2)",
-    "topk(0.1)+ef | zen", "dgc(0.1) | gtopk", 'topk(0.1)+ef | gtopk(variant="tree")',
-    "topk(0.1)+ef | oktopk", "topk(0.1)+ef | sparcml", "topk(0.1)+ef21 | sparcml_split",
-    "topk(0.1)+ef | dsar", "topk(0.1)+ef | sparse_ps", "topk(0.1)+ef | union",
-    'topk(0.1)+ef | zen(variant="paper")', "threshold(0.01)+ef | zen", "nonzero | omnireduce",
-    "none | columns", "nonzero | sparse_auto(every=1)", "topk(0.1)+ef | hierarchical(outer='zen')",
-    "topk(0.1)+ef | offload", "int8+ef | offload(outer='alltoall')",
-    "lloyd(2)+adam | offload(outer='alltoall')",
+SHOWN_BY = (
+    "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
+    "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
+    "int8+ef | hierarchical(per_node=2)", "nonzero | allgather", "nonzero | sparse_auto(every=1)",
+    "threshold(0.01)+ef | zen", "none | columns", "topk(0.1)+ef21 | sparcml_split",
     'none | steps("compress@gpu, all_gather, decompress@gpu")',
     'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, '
     'decompress@cpu")',
 )  # fmt: skip
-"""Every collective of the README's table, and every feedback. A line more is enough to try
-another."""
-STRATEGIES = [Strategy.parse(text) for text in TEXTS]
+"""Strategies that need all that is known."""
+TEXTS = (
+    *SHOWN_BY,
+    "bf16 | allreduce", "fp16+ef | allgather", "lloyd(2)+muon | alltoall", "signum(0.9) | vote",
+    "int8+shared_momentum(0.9) | allgather", "none+server_adam | allreduce", "dgc(0.1) | gtopk",
+    "topk(0.1)+ef | oktopk", "topk(0.1)+ef | dsar", "topk(0.1)+ef | union",
+    "topk(0.1)+ef | sparse_ps", "topk(0.1)+ef | offload", "nonzero | omnireduce",
+    "int8+ef | hierarchical(per_node=1)",
+)  # fmt: skip
+OTHERS = (
+    "none | allreduce", "int8+ef | alltoall", "fp8+ef | allgather", "qsgd(4)+ef | alltoall",
+    "natural | allgather", "terngrad | allgather", "onebit+ef | allgather",
+    "lloyd(2)+ef | alltoall", "topk(0.1) | allgather", "topk(0.1)+ef | alltoall",
+    'topk(0.1, values="bf16")+ef | allgather', "dgc(0.1) | allgather",
+    "topk(0.1)+ef21 | allgather", "signsgd | vote", "none+server_momentum(0.9) | allreduce",
+    "none+adam | allreduce",
+    "topk(0.1)+ef | zen", 'topk(0.1)+ef | gtopk(variant="tree")', "topk(0.1)+ef | sparcml",
+    'topk(0.1)+ef | zen(variant="paper")', "topk(0.1)+ef | hierarchical(outer='zen')",
+    "int8+ef | offload(outer='alltoall')", "lloyd(2)+adam | offload(outer='alltoall')",
+)  # fmt: skip
+"""Every collective of the README's table, and every feedback, are among both. A line more is
+enough to try another."""
 
 VERDICT = "the step's end: here the host waits"
 SPANS = "after it, how long spans took there"
@@ -105,14 +112,6 @@ KNOWN = {
         "in the first step: the same random numbers everywhere",
 }  # fmt: skip
 """For what the host waits, by whom: file, function, and what; and why."""
-SHOWN_BY = (
-    "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
-    "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
-    "int8+ef | hierarchical(per_node=2)", "nonzero | allgather", "nonzero | sparse_auto(every=1)",
-    "threshold(0.01)+ef | zen", "none | columns", "topk(0.1)+ef21 | sparcml_split", TEXTS[-2],
-    TEXTS[-1],
-)  # fmt: skip
-"""Strategies that need all of these."""
 
 
 class Place(NamedTuple):
@@ -124,7 +123,8 @@ class Place(NamedTuple):
 
 
 PLACES = [Place("cuda:0", True), Place("cuda:1", False)]
-where = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.device)
+JOBS = [(text, PLACES[(i + turn) % 2]) for turn in range(2) for i, text in enumerate(TEXTS)]
+MORE = [(text, place) for text in OTHERS for place in PLACES]
 
 
 class Words(nn.Module):
@@ -255,11 +255,16 @@ def same(here: Sequence[Job], there: Sequence[Job], place: Place) -> None:
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
-@where
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.once
-def test_a_job_ends_as_on_processors(two: Ranks, strategy: Strategy, place: Place) -> None:
-    here, there = two.run(trained, str(strategy), None), two.run(trained, str(strategy), place)
+@cache
+def jobs(ranks: Ranks, text: str, place: Place) -> list[Job]:
+    """Every rank's."""
+    return ranks.run(trained, text, place)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize(("text", "place"), first([*JOBS, *MORE], len(TEXTS)))
+def test_a_job_ends_as_on_processors(two: Ranks, text: str, place: Place) -> None:
+    here, there = two.run(trained, text, None), jobs(two, text, place)
     same(here, there, place)
     assert not {line for job in there for line in job.found} - set(KNOWN)
 
@@ -268,7 +273,7 @@ def test_what_is_known_still_is(two: Ranks) -> None:
     """What is mended must leave the list."""
     found = set[str]()
     for turn, text in enumerate(SHOWN_BY):
-        for job in two.run(trained, text, PLACES[turn % 2]):
+        for job in jobs(two, text, PLACES[turn % 2]):
             found |= job.found
     assert found == set(KNOWN)
 

@@ -55,6 +55,7 @@ def test_a_short_run_finds_nothing_and_reaches_every_way_into_the_extension() ->
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 
+@pytest.mark.full
 @needs_extension
 def test_it_finds_what_checks_prevent() -> None:
     done = fuzz("--mutants", "--calls", "50", "--limit", "1")

@@ -16,6 +16,7 @@ from test_docstrings import undocumented
 from test_formats_chakra import collective, compute, trace
 from test_formats_topologies import PLAIN, document
 
+from suites import first
 from wheels import installed
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +73,7 @@ def run(place: Path, folder: Path, *asked: list[str]) -> Told:
     return found
 
 
-@pytest.mark.parametrize("page", ["docs/network.md", "contrib/formats/README.md"])
+@pytest.mark.parametrize("page", first(["contrib/formats/README.md", "docs/network.md"]))
 def test_what_a_page_shows_runs(page: str, place: Path, folder: Path) -> None:
     shown = [
         [SMALLER.get(word, word) for word in words]

@@ -253,6 +253,7 @@ def test_floats_of_8_bits_are_rounded_as_torch_does(form: Format) -> None:
     assert torch.equal(codes, x.to(dtype).view(torch.uint8))
 
 
+@pytest.mark.once
 @every_format
 @pytest.mark.parametrize("counts", [(0,), (1,), (2, 2), (3, 1), (8,), (9, 5), (16, 8), (17, 0)])
 def test_sums_of_any_number_are_the_twins(form: Format, counts: tuple[int, ...]) -> None:

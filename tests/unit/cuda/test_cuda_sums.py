@@ -23,6 +23,7 @@ from gradwire.kernels.segments import (
     UpdateCodes,
 )
 from gradwire.kernels.values import SILENCE, AdamStep, Noise
+from suites import first
 
 SIGNS = formats.SIGNS, formats.SIGNS1, formats.SIGNS2
 
@@ -106,7 +107,7 @@ def test_sums_over_many_blocks_are_a_tree(
     same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
 
 
-@every_float
+@pytest.mark.parametrize("dtype", first(FLOATS), ids=str)
 def test_scales_that_are_cut_are_the_twins(dtype: torch.dtype) -> None:
     """And codes; beside segments of which nothing is cut. Squares may leave fp32's range, both
     ways, and then the largest is the scale."""

@@ -47,6 +47,7 @@ def tensors(made: Sequence[UpdateTopk]) -> list[Tensor]:
     ]  # fmt: skip
 
 
+@pytest.mark.once
 @every_rule
 @pytest.mark.parametrize(
     ("kind", "dtype"),

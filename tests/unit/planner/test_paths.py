@@ -132,7 +132,7 @@ def test_what_is_compressed_in_pieces_is_priced_so() -> None:
             assert cost.encode(0) == pytest.approx(seconds)
 
 
-@on_both
+@pytest.mark.parametrize("own", first([LEVELS, FLAT]), ids=["2x2", "4x1"])
 def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
     """Nobody is dominated, in the obvious way; nobody else is cheaper at the usual price."""
     offered = offer(own, PATTERN)

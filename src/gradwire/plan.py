@@ -38,6 +38,11 @@ class Plan:
     The order of `buckets` is the order of issue; lane i takes buckets i, i + lanes, …
     prediction: what whoever planned says of it, plain JSON values, for `gradwire explain`; no
     part of what is agreed on, equal or not.
+
+    Example:
+        >>> handle.plan.save("plan.json")
+        >>> gradwire.Plan.load("plan.json") == handle.plan
+        True
     """
 
     buckets: tuple[Bucket, ...]

@@ -66,7 +66,12 @@ def families() -> dict[str, Mapping[str, Any]]:
 
 
 def available() -> dict[str, dict[str, str]]:
-    """Names and one-line descriptions of every member, by family."""
+    """Names and one-line descriptions of every member, by family.
+
+    Example:
+        >>> gradwire.available()["feedback"]["ef"]
+        'v = decay·v + g; send C(v); keep v - C(v). One fp32 buffer.'
+    """
     lines = {
         family: {name: first_line(member) + _wish(member) for name, member in members.items()}
         for family, members in families().items()

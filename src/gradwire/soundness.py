@@ -66,6 +66,12 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
 
     optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon"; None: not known.
 
+    Example:
+        >>> gradwire.sound("topk(0.01)+ef | allgather", "adamw").kind
+        'unsound'
+        >>> gradwire.sound("qsgd(4) | alltoall", "adamw").kind
+        'sound'
+
     Raises:
         StrategyError: the strategy cannot be read. UsageError: no optimizer has that name.
     """

@@ -30,6 +30,10 @@ class Warmup:
         steps: how long, in exchanges (not in epochs: count the batches of one).
         densities: fractions of elements, each above 0 and at most 1, or strategies without a
             feedback, as text.
+
+    Example:
+        >>> warmup = gradwire.Warmup(4 * len(batches))  # four epochs: 25, 6.25, 1.56 and 0.4 %
+        >>> handle = gradwire.attach(model, "topk(0.001)+ef | allgather", warmup=warmup)
     """
 
     steps: int

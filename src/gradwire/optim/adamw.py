@@ -25,6 +25,10 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
     moments_kept: for averages that come from elsewhere: whether they are steps already. By default
         what is attached says it, parameter by parameter.
 
+    Example:
+        >>> optimizer = gradwire.optim.AdamW(model.parameters(), lr=1e-3)
+        >>> handle = gradwire.attach(model, "lloyd(2)+adam | allgather", optimizer=optimizer)
+
     Raises:
         UsageError: at a step, where the plan keeps the moments, if betas or eps differ from its
             feedback's, or with amsgrad or maximize.

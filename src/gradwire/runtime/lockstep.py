@@ -59,6 +59,15 @@ def lockstep(
         The mean on each rank, in the input's shape and dtype, and the trace, whose `bytes_sent`
         counts every rank's bytes by the formulas of DESIGN section 1.
 
+    Example:
+        >>> gradients = [torch.tensor([1.0, 0.0, 0.0, 4.0]), torch.tensor([0.0, 0.0, 8.0, 2.0])]
+        >>> residuals = [{}, {}]
+        >>> means, trace = gradwire.lockstep(
+        ...     "topk(0.25)+ef | allgather", gradients, state=residuals
+        ... )
+        >>> means[0], residuals[1]["residual"]  # rank 1 sent its 8, and keeps the 2
+        (tensor([0., 0., 4., 2.]), tensor([0., 0., 0., 2.]))
+
     Raises:
         UsageError: tensors that differ in shape or dtype, or state of another number of ranks;
             ranks that `hierarchical(per_node=…)` cannot divide.

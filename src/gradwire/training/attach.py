@@ -107,7 +107,14 @@ class Handle:
         return self._session.conductor.trace
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Inside, gradients accumulate and nothing is exchanged. Not collective."""
+        """Inside, gradients accumulate and nothing is exchanged. Not collective.
+
+        Example:
+            >>> (first, targets), (second, others) = batches
+            >>> with handle.no_sync():
+            ...     loss_of(model(first), targets).backward()
+            >>> loss_of(model(second), others).backward()  # exchanges the sum of both
+        """
         return self._frontend.no_sync()
 
     def synchronize(self) -> None:
@@ -149,6 +156,11 @@ class Handle:
         (3,), of `adam`, and "residual/1" to "residual/3" of a path's later compressions.
         The tensors are the live ones; save them before the next forward in training mode,
         optimizer's step or `flush`. Not collective.
+
+        Example:
+            >>> rank = torch.distributed.get_rank()
+            >>> torch.save(handle.state_dict(), f"gradwire-{rank}.pt")
+            >>> handle.load_state_dict(torch.load(f"gradwire-{rank}.pt", weights_only=True))
         """
         self._view.uncover()
         return state_of(self._session)
@@ -199,8 +211,13 @@ class Handle:
         nothing waits then. Collective, between two steps; blocks.
 
         For the optimizer's next step, before an evaluation or a checkpoint that any number of
-        ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
-        stays. With a GradScaler it has the loss's scale, as gradients have.
+        ranks may load. Momentum stays. With a GradScaler it has the loss's scale, as gradients
+        have.
+
+        Example:
+            >>> optimizer.zero_grad()
+            >>> handle.flush()
+            >>> optimizer.step()
         """
         self._check_between_steps()
         self._check.flush()

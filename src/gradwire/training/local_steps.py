@@ -69,6 +69,13 @@ class LocalSteps:
             refuses an optimizer whose local steps are known to learn less (AdamW and its kin), of
             which there is a warning otherwise.
 
+    Example:
+        >>> local = gradwire.LocalSteps(model, optimizer, every=2)
+        >>> for inputs, targets in batches:
+        ...     optimizer.zero_grad()
+        ...     loss_of(model(inputs), targets).backward()  # exchanges nothing
+        ...     optimizer.step()  # every second one exchanges the progress since
+
     Raises:
         UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
             not fit. At a step: a scaler takes it, parameters were changed between two rounds, or

@@ -43,6 +43,10 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
             512 × 512, in the mean over a run, with the warm-up that the strategy needs.
         ranks: how many average.
 
+    Example:
+        >>> print(gradwire.recommend("adamw", fewer=7))
+        lloyd(2)+adam | allgather
+
     Raises:
         UsageError: no optimizer has that name, or numbers out of range. PlanError: no strategy
             that is known to be sound sends so few; the message has those that are.

@@ -295,6 +295,15 @@ def record(
     Returns:
         What ends it: ``recording.close()``, `detach`, or a ``with`` block.
 
+    Example:
+        >>> with gradwire.record(handle, "run/"):
+        ...     for inputs, targets in batches:
+        ...         optimizer.zero_grad()
+        ...         loss = loss_of(model(inputs), targets)
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         handle.log(loss=loss)
+
     Raises:
         UsageError: the folder cannot be written, or another recording is under way there, of this
             process or another, or one of this handle, or `to` is not what it may be; on the other

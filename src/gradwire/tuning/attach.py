@@ -136,6 +136,15 @@ def attach(
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
 
+    Example:
+        >>> handle = gradwire.attach(model, "topk(0.01)+ef | allgather", optimizer=optimizer)
+        >>> for inputs, targets in batches:
+        ...     optimizer.zero_grad()
+        ...     loss_of(model(inputs), targets).backward()  # returns with the average in .grad
+        ...     optimizer.step()
+        >>> handle.stats()["steps"]
+        2.0
+
     Raises:
         StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
             ranks). UsageError: this module cannot be attached, or machines differ in their

@@ -282,8 +282,9 @@ class Context(ABC):
         """The result: every owner's message, (world, bytes)."""
 
     @abstractmethod
-    def locals(self) -> Sequence[Local]:
-        """The parameters themselves, clipped, for methods that compress and sum in one."""
+    def locals(self, uses: int = 1) -> Sequence[Local]:
+        """The parameters themselves, clipped, for methods that compress and sum in one. uses: how
+        often a number of them is used before the first move, and after the last, for a price."""
 
     @abstractmethod
     def commit(

@@ -77,6 +77,7 @@ FIXED = [
     "int8+ef | alltoall", "none | alltoall", "sign(scaled=True)+ef | alltoall", "fp8 | alltoall",
     'onebit+ef | alltoall(means="qsgd(4)")',
     'mx("e2m1")+ef | allgather', 'mx("e3m2") | alltoall', "thc(4)", "thc(2)", "thc(8)",
+    "powersgd(2)", "powersgd(50)", 'none | hierarchical(outer="powersgd(2)", per_node=2)',
     "recode('int8')", "recode('qsgd(4)')", "recode('topk(0.1)')",
     'none | hierarchical(outer="thc(4)", per_node=2)',
     "qsgd(4)+ef | alltoall", "topk(0.1) | alltoall", "signsgd | vote", "signum(0.9) | vote",
@@ -235,6 +236,12 @@ def test_work_and_moves_in_order() -> None:
     assert [work.kind for work in found.decode] == ["accumulate", "encode", "decode"]
 
 
+def test_work_of_a_product_grows_with_its_rank() -> None:
+    thin, thick = (price(f"powersgd({rank})", [(512, 512)], 4) for rank in (2, 8))
+    for one, other in zip(thin.work, thick.work, strict=True):
+        assert other.touched - other.elements == 4 * (one.touched - one.elements)
+
+
 def test_contributions_grow_with_ranks_and_devices_are_said() -> None:
     path = "compress@cpu, all_gather, decompress@gpu"
     found = price(f'topk(0.1) | steps("{path}")', [1000], 16)
@@ -259,7 +266,7 @@ def test_as_many_ranks_as_there_are(text: str) -> None:
 
 # -- errors --------------------------------------------------------------------------------------
 
-NOT_PRICED = ["powersgd(4)", "topk(0.01)+ef | oktopk", "none | columns", "nonzero | sparse_auto",
+NOT_PRICED = ["topk(0.01)+ef | oktopk", "none | columns", "nonzero | sparse_auto",
               "nonzero | omnireduce", 'topk(0.1) | hierarchical(outer="dsar")']  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--vary",
         action="store_true",
-        help="and other densities and bits of these: what they cost follows from what is "
+        help="and other densities, bits and ranks of these: what they cost follows from what is "
         "measured, and what they lose is measured",
     )
     kept = "and record these steps into a run folder, as gradwire.record does"

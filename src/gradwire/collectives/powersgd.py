@@ -38,7 +38,6 @@ class PowerSGD(Collective):
     rank: int
     name: ClassVar[str] = "powersgd"
     varies: ClassVar[Mapping[str, Sequence[float]]] = {"rank": (1, 2, 4, 8, 16)}
-    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("lossless",)
     own_feedback: ClassVar[bool] = True
     compresses: ClassVar[bool] = True
@@ -74,7 +73,7 @@ class _Factors:
 
     def __init__(self, ctx: Context, rank: int) -> None:
         self.world, self._room = ctx.world, ctx.room
-        parameters = ctx.locals()
+        parameters = ctx.locals(uses=rank)  # an element is multiplied so often, before and after
         thin = [_is_thin(p.shape, rank) for p in parameters]
         self.dense = [p for p, is_thin in zip(parameters, thin) if not is_thin]
         matrices = [p for p, is_thin in zip(parameters, thin) if is_thin]
@@ -82,8 +81,9 @@ class _Factors:
         room = torch.split(self._room("powersgd matrices", sum(sizes)), sizes)
         self.matrices = [_Matrix(p, rank, m) for p, m in zip(matrices, room)]
         self.status = kernels.new_status(parameters[0].gradient.device)
+        self._is_sized = self.status.is_meta  # for a price: tensors have sizes, and no numbers
         for p in parameters:
-            kernels.flag_non_finite(p.gradient, self.status)
+            self._flag(p.gradient)
 
     def left(self) -> Tensor:
         """All of M·Q, then all that travels dense."""
@@ -95,12 +95,12 @@ class _Factors:
             torch.mm(matrix.given(), matrix.right, out=part.view(matrix.rows, -1))
         for p, part in zip(self.dense, self._parts[len(self.matrices) :]):
             part.copy_(p.gradient)
-        kernels.spoil_if(self.status, flat)
+        self._spoil(flat)
         return flat
 
     def orthonormalize(self, total: Tensor) -> None:
         """The sums are here: every P becomes a basis, everything dense a mean."""
-        kernels.flag_non_finite(total, self.status)
+        self._flag(total)
         parts = torch.split(total, [len(part) for part in self._parts])
         for matrix, part in zip(self.matrices, parts):
             matrix.left = torch.linalg.qr(part.view(matrix.rows, -1)).Q
@@ -113,20 +113,30 @@ class _Factors:
         flat = self._room("powersgd right", sum(sizes))
         for matrix, part in zip(self.matrices, torch.split(flat, sizes)):
             torch.mm(matrix.m.t(), matrix.left, out=part.view(matrix.columns, -1))
-        kernels.spoil_if(self.status, flat)
+        self._spoil(flat)
         return flat
 
     def finish(self, total: Tensor) -> dict[str, State]:
         """The results; what states of matrices become, by parameter."""
-        kernels.flag_non_finite(total, self.status)
+        self._flag(total)
         sizes = [m.columns * m.rank for m in self.matrices]
         rights = [part.div_(self.world) for part in torch.split(total, sizes)]
         room = self._room("powersgd product", max((m.m.numel() for m in self.matrices), default=0))
         for matrix, right in zip(self.matrices, rights):
             matrix.multiply(right, room)  # maybe beyond the range of 16 bits, on every rank
-            kernels.flag_non_finite(matrix.parameter.result, self.status)
+            self._flag(matrix.parameter.result)
+        if self._is_sized:
+            return {}
         work = zip(self.matrices, rights)
         return {m.parameter.name: m.remembered(right, self.status) for m, right in work}
+
+    def _flag(self, x: Tensor) -> None:
+        if not self._is_sized:
+            kernels.flag_non_finite(x, self.status)
+
+    def _spoil(self, x: Tensor) -> None:
+        if not self._is_sized:
+            kernels.spoil_if(self.status, x)
 
 
 class _Matrix:
@@ -143,6 +153,8 @@ class _Matrix:
         self.right = known if known is not None and fits else self._first_guess()
 
     def _first_guess(self) -> Tensor:
+        if self.m.is_meta:
+            return self.m.new_empty((self.columns, self.rank))
         dice = torch.Generator().manual_seed(zlib.crc32(self.parameter.name.encode()))
         guess = torch.randn((self.columns, self.rank), generator=dice)
         return guess.to(self.m.device)

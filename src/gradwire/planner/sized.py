@@ -46,6 +46,7 @@ class SizedContext(SizedBucket, Context):
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
         self.layout = Layout.of(claims)
         self._shards: ShardLayout | None = None
+        self._uses = 1
         values = [claim.sections[-1][0] for claim in claims]
         value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
         self.streams = ExpectedStreams(self, value, any(claim.listed for claim in claims))
@@ -126,8 +127,11 @@ class SizedContext(SizedBucket, Context):
     def room(self, name: str, n: int) -> Tensor:
         return torch.empty(n, device=_META)
 
-    def locals(self) -> Sequence[Local]:
-        self.encodes_all()
+    def locals(self, uses: int = 1) -> Sequence[Local]:
+        self._uses = uses
+        self.steps += [
+            Work("encode", n, uses, self.entries_of(n), self.device) for n in self.bucket.sizes
+        ]
         dtype: torch.dtype = getattr(torch, self.bucket.dtype)
         flat = [torch.empty(n, dtype=dtype, device=_META) for n in self.bucket.sizes]
         return [Local(p.name, p.shape, x, x, {}) for p, x in zip(self.bucket.parameters, flat)]
@@ -136,7 +140,8 @@ class SizedContext(SizedBucket, Context):
         self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
     ) -> None:
         """Nothing is remembered; what a rank added up was written."""
-        self.divide(status)
+        for n in self.bucket.sizes:
+            self.accumulates(n, self._uses)
 
 
 class SizedMachineSums(MachineSums):

@@ -1,9 +1,8 @@
-"""Other densities and bits than those that were measured, and what they cost.
+"""Other densities, bits and ranks than those that were measured, and what they cost.
 
     measured: topk(0.01)+ef | allgather ──► topk(0.001)+ef | allgather, topk(0.1)+ef | allgather, …
 
-Members say which of their parameters may take which values (`Member.varies`); PowerSGD's rank is
-left as it was, as no price is known of it. What a variant
+Members say which of their parameters may take which values (`Member.varies`). What a variant
 costs is what was measured, times what `price` says of the one over what it says of the other.
 """
 

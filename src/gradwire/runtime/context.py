@@ -191,7 +191,7 @@ class BucketContext(Context):
     def room(self, name: str, n: int) -> Tensor:
         return self.codec.scratch.room(name, n, torch.float32, self.codec.device)
 
-    def locals(self) -> Sequence[Local]:
+    def locals(self, uses: int = 1) -> Sequence[Local]:
         return self.codec.locals()
 
     def commit(

@@ -279,13 +279,14 @@ def with_only(own: Profile, *texts: str) -> Profile:
 
 
 def test_what_is_measured_only_is_left_out() -> None:
-    own = with_only(profile(), "none | allreduce", "powersgd(4)")
+    unpriced = "topk(0.01)+ef | oktopk"
+    own = with_only(profile(), "none | allreduce", unpriced)
     assert list(on(own, Cluster(8)).strategies) == ["none | allreduce"]
     assert Again(own).usable(None) == ["none | allreduce"]
     with pytest.raises(PlanError, match="measured only"):
-        Again(own).usable(["powersgd(4)"])
-    with pytest.raises(PlanError, match="can be priced; the profile has 'powersgd"):
-        on(with_only(profile(), "powersgd(4)"), Cluster(8))
+        Again(own).usable([unpriced])
+    with pytest.raises(PlanError, match="can be priced; the profile has 'topk"):
+        on(with_only(profile(), unpriced), Cluster(8))
 
 
 def test_one_rank_says_nothing_of_links() -> None:

@@ -24,7 +24,7 @@ from statistics import median
 from gradwire.errors import PlanError
 from gradwire.planner.priced import Priced, PricedMove
 from gradwire.planner.pricing import can_price, price
-from gradwire.planner.profile import Profile, StrategyCost, shape_of
+from gradwire.planner.profile import Profile, StrategyCost, shape_of, whole_rows
 from gradwire.topology import Cluster
 
 EFFICIENCY = 1 / 1.1
@@ -137,7 +137,8 @@ def per_host(profile: Profile) -> int:
 
 def sizes_of(profile: Profile) -> tuple[int, ...]:
     """Elements at which strategies are looked at: powers of 4 up to all of the model."""
-    most = max(1, sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse))
+    every = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
+    most = whole_rows(every, profile.width)
     below = [4**i for i in range(4, 16) if 4**i < most]
     return (*below, most)
 

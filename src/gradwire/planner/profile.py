@@ -66,6 +66,12 @@ def shape_of(elements: int, width: int) -> tuple[int, int]:
     return (elements // width, width) if filled else (elements, 1)
 
 
+def whole_rows(elements: int, width: int) -> int:
+    """The most elements, of so many, that fill rows: the largest parameter that may stand for a
+    bucket is a matrix, as most of a model is."""
+    return max(1, elements - elements % width if elements >= width else elements)
+
+
 @dataclass(frozen=True)
 class StrategyCost:
     """What one bucket takes by a strategy, as a conductor's lane runs it, with nothing beside it.

@@ -21,7 +21,7 @@ from torch import Tensor
 from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
 from gradwire.planner.fit import Fit, fit
-from gradwire.planner.profile import WIDTH, StrategyCost, TableCost, shape_of
+from gradwire.planner.profile import WIDTH, StrategyCost, TableCost, shape_of, whole_rows
 from gradwire.progress import Progress, each, part, silent
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
@@ -82,7 +82,7 @@ class Probe:
             told = part(progress, "strategies", number, PASSES)
             for text in each(told, "", list(found), lambda text: f"'{text}'"):
                 measured = found[text]
-                for size in _ladder(SIZES, min(largest, LARGEST)):
+                for size in _ladder(SIZES, whole_rows(min(largest, LARGEST), self.width)):
                     runs = self._runs(text, [size], SECONDS / PASSES)
                     measured.setdefault(size, []).extend(runs)
                     if median(map(_total, runs)) > PATIENCE_SECONDS / (4 if number else 1):

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gradwire.planner.profile import shape_of
+from gradwire.planner.profile import shape_of, whole_rows
 from gradwire.runtime.torch_dist import Performer
 from gradwire.tuning.probe import LARGEST, Probe, Run, _ladder, blocks, combined
 
@@ -77,4 +77,6 @@ def test_no_bucket_is_larger_than_what_a_job_has_room_for(
 def test_what_fills_rows_is_a_matrix() -> None:
     assert shape_of(1024, 256) == (4, 256)
     assert shape_of(1000, 256) == (1000, 1)
+    assert shape_of(whole_rows(1000, 256), 256) == (3, 256)
+    assert (whole_rows(1024, 256), whole_rows(200, 256), whole_rows(0, 256)) == (1024, 200, 1)
     assert shape_of(1, 256) == (1, 1)

@@ -187,7 +187,8 @@ class _Reader:
 
     def _rank(self, rank: int, nodes: list[Node]) -> None:
         end, last, calls = dict[int, int](), dict[int, int](), Counter[str]()
-        computes = [node.number("is_cpu_op") for node in nodes if node.type == COMPUTE]
+        streams = (node.number("is_cpu_op") for node in nodes if node.type == COMPUTE)
+        shown = min(streams, default=0)  # its device, if any: one thing at a time
         for node in nodes:
             begin = self._row(node.seconds if node.type == COMPUTE else 0.0)
             end[node.id] = begin if node.type not in (SEND, COLLECTIVE) else self._row(0.0)
@@ -202,7 +203,7 @@ class _Reader:
                     self._before.append(last[stream])
                     self._after.append(begin)
                 last[stream] = begin
-                if stream == min(computes):  # of its device, if any: one thing at a time
+                if stream == shown:
                     self._computed.append((rank, begin))
             elif node.type in (SEND, RECEIVE):
                 is_sent, tag = node.type == SEND, node.number("comm_tag")

@@ -112,7 +112,7 @@ def send(
 
 def trace_of(routes: Jobs, transport: Transport | None = None, seed: int = 0) -> Trace:
     """When messages are under way, packet by packet, from when they may begin to their last byte:
-    spans as of `flow.trace_of`. NetworkError as of `send`."""
+    spans as of `flow.trace_of`. What never arrives has none. NetworkError as of `send`."""
     sent, all = send(routes, transport, seed=seed), together(routes)
     flows, flow = all.routes.flows, all.routes.flow[sent.pieces]
     steps = np.stack([all.job[flow], flows.step[flow]])
@@ -129,6 +129,7 @@ def trace_of(routes: Jobs, transport: Transport | None = None, seed: int = 0) ->
         (
             Span(int(source), 0, "wire", f"to host {target}", float(since), float(until), float(n))
             for source, target, since, until, n in columns
+            if np.isfinite(until)
         ),
     )
 

@@ -83,6 +83,21 @@ def test_computing_follows_itself_on_a_stream(tmp_path: Path) -> None:
     assert seconds(tmp_path, own) == pytest.approx(0.003)
 
 
+def test_a_step_is_shown_by_what_devices_compute_and_send(tmp_path: Path) -> None:
+    """A millisecond of a device, 6 of a collective, one more; what the processor does is left out,
+    but on the rank that has nothing else."""
+    own = trace(compute(9, micros=2500, cpu=1), compute(1), collective(2, 1), compute(3, 2))
+    hosts = trace(compute(1, cpu=1), collective(2, 1), compute(3, 2, cpu=1))
+    for i, data in enumerate([own, own, own, hosts]):
+        (tmp_path / f"step.{i}.et").write_bytes(data)
+    found = chakra.chakra(str(tmp_path)).trace(FOUR, tolerance=0.0)
+    for rank in range(4):
+        spans = [(s.kind, s.start_seconds, s.end_seconds) for s in found.spans if s.rank == rank]
+        wanted = [("compute", 0.0, 0.001), ("wire", 0.001, 0.007), ("compute", 0.007, 0.008)]
+        assert [kind for kind, *_ in spans] == [kind for kind, *_ in wanted]
+        assert [at for _, *at in spans] == [pytest.approx(at) for _, *at in wanted]
+
+
 def test_nodes_may_stand_before_what_they_wait_for(tmp_path: Path) -> None:
     assert seconds(tmp_path, trace(compute(7, 3), compute(3))) == pytest.approx(0.002)
 

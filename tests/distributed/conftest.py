@@ -1,4 +1,8 @@
-"""Pools of ranks, one per size for all modules here; a pool with a dead rank starts anew."""
+"""Pools of ranks, one per size for each module here; a pool with a dead rank starts anew.
+
+Ranks that wait take time of the processors, too: every process group has a thread of Gloo that
+wakes a hundred times a second, and not all groups that tests make are gone after them.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,28 @@ def _the_lab_s_turn(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Three ranks."""
     with Ranks(3, tmp_path_factory.mktemp("three")) as ranks:
         yield ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Two ranks."""
     with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
         yield ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Four ranks."""
     with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
         yield ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """A world of one."""
     with Ranks(1, tmp_path_factory.mktemp("one")) as ranks:

@@ -6,8 +6,8 @@
 
     side_by_side(tmp_path, [(3, job), (4, other)])  # outcomes of each, in pools of their own
 
-A fork server imports torch once, with what an optimizer, FSDP and checkpoints import when they are
-first used, so a pool costs a fraction of a second. Every call has a hard time limit; a rank that
+A fork server imports torch and all members once, with what an optimizer, FSDP and checkpoints
+import when they are first used, so a pool costs an eighth of a second. Every call has a hard time limit; a rank that
 passes it is asked for the stacks of all its threads, then killed. In ranks, too, warnings are
 errors.
 """
@@ -40,8 +40,9 @@ import torch.distributed as dist
 from gradwire.soundness import SoundnessWarning
 
 PRELOADED = (
+    "gradwire.collectives", "gradwire.compressors", "gradwire.feedback", "gradwire.testing",
     "gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
-    "torch.distributed.fsdp", "pytest", "ranks",
+    "torch.distributed.fsdp", "torch.profiler", "faults", "pytest", "ranks", "small", "suites",
 )  # fmt: skip
 """Imported once, by the fork server."""
 

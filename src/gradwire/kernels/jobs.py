@@ -59,10 +59,11 @@ class Jobs:
         check_buffer("seconds", self.seconds, torch.float64, stages)
         _check_seconds("ready", self.ready)
         _check_seconds("seconds", self.seconds)
-        if stages and not 0 <= int(self.lane.min()) <= int(self.lane.max()) < LANES:
+        least, most = _range(self.lane)
+        if not 0 <= least <= most < LANES:
             raise KernelError(
                 f"a stage's lane is a number from 0 to {LANES - 1}, but they go from "
-                f"{int(self.lane.min())} to {int(self.lane.max())}; correct them"
+                f"{int(least)} to {int(most)}; correct them"
             )
 
     def __len__(self) -> int:
@@ -91,7 +92,7 @@ class Machine(NamedTuple):
 
 
 def _check_begins(name: str, begins: Tensor, least: int) -> int:
-    if int(begins[0]) != 0 or (begins.numel() > 1 and int(begins.long().diff().min()) < least):
+    if int(begins[0]) != 0 or (begins.numel() > 1 and _range(begins.long().diff())[0] < least):
         raise KernelError(
             f"{name} tells where lists begin: from 0, each {least} or more after the last, "
             f"but it is {begins.tolist()[:8]}…; correct it"
@@ -100,12 +101,19 @@ def _check_begins(name: str, begins: Tensor, least: int) -> int:
 
 
 def _check_seconds(name: str, seconds: Tensor) -> None:
-    fits = (seconds >= 0.0) & (seconds <= MOST)
-    if not bool(fits.all()):
+    least, most = _range(seconds)  # not a number, if one is none
+    if not 0.0 <= least <= most <= MOST:
+        fits = (seconds >= 0.0) & (seconds <= MOST)
         raise KernelError(
             f"{name} are finite and not negative, but one is {seconds[~fits][0]} ({MOST:g} at "
             "most); correct it"
         )
+
+
+def _range(x: Tensor) -> tuple[float, float]:
+    """The least and the largest, in one look; zeros of none."""
+    least, most = torch.aminmax(x) if x.numel() else (0.0, 0.0)
+    return float(least), float(most)
 
 
 def check_machine(jobs: Jobs, machine: Machine) -> None:

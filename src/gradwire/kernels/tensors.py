@@ -14,7 +14,8 @@ from gradwire.errors import GradwireError, KernelError
 Segment = TypeVar("Segment", bound="tuple[Any, ...]")
 
 INDEX_LIMIT = 2**31 - 1
-_STREAM_BYTES = 4 << 20
+STREAM_BYTES = 4 << 20
+"""Targets of so many bytes and more are written around the cache."""
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -184,7 +185,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def goes_around(target: torch.Tensor) -> bool:
     """Whether it is too large for the cache, and is written around it."""
-    return target.numel() * target.element_size() >= _STREAM_BYTES
+    return target.numel() * target.element_size() >= STREAM_BYTES
 
 
 def pointer(tensor: torch.Tensor | None) -> int:

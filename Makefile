@@ -12,7 +12,7 @@ JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser demo docs test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser demo docs meanwhile test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -36,6 +36,11 @@ test-here: setup  ## the fast suite's part of one process
 
 test-ranks: setup  ## the fast suite's part of several
 	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadfile tests/distributed
+
+# For CI alone: lint's and sanitizers' turn is when ranks wait.
+meanwhile: setup
+	+nice -n 15 $(MAKE) lint
+	+nice -n 15 $(MAKE) test-sanitized
 
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
 	PYTHONPATH=tests $(PY) -m mutation.trace build/mutation/traced

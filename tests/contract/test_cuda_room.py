@@ -62,7 +62,7 @@ def equal(one: Named, other: Named) -> bool:
         "topk(0.01) | allgather", "qsgd(4) | allgather", "powersgd(1)", "nonzero | zen",
         "terngrad(clip=1.5) | alltoall", "int8 | alltoall", "bf16 | allreduce",
         "none | allgather", "threshold(0.5) | allgather",
-    ], 5),
+    ], 3),
 )  # fmt: skip
 def test_results_and_states_are_the_twins(text: str) -> None:
     (mine, states), (wanted, other) = (steps(text, room) for room in ("triton", "twin"))
@@ -81,7 +81,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
         "int8+ef | hierarchical", "threshold(1.5)+ef | allgather", "dgc(0.01) | alltoall",
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
         "int8+ef | alltoall", f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
-    ], 5),
+    ], 3),
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
     """Blocks are kept aside on a device where gradients are large; by the twins, all."""
@@ -134,14 +134,13 @@ def taken_back(text: str, room: str, resumed: bool, kind: str) -> list[dict[str,
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize(
     "text",
-    [
-        "topk(0.01)+ef | allgather", "dgc(0.01) | allgather",
-        "dgc(0.01, nesterov=True) | allgather",
-        "int8+ef | allgather", "fp8+ef | allgather", "qsgd(4)+ef | allgather",
-        "lloyd(1)+ef | allgather", "sign(scaled=True)+ef | allgather", "terngrad+ef | allgather",
-        "int8+dgc(mask=False) | allgather", "topk(0.01)+ef | alltoall", "int8+ef | alltoall",
-        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
-    ],
+    first([
+        "topk(0.01)+ef | allgather", "dgc(0.01, nesterov=True) | allgather",
+        "int8+ef | allgather", "sign(scaled=True)+ef | allgather", "terngrad+ef | allgather",
+        "int8+dgc(mask=False) | allgather", f"dgc(0.01) | {TO_ALL}", "int8+ef | alltoall",
+        "dgc(0.01) | allgather", "fp8+ef | allgather", "qsgd(4)+ef | allgather",
+        "lloyd(1)+ef | allgather", "topk(0.01)+ef | alltoall", f"int8+ef | {TO_OWNERS}",
+    ], 8),
 )  # fmt: skip
 def test_spikes_in_a_spoiled_step_leave_what_they_leave_on_processors(
     text: str, resumed: bool, kind: str

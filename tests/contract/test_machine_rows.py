@@ -168,6 +168,7 @@ def test_what_arrived_damaged_does_not_cross_as_if_it_were_nothing() -> None:
     assert not own[0]._crossing.finite
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("at", range(8))
 def test_damage_at_any_move_is_told_or_changes_numbers(outer: str, at: int) -> None:

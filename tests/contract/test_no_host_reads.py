@@ -263,6 +263,7 @@ FORMATS = [form for form in vars(formats).values() if isinstance(form, Format)]
 FIXED = [s for s in strategies() if all(s.compressor.claims(n).fixed for n in (1, 100))]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", FIXED, ids=instances.ids)
 def test_nothing_is_read_until_the_step_ends(
     strategy: Strategy, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +288,7 @@ def test_nothing_is_read_until_the_step_ends(
         "qsgd(4) | alltoall", "int8+ef | alltoall",
         'none | steps("compress@gpu, all_gather, decompress@gpu")', "int8+dgc | allgather",
         "powersgd(2)",
-    ], 11),
+    ], 6),
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither above the kernels nor by what launches them."""

@@ -89,6 +89,7 @@ FIXED = [
 ]  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("world", [2, 4, 6])
 @pytest.mark.parametrize("text", FIXED)
 def test_members_to_the_byte(text: str, world: int) -> None:

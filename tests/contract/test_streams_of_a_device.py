@@ -52,6 +52,7 @@ def run(strategy: Strategy, states: Sequence[State], steps: Sequence[int]) -> li
     return results
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", BY_LISTS, ids=instances.ids)
 def test_the_same_bits_arrive_with_one_copy_down(
     strategy: Strategy, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

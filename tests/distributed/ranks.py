@@ -7,9 +7,9 @@
     side_by_side(tmp_path, [(3, job), (4, other)])  # outcomes of each, in pools of their own
 
 A fork server imports torch and all members once, with what an optimizer, FSDP and checkpoints
-import when they are first used, so a pool costs an eighth of a second. Every call has a hard time limit; a rank that
-passes it is asked for the stacks of all its threads, then killed. In ranks, too, warnings are
-errors.
+import when they are first used, so a pool costs an eighth of a second. Every call has a hard time
+limit; a rank that passes it is asked for the stacks of all its threads, then killed. In ranks,
+too, warnings are errors.
 """
 
 from __future__ import annotations

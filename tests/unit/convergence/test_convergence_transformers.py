@@ -48,7 +48,9 @@ def passages(suite: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
     return drawn.clamp(max=199), labels
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "name", ["vit", pytest.param("lora", marks=[WITH_PACKAGE, pytest.mark.full])]
+)
 def test_it_learns_in_few_steps(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     run = suite.train.Run(name, "dense", seed=0, workers=2, steps=2000, density=0.01)

@@ -111,6 +111,7 @@ def test_adam_s_steps_are_the_twins(form: Format) -> None:
     same_by_both([cuda.adam_codes, twins.adam_codes], given)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("form", [*IN_TRITON, *OTHERS], ids=lambda form: f"format {form.number}")
 @every_float
 def test_encoding_and_decoding_are_the_twins(form: Format, dtype: torch.dtype) -> None:

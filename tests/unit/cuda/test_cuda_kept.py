@@ -80,6 +80,7 @@ def spiked(n: int, at: Sequence[int], of: float = 1e20) -> Tensor:
     return g
 
 
+@pytest.mark.once
 @every_rule
 @pytest.mark.parametrize("spike", [1e20, 1.6e38, 3e38, -3e38, torch.inf, torch.nan])
 @every_format

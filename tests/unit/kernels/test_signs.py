@@ -12,7 +12,15 @@ from samples import DTYPES, draw, finite, same, told
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
-from gradwire.kernels import SumCodes, accumulate_codes, add_codes, encode_codes, formats, largest
+from gradwire.kernels import (
+    SumCodes,
+    accumulate_codes,
+    add_codes,
+    encode_codes,
+    formats,
+    largest,
+    tensors,
+)
 from gradwire.kernels.formats import SIGNS, SIGNS1, SIGNS2, TERNARY
 from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_codes as add_codes_twin
@@ -168,11 +176,15 @@ def test_add_as_twin(count: int, factor: float) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @pytest.mark.parametrize("shift", [0, 1])
-def test_large_targets_written_around_the_cache(dtype: torch.dtype, shift: int) -> None:
-    n = (2 << 20) + 77
+def test_large_targets_written_around_the_cache(
+    dtype: torch.dtype, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "STREAM_BYTES", 4096)
+    n = 100_077
     held, wanted = torch.empty(n + 64, dtype=dtype), torch.empty(n, dtype=dtype)
     start = -held.data_ptr() % 64 // held.element_size() + shift
     out = held[start : start + n]
+    assert tensors.goes_around(out)
     payloads = [payload(n, seed, 2) for seed in range(3)]
     accumulate_signs(out, payloads, 3.0)
     accumulate_signs_twin(wanted, payloads, 3.0)

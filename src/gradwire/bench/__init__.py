@@ -1,1 +1,1 @@
-"""How fast gradwire's own parts are, and what would be possible; `gradwire bench` says it."""
+"""Measures how fast gradwire's own parts are, and how fast they could be, for `gradwire bench`."""

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from gradwire.strategy import Compressor, Sections, Strategy
 
 DECODE_TARGET = 2.0
-SPARSE_SHARE = 0.01  # of gradients for compressors that send what is not zero
+SPARSE_SHARE = 0.01  # of elements are not zero, for compressors that send just these
 
 
 def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
-    """The strategies of these texts, `| allgather` if they name no collective; else the examples
-    of all compressors.
+    """Returns the strategies of these texts, `| allgather` if they name no collective; without
+    texts, the examples of all compressors.
 
-    One that has required parameters and no example is left out, which is said. Raises
-    StrategyError, of a text.
+    A compressor that has required parameters and no example is left out, and a line says so.
+    Raises StrategyError for a wrong text.
     """
     from gradwire.families import COMPRESSORS
 
@@ -61,29 +61,29 @@ def _parse(text: str) -> Strategy:
 
 
 def _sends_what_is_there(compressor: Compressor) -> bool:
-    """Whether it sends all elements that are not zero, so that it is for sparse gradients."""
+    """Whether it sends exactly the elements that are not zero, as for sparse gradients."""
     claims = compressor.claims(1)
     return claims.entries and claims.exact
 
 
 def distinct_compressors(of: Sequence[Strategy]) -> list[Compressor]:
-    """Each compressor once."""
+    """Returns each compressor once."""
     return list(dict.fromkeys(strategy.compressor for strategy in of))
 
 
 @dataclass
 class _Job:
-    """One row at work: `prepare` is not timed; bytes are known once it has run."""
+    """One row at work: `prepare` is not timed; `bytes` is known once the row has run."""
 
     name: str
     compressor: Compressor
     target: float
-    sections: Sections  # of a payload
+    sections: Sections  # of one payload
     bytes: Callable[[], list[int]]
     call: Callable[[int], object]  # gets the number of the turn
     prepare: Callable[[int], object] = lambda turn: None
     seconds: list[float] = field(default_factory=list)
-    # Of the last turn; then the pool is another's.
+    # Kept of the last turn, as the next row uses the pool.
     sent: int = 0
     moved: list[int] = field(default_factory=list)
 
@@ -115,13 +115,14 @@ class _Bench:
         return self.gradients[turn % len(self.gradients)]
 
     def sections(self, compressor: Compressor) -> list[Sections]:
-        """The payloads, as they would lie in the buffer of an all-gather."""
+        """Returns the payloads' sections, as they would lie in the buffer of an all-gather."""
         layout = self.layouts[compressor]
         whole = self.pool[: self.payloads * layout.bytes].view(self.payloads, layout.bytes)
         return [layout.views(message)[0] for message in whole]
 
     def references(self, turn: int) -> None:
-        """What memory gives just now; empties the caches."""
+        """Measures the memory's present rates, of reading and of copying, and so empties the
+        caches."""
         from gradwire import kernels
 
         core, which = native()
@@ -186,11 +187,11 @@ class _Bench:
         job.moved = job.bytes()
 
     def row(self, job: _Job) -> dict[str, Any]:
-        """One strategy, or compressor, at one kind of work on all elements.
+        """Returns the result of a row: one strategy's encoding, or one compressor's decoding.
 
-        bytes: that must move; a second number, with the second pass, where one is needed. So, too,
-        limits_seconds and times_limit (the median over them); the last is judged.
-        bits: of a payload, per element, and per element that it speaks of (None: of all).
+        bytes: the bytes that must move; where a second pass is needed, a second number includes
+        it. limits_seconds and times_limit (the median over them) have as many; the last is judged.
+        bits: of a payload, per element, and per element that it sends (None: it sends all).
         """
         seconds, bits = median(job.seconds), 8 * job.sent
         limits = [count / (8 * self.n) * median(self.copies) for count in job.moved]
@@ -226,7 +227,8 @@ def measure(
     texts: Sequence[str] = (), elements: int = ELEMENTS, repeats: int = 15, payloads: int = 8,
     progress: Progress = silent,
 ) -> dict[str, Any]:  # fmt: skip
-    """Every row's times and limits, as one JSON document. Raises StrategyError, KernelError."""
+    """Returns every row's times and limits, as one JSON document. Raises StrategyError,
+    KernelError."""
     import torch
 
     native()

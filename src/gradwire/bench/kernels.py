@@ -65,11 +65,11 @@ class _Contestant:
         return turn % 5 == 0 or turn < 2 or not is_slow
 
     def work(self, turns: int) -> float:
-        """Seconds of so many turns, by the fastest so far."""
+        """The seconds that so many turns take, by the fastest so far."""
         return min(self.seconds, default=0.0) * sum(map(self.takes, range(turns)))
 
     def settled(self) -> list[float]:
-        """The first turn meets cold caches and unknown hints."""
+        """The times without the first turn's, which has cold caches and unknown hints."""
         return self.seconds[1:] or self.seconds
 
 
@@ -105,13 +105,14 @@ def measure(
 
 
 def _tell(contestants: list[_Contestant], turns: int, now: str, progress: Progress) -> None:
-    """How far they are, by their own times: kernels are a hundred times as fast as twins."""
+    """Reports the progress by the contestants' own times: kernels are a hundred times as fast as
+    twins."""
     done = sum(min(own.seconds) * len(own.seconds) for own in contestants)
     progress("kernels", done, sum(own.work(turns) for own in contestants), now)
 
 
 def check_cuda() -> None:
-    """KernelError unless kernels in Triton run on the current device."""
+    """Raises KernelError unless kernels in Triton run on the current device."""
     import torch
 
     from gradwire.kernels.rooms import why_no_triton
@@ -158,7 +159,7 @@ def _contestants(
 
 
 def _copies(gradients: list[torch.Tensor]) -> list[_Contestant]:
-    """What a device's memory allows."""
+    """Shows what a device's memory allows: a copy."""
     n, room = gradients[0].numel(), gradients[0].clone()
 
     def copy(turn: int) -> None:
@@ -168,7 +169,7 @@ def _copies(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
 
 def _references(gradients: list[torch.Tensor]) -> list[_Contestant]:
-    """What memory allows: one read, and the update's traffic without any selection."""
+    """Shows what memory allows: one read, and the update's traffic without any selection."""
     from gradwire.kernels.memory import zeros
 
     n, (core, which) = gradients[0].numel(), native()
@@ -281,7 +282,7 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
 
 def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
-    """The step of one rank and its codes, beside the whole step of torch's AdamW."""
+    """One rank's step with its codes, compared with the whole step of torch's AdamW."""
     import torch
 
     from gradwire.kernels.adam import adam_codes

@@ -1,4 +1,4 @@
-"""What benchmarks ask of the machine: native kernels, and an allocator that keeps its pages."""
+"""What benchmarks need of the machine: native kernels, and an allocator that keeps its pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gradwire.kernels.core import Core
 
 ELEMENTS = 25_500_000  # ResNet-50
-MOST_ELEMENTS = 1 << 28  # several tensors of so many are drawn
+MOST_ELEMENTS = 1 << 28  # several tensors of this size are drawn
 
 # Without these, glibc returns large blocks to the system and torch pays for fresh pages each time.
 # The last one is needed above 32 MiB, where glibc caps the first.
@@ -23,12 +23,12 @@ ALLOCATOR = {
 
 
 def say(line: str) -> None:
-    """Tell how a benchmark gets on."""
+    """Prints a line about the benchmark to standard error."""
     print(line, file=sys.stderr)
 
 
 def native() -> tuple[Core, int]:
-    """The extension and the instruction set in use; KernelError without them."""
+    """Returns the extension and the instruction set in use. Raises KernelError without them."""
     from gradwire.errors import KernelError
     from gradwire.kernels.native import core_in_use
 
@@ -42,7 +42,7 @@ def native() -> tuple[Core, int]:
 
 
 def set_allocator() -> None:
-    """Start the process again with the thresholds above, unless it has them."""
+    """Starts the process again with the thresholds above, unless it has them."""
     if any(name not in os.environ for name in ALLOCATOR):
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ALLOCATOR)

@@ -1,4 +1,4 @@
-"""Whether the kernels of a device give what their twins in torch give, bit for bit.
+"""Compares the kernels of a device with their twins in torch, bit for bit.
 
 The same cases serve tests in Triton's interpreter, `gradwire doctor` on a machine with a GPU, and
 benchmarks/gpu. They need neither pytest nor the C++ extension.
@@ -26,14 +26,15 @@ _NAMES = (
 )  # fmt: skip
 FORMATS: dict[str, formats.Format] = {name: getattr(formats, name) for name in _NAMES}
 _UPDATED = {name: form for name, form in FORMATS.items() if name not in ("SIGNS", "SIGNS2")}
-"""Beside recurrences: signs are alike there."""
+"""The formats to try with recurrences, where the sign formats are alike: one of them is enough."""
 RULES = ((None, False), (0.9, False), (0.9, True))
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 
 
 class Case(NamedTuple):
-    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU."""
+    """One call of an operation of `kernels.table.Room`. make: returns fresh arguments, on the
+    CPU."""
 
     name: str
     operation: str
@@ -41,7 +42,7 @@ class Case(NamedTuple):
 
 
 def difference(case: Case, room: Any, device: torch.device | str) -> str:
-    """What the room writes, and the twins do not, by tensors on the device; "": nothing.
+    """Says how the room's results on the device differ from the twins'; "" if they do not.
 
     room: a module with the operations of `kernels.table.Room`. Blocks until the device is done.
     """
@@ -62,18 +63,19 @@ def difference(case: Case, room: Any, device: torch.device | str) -> str:
 
 
 def _made(found: Any) -> list[Tensor]:
-    """The tensors that an operation gives back."""
+    """The tensors that an operation returns."""
     given = found if isinstance(found, list) else []
     return [x for one in given if isinstance(one, Reaching) for x in one]
 
 
 def room_of_cuda() -> Any:
-    """The room of CUDA tensors. Raises ImportError without Triton."""
+    """Returns the room of CUDA tensors. Raises ImportError without Triton."""
     return importlib.import_module("gradwire.kernels.cuda")
 
 
 def cases(n: int = 5000) -> Iterator[Case]:
-    """All operations that have kernels on CUDA, on tensors of n elements and of few."""
+    """Yields cases of all operations that have kernels on CUDA, on tensors of n elements and of
+    few."""
     for dtype in FLOATS:
         for momentum, nesterov in RULES:
             yield from _of_rule(n, dtype, momentum, nesterov)
@@ -139,7 +141,7 @@ def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def _of_additions(n: int, dtype: torch.dtype) -> Iterator[Case]:
-    """What takes back, and gives back."""
+    """Cases of the additions that take back from a residual, or give back to it."""
     yield Case(f"add_cast {dtype}", "add_cast", lambda: [
         drawn(n, 1), drawn(n, 2, dtype=dtype), -1.0,
     ])  # fmt: skip
@@ -238,8 +240,8 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
 
 
 def drawn(n: int, seed: int, kind: str = "normal", dtype: torch.dtype = torch.float32) -> Tensor:
-    """(n,) numbers: normal, with ties, nearly all zeros, or with inf and NaN ("bad"); -0 and
-    denormals are among them."""
+    """Returns (n,) numbers: normal, with ties, nearly all zeros, or with inf and NaN ("bad"); -0
+    and denormals are among them."""
     x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
     x = (x * 4).round() / 4 if kind == "ties" else x
     if kind == "zeros":
@@ -253,7 +255,7 @@ def drawn(n: int, seed: int, kind: str = "normal", dtype: torch.dtype = torch.fl
 
 
 def places(n: int, k: int, seed: int) -> Tensor:
-    """(k,) int32, ascending."""
+    """Returns k of the places below n, ascending: (k,) int32."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[:k].sort().values.int()
 
@@ -293,7 +295,7 @@ def _rooms(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:
 
 
 def coded_payload(form: formats.Format, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales of n numbers."""
+    """Returns codes and scales of n numbers."""
     codes, scales = _rooms(form, n)
     twins.encode_codes(form, drawn(n, seed), codes, scales, new_status(), Noise.of("x", seed))
     return codes, scales
@@ -315,7 +317,7 @@ def _coded_updates(
 
 
 def _moments(n: int, dtype: torch.dtype) -> list[Any]:
-    """A gradient, moments, and what waits."""
+    """A gradient, the moments, and the residual."""
     return [drawn(n, 1, "bad", dtype), (drawn(n, 2), drawn(n, 3).abs()), drawn(n, 4)]
 
 
@@ -332,7 +334,7 @@ def _adam(n: int, dtype: torch.dtype) -> list[Any]:
 
 
 def coded_section(n: int, k: int, code: str, seed: int) -> Tensor:
-    """k places of n, coded."""
+    """Returns a section of k coded places below n."""
     section = torch.zeros(code_bytes(code, n, k), dtype=torch.uint8)
     twins.encode_indices(places(n, k, seed), n, code, section)
     return section
@@ -360,7 +362,7 @@ def _tensors(x: Any) -> Iterator[Tensor]:
 
 
 def alike(x: Tensor, y: Tensor) -> bool:
-    """Bit for bit, where every NaN is the same."""
+    """Whether two tensors are equal bit for bit, where every NaN is the same."""
     if not y.is_floating_point():
         return torch.equal(x, y)
     integers = torch.int32 if y.dtype == torch.float32 else torch.int16

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def payload_bytes(compressor: Compressor, n: int, written: Sections | None = None) -> int:
-    """Bytes of one fp32 parameter's sections, without header and padding.
+    """Returns the bytes of one fp32 parameter's sections, without header and padding.
 
-    Where their size depends on the data, of those that are written.
+    Where their size depends on the data, those in `written` are counted.
     """
     import torch
 
@@ -34,7 +34,8 @@ def payload_bytes(compressor: Compressor, n: int, written: Sections | None = Non
 def encode_bytes(
     compressor: Compressor, n: int, state_elements: int, written: Sections | None = None
 ) -> list[int]:
-    """What encoding moves; two numbers where a scale makes a second pass necessary."""
+    """Returns the bytes that encoding moves; two numbers where a scale makes a second pass
+    necessary."""
     once = 4 * n + 8 * state_elements + payload_bytes(compressor, n, written)
     again = n * compressor.claims(n).read_again[state_elements > 0]
     return [once, once + again] if again else [once]
@@ -43,5 +44,5 @@ def encode_bytes(
 def decode_bytes(
     compressor: Compressor, n: int, payloads: int, written: Sections | None = None
 ) -> list[int]:
-    """What summing payloads into one gradient moves."""
+    """Returns the bytes that summing payloads into one gradient moves."""
     return [4 * n + payloads * payload_bytes(compressor, n, written)]

@@ -1,4 +1,4 @@
-"""What several commands read from their command line, and refuse before any work."""
+"""Arguments and checks that several commands share: what is wrong is refused before any work."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Declare --quiet, of a command that tells how far it is (`cli.progress`)."""
+    """Declares --quiet, for a command that shows how far it is (`cli.progress`)."""
     parser.add_argument("--quiet", action="store_true", help="do not tell how far it is")
 
 
 def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
-    """What argparse makes a number by; it refuses what is out of range."""
+    """Returns what argparse reads a whole number by; it refuses numbers out of range."""
 
     def read(text: str) -> int:
         try:
             number = int(text)
-        except ValueError:  # also of thousands of digits
+        except ValueError:  # also for thousands of digits
             number = least - 1
         if not least <= number <= most:
             raise argparse.ArgumentTypeError(
@@ -41,7 +41,7 @@ def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
 
 
 def above_0(text: str) -> float:
-    """A parser of numbers above zero, for an argument that need not be whole."""
+    """Reads a number above zero, for an argument that need not be whole."""
     try:
         number = float(text)
     except ValueError:
@@ -55,11 +55,11 @@ def check_output(
     what: str, path: Path | None, reads: Iterable[str | Path | None] = (),
     beside: Iterable[Path | None] = (),
 ) -> None:  # fmt: skip
-    """UsageError unless a file can be written there: said before the work, not after it. None:
+    """Raises UsageError unless a file can be written there: before the work, not after it. None:
     nothing is written.
 
-    reads: what the command reads, which would be lost; texts that may be names of files, too.
-    beside: where it writes something else.
+    reads: the files that the command reads, which would be lost; also texts that may be names of
+    files. beside: the other files that it writes.
     """
     if path is None:
         return
@@ -79,27 +79,28 @@ def check_output(
 def _may_be_file(path: Path) -> bool:
     try:
         return not path.is_dir()
-    except OSError:  # as of a name that is too long
+    except OSError:  # such as a name that is too long
         return False
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether what is written to one is lost in the other: not in a device or a pipe."""
+    """Whether both are the same file, so that writing one loses the other; a device or a pipe is
+    not."""
     try:
         if path.exists() and other.exists():
             return path.is_file() and path.samefile(other)
         return path.resolve() == other.resolve()
-    except (OSError, ValueError, RuntimeError):  # of a text that is no name of a file
+    except (OSError, ValueError, RuntimeError):  # a text that is no name of a file
         return False
 
 
 def repeats(arguments: argparse.Namespace) -> str:
-    """The command as it was typed, to be run again."""
+    """Returns the command line as it was typed, to be run again."""
     return shlex.join(["gradwire", *arguments.typed])
 
 
 def say(text: str, who: str = "gradwire") -> None:
-    """Tell in a line of standard error. Where nobody reads it any more, the work goes on."""
+    """Prints a line to standard error. If nobody reads that any more, the work goes on."""
     if sys.stderr is None:  # closed from the start; print would take standard output
         return
     with contextlib.suppress(OSError, ValueError):
@@ -108,7 +109,7 @@ def say(text: str, who: str = "gradwire") -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """The block writes this file: UsageError where that fails."""
+    """Raises UsageError if the block, which writes the file at `path`, fails."""
     try:
         yield
     except OSError as error:
@@ -120,8 +121,8 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering(answer: str, as_json: bool) -> Iterator[None]:
-    """The block writes files, and the answer is printed after it: also where one of them cannot
-    be written, unless it is a JSON document, since then the error is one, and there is one."""
+    """Prints the answer after the block, which writes files. If one cannot be written, a text is
+    still printed, but not JSON: then the error is the JSON document."""
     try:
         yield
     except UsageError:
@@ -132,9 +133,9 @@ def answering(answer: str, as_json: bool) -> Iterator[None]:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write it; names of files that are no text are shown as far as they are.
+    """Writes the page; characters of file names that are no text become "?".
 
-    Raises UsageError where that cannot be.
+    Raises UsageError if it cannot be written.
     """
     text = page.html()
     with writing(path):
@@ -142,11 +143,11 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def save_page(page: Page, path: Path) -> None:
-    """Write it, and say so on standard error. Raises UsageError."""
+    """Writes the page, and says so on standard error. Raises UsageError."""
     write_page(page, path)
     say(f"wrote {path}")
 
 
 def after_dashes(words: Sequence[str]) -> list[str]:
-    """The command that is to be run, which may stand after "--"."""
+    """Returns the command to run, which may stand after "--"."""
     return list(words[1:] if words[:1] == ["--"] else words)

@@ -1,7 +1,7 @@
 """gradwire available: the members of every family in a line each, one of them in full, or the
 strategies that are known to be sound with an optimizer.
 
-What a parameter takes is asked of the member itself: it is handed what no parameter takes, and
+The member itself says what a parameter takes: it is given a value that no parameter takes, and
 refuses that with its rule and an example, as it refuses any other mistake.
 """
 
@@ -22,7 +22,7 @@ from gradwire.member import Evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Declares the command's arguments."""
     add = parser.add_argument
     add("name", nargs="?", help="a member, such as topk: what its parameters take, an example")
     known = (
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them; the exit code. UsageError for a name that is none."""
+    """Prints what is requested; returns the exit code. Raises UsageError for an unknown name."""
     if arguments.optimizer is not None:
         _show_sound(arguments)
         return 0
@@ -91,7 +91,7 @@ def _found_sound(optimizer: str) -> list[dict[str, Any]]:
 
 
 def _beginning(evidence: Evidence | None) -> str:
-    """How a run begins by which it is known, if otherwise."""
+    """Returns how the runs of the evidence begin, if by another strategy; "" otherwise."""
     if evidence is None or not evidence.warmup:
         return ""
     return f"{evidence.begins or 'none | allreduce'}, {evidence.warmup:.0%} of the steps"
@@ -105,7 +105,8 @@ def _lines(families: dict[str, dict[str, str]]) -> Iterable[str]:
 
 
 def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Everything of this name: `dgc` is a feedback and an alias. Raises UsageError."""
+    """Describes all members of this name: `dgc` is a feedback and an alias. Raises UsageError if
+    there is none."""
     from gradwire import registry
     from gradwire.notation import nearest
 
@@ -146,14 +147,14 @@ def _described(name: str, family: str, member: Any) -> dict[str, Any]:
 
 
 class _Unfit:
-    """What no parameter takes."""
+    """A value that no parameter takes."""
 
     def __repr__(self) -> str:
         return "…"
 
 
 def _refusal(member: Any, names: Iterable[str], **given: Any) -> str:
-    """What it says when these parameters are given what they do not take."""
+    """Returns the member's error for parameters with a value that they do not take, or ""."""
     try:
         member(**{**given, **{name: _Unfit() for name in names}})
     except GradwireError as error:
@@ -169,7 +170,7 @@ def _required(member: Any) -> list[str]:
 
 
 def _shortest(name: str, member: Any) -> str:
-    """The member as it is written with what is required alone."""
+    """Returns the member as it is written with only the required parameters."""
     required = _required(member)
     if not required:
         return name
@@ -178,7 +179,7 @@ def _shortest(name: str, member: Any) -> str:
 
 
 def _rule(member: Any, parameter: str) -> str:
-    """What the parameter takes, in the member's own words."""
+    """Returns what the parameter takes, in the member's own words."""
     given = {}
     if parameter not in (required := _required(member)) and required:
         call = ast.parse(_shortest("member", member), mode="eval").body
@@ -189,7 +190,7 @@ def _rule(member: Any, parameter: str) -> str:
 
 
 def _example(text: str, family: str) -> str:
-    """A whole strategy that has it: the first that is none of the impossible ones."""
+    """Returns a whole strategy that has the member: the first possible one of several."""
     from gradwire.families import COLLECTIVES
     from gradwire.strategy import Strategy
 

@@ -18,7 +18,7 @@ _HEADERS = ("ms", "range", "B/element", "limit, ms", "× limit", "target", "met"
 
 
 def tables(document: dict[str, Any]) -> tuple[str, Table, Table]:
-    """What `measure` found: bandwidths in words, encoding, decoding."""
+    """Returns what `measure` found: bandwidths in words, and tables of encoding and decoding."""
     n = document["elements"]
     facts = (
         f"{n / 1e6:.3g} M fp32 elements, one thread, {document['instruction_set']}; copy "
@@ -49,7 +49,7 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add = parser.add_argument
     add("strategies", nargs="*", help='such as "topk(0.001)+ef" (all)')
     add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator. Raises
-    StrategyError and KernelError."""
+    """Measures and prints; returns the exit code. Starts the process again to set the allocator.
+    Raises StrategyError and KernelError."""
     set_allocator()
     with telling(arguments, "bench compressors", beside=False) as progress:
         document = measure(

@@ -28,7 +28,7 @@ TARGET_SECONDS = 40e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the benchmark's arguments."""
+    """Declares the benchmark's arguments."""
     add = parser.add_argument
     add("--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)")
     size = "elements of each bucket (4096)"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print; return the exit code."""
+    """Measures and prints; returns the exit code."""
     with telling(arguments, "bench conductor", beside=False) as progress:
         result = _alone(arguments, progress)
     print(json.dumps(result, indent=2) if arguments.json else _text(result))
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _alone(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Measure in a process group of one rank."""
+    """Measures in a process group of one rank."""
     import torch
     import torch.distributed as dist
 
@@ -70,7 +70,7 @@ def measure(
     buckets: int, elements: int, repeats: int, strategy: str, lanes: int = 1,
     progress: Progress = silent,
 ) -> dict[str, Any]:  # fmt: skip
-    """Medians and ranges, in seconds per bucket. Needs a process group of one rank."""
+    """Returns medians and ranges, in seconds per bucket. Needs a process group of one rank."""
     import torch
     from torch import nn
 
@@ -89,7 +89,7 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in parts}
     for repeat in each(progress, "steps", range(repeats + 10), lambda repeat: ""):
         for name, part in parts.items():
-            for parameter, p in module.named_parameters():  # another one, as a backward gives
+            for parameter, p in module.named_parameters():  # a new .grad, as backward gives
                 p.grad = gradients[parameter].view_as(p)
             seconds = _time(part)
             if repeat >= 10:
@@ -102,7 +102,7 @@ def measure(
 
 
 def _plain_loop(session: Any, gradients: dict[str, Any]) -> None:
-    """Each bucket encoded, exchanged and decoded, without conductor, header and checks."""
+    """Encodes, exchanges and decodes each bucket, without conductor, header and checks."""
     from gradwire.moves import AllGather
     from gradwire.strategy import Key, StepInfo
 

@@ -13,7 +13,7 @@ from gradwire.cli.progress import telling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add = parser.add_argument
     add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
     add("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator of
+    """Measures and prints; returns the exit code. Starts the process again to set the allocator of
     processors. Raises KernelError."""
     if arguments.device == "cpu":
         set_allocator()
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _where(device: str) -> dict[str, str]:
-    """The instruction set, or the GPU."""
+    """Returns the instruction set, or the GPU's name."""
     if device == "cpu":
         from gradwire.kernels import instruction_set
 
@@ -56,7 +56,7 @@ def _where(device: str) -> dict[str, str]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Returns the rows as a Markdown table."""
     lines = [
         "| kernel | ms, median | ms, range | GB/s | of the memory limit | faster than torch |",
         "| --- | ---: | ---: | ---: | ---: | --- |",

@@ -1,7 +1,7 @@
-"""What can stand at the cursor: asked by the shell, with each Tab, by argcomplete's protocol.
+"""Completes the word at the cursor: the shell asks with each Tab, by argcomplete's protocol.
 
 A Tab must not wait for torch. So names of compressors, feedbacks and collectives are read in their
-sources, where each is a class with a `name`; of other packages, in their entry points.
+sources, where each is a class with a `name`; those of other packages, in their entry points.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 Completer: TypeAlias = Callable[..., Iterable[str]]
-"""Of what is typed so far of a word (`prefix`): the words that begin so."""
+"""Takes what is typed so far of a word (`prefix`), and returns the words that begin so."""
 
 
 class Name(NamedTuple):
@@ -30,7 +30,7 @@ class Name(NamedTuple):
 
 
 def members(family: str) -> list[Name]:
-    """Of "compressors", "feedback" or "collectives", without loading them."""
+    """Returns the names in "compressors", "feedback" or "collectives", without loading these."""
     from importlib.metadata import entry_points
 
     import gradwire
@@ -44,7 +44,7 @@ def members(family: str) -> list[Name]:
 
 
 def _named(path: Path) -> Iterator[Name]:
-    """The classes of a file that have a name."""
+    """Yields the members in a file: the classes that have a name."""
     for node in ast.parse(path.read_text("utf-8")).body:
         if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
             continue
@@ -74,8 +74,8 @@ def _takes(made: Callable[..., object]) -> bool:
 
 
 def _of(family: str, *, takes: bool = True) -> Completer:
-    """Completes the members of a family that does not load torch; of one that is left, what it
-    takes, if a text may say that."""
+    """Returns a completer of a family's members that does not load torch. takes: if one member is
+    left, it completes the parameters, too."""
 
     def complete(prefix: str = "", **_: object) -> list[str]:
         from gradwire import families
@@ -90,7 +90,8 @@ def _of(family: str, *, takes: bool = True) -> Completer:
 
 
 def _called(name: str, member: Callable[..., object]) -> list[str]:
-    """As it may go on. Where there is a choice, the shell does not close a quotation."""
+    """Returns how a member's call may go on. Where there is a choice, the shell does not close a
+    quotation."""
     parameters = inspect.signature(member).parameters.values()
     if any(own.default is own.empty for own in parameters):
         return [f"{name}({own.name}=" for own in parameters]
@@ -101,9 +102,9 @@ def _called(name: str, member: Callable[..., object]) -> list[str]:
 
 
 def strategies(prefix: str = "", **_: object) -> list[str]:
-    """`topk(0.01)+ef | al` may become `topk(0.01)+ef | allgather`: compressors, after '+'
-    feedbacks, after '|' collectives; of parameters nothing. Of one name that is left: what may
-    follow it."""
+    """Completes a strategy: `topk(0.01)+ef | al` may become `topk(0.01)+ef | allgather`. Offers
+    compressors, after '+' feedbacks, after '|' collectives, and nothing for parameters. If one
+    name is left, offers what may follow it."""
     sign, typed = _last(prefix)
     if sign == "(":
         return []
@@ -128,8 +129,8 @@ def _following(name: Name, ends: tuple[str, ...]) -> list[str]:
 
 
 def _last(text: str) -> tuple[str, str]:
-    """The last sign that divides a strategy, '(' if a parenthesis is open, "" if there is none;
-    and what follows it."""
+    """Returns the last sign that divides a strategy, '(' if a parenthesis is open, "" if there is
+    none; and what follows it."""
     depth, sign, begin = 0, "", 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -139,14 +140,14 @@ def _last(text: str) -> tuple[str, str]:
 
 
 def names(prefix: str = "", **_: object) -> list[str]:
-    """Every member's, alone."""
+    """Returns every member's name, without parameters."""
     families = ("compressors", "feedback", "collectives")
     own = [name.text for family in families for name in members(family)]
     return list(dict.fromkeys([*own, *(name.text for name in _aliases())]))
 
 
 def optimizers(prefix: str = "", **_: object) -> list[str]:
-    """Those whose kind is known by name."""
+    """Returns the optimizers that are known by name, one of each update rule."""
     from gradwire.soundness import ONE_OF_EACH_RULE
 
     return list(ONE_OF_EACH_RULE)
@@ -164,13 +165,14 @@ COMPLETERS: Mapping[str, Completer] = {
     "topology": _of("TOPOLOGIES"), "scheme": _of("ROUTING"), "step": _of("STEPS"),
     "traffic": _of("TRAFFIC", takes=False), "format": _of("EXPORTS", takes=False),
 }  # fmt: skip
-"""By the argument's name, of all commands alike."""
+"""The completer of each argument, by its name, for all commands alike."""
 _FILES = ("topology", "step", "flows", "jobs", "profile", "command_line")
-"""These are files, or may be."""
+"""Arguments that are files, or may be."""
 
 
 def complete(make: Callable[[str], argparse.ArgumentParser]) -> None:
-    """Answer the shell, and end the process. make: a parser with the arguments of a command."""
+    """Answers the shell, and ends the process. make: returns a parser with a command's
+    arguments."""
     import argcomplete
     from argcomplete.completers import FilesCompleter
 

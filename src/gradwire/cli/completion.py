@@ -16,13 +16,13 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     parser.add_argument("shell", choices=_SHELLS, help="whose script")
     parser.add_argument("--json", action="store_true", help="the script in a JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script; the exit code. Raises UsageError."""
+    """Prints the script; returns the exit code. Raises UsageError."""
     try:
         from argcomplete.shell_integration import shellcode
     except ImportError as error:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             "the shell asks gradwire for completions by the package argcomplete; it is not "
             "installed. Say pip install argcomplete."
         ) from error
-    # Files are completed where a file is meant: not everything else, too, by the shell's default.
+    # Only arguments that are files complete as files, not all others by the shell's default.
     script = shellcode(["gradwire"], use_defaults=False, shell=arguments.shell)
     told = {"shell": arguments.shell, "script": script}
     print(json.dumps(told) if arguments.json else script.strip())

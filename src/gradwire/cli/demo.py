@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the demo's options."""
+    """Declares the demo's options."""
     add = parser.add_argument
     add("--hosts", type=int, default=4, metavar="N", help="(%(default)s)")
     add("--rate", default="1gbit", help="of every link, each way (%(default)s)")
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run all rows, print the table, save plot and numbers; 0 if everything ran."""
+    """Runs all rows, prints the table, saves plot and numbers; returns 0 if everything ran."""
     from gradwire.demo import runner, summary
     from gradwire.demo.page import page
     from gradwire.lab import Cluster

@@ -30,7 +30,7 @@ GAIN = "gradwire profile -- torchrun … train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Declares the command's arguments."""
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument(
         "--megabytes", type=float, default=64.0, help="size of the bandwidth test (64)"
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at this machine, and print what was found; return the exit code. Raises UsageError."""
+    """Looks at this machine, and prints what was found; returns the exit code. Raises
+    UsageError."""
     if not 0.001 <= arguments.megabytes <= 100_000:
         raise UsageError(
             "the bandwidth is measured with 0.001 to 100,000 megabytes; got "
@@ -84,7 +85,7 @@ def _torch() -> dict[str, Any]:
     try:
         import torch
         import torch.distributed as dist
-    except (ImportError, OSError) as error:  # OSError: a library of its own does not load
+    except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
         return {"missing": str(error), "advice": INSTALL_TORCH}
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     return {
@@ -112,8 +113,8 @@ def _kernels() -> dict[str, Any]:
 
 
 def _cuda(progress: Progress) -> dict[str, Any]:
-    """What runs on the current device, and whether it gives what the twins give: a minute, most of
-    it to compile the kernels."""
+    """Returns which kernels run on the current device, and whether they give what the twins give.
+    Takes a minute, most of it to compile them."""
     import torch
 
     if not torch.cuda.is_available():
@@ -162,7 +163,7 @@ def _network(megabytes: float, progress: Progress) -> dict[str, Any]:
 
 
 def measured(megabytes: float, device: Any, progress: Progress = silent) -> dict[str, Any]:
-    """What the default process group delivers. Collective."""
+    """Measures the all-reduce of the default process group: latency and bandwidth. Collective."""
     import torch
     import torch.distributed as dist
 
@@ -186,7 +187,7 @@ def measured(megabytes: float, device: Any, progress: Progress = silent) -> dict
 
 
 def _time(data: Any, repeats: int, progress: Progress, stage: str) -> float:
-    """Median seconds of one all-reduce."""
+    """Returns the median seconds of one all-reduce."""
     import torch
     import torch.distributed as dist
 
@@ -202,9 +203,9 @@ def _time(data: Any, repeats: int, progress: Progress, stage: str) -> float:
 
 
 def verdict(facts: Facts) -> dict[str, Any]:
-    """ready: whether anything can be trained. fp32_seconds: of a step's exchange of 100 M
-    parameters, from the measured bandwidth; None: not measured. says: both, in words. next: what
-    to run now."""
+    """Returns the verdict. ready: whether anything can be trained. fp32_seconds: of a step's
+    exchange of 100 M parameters, by the measured bandwidth; None: not measured. says: both, in
+    words. next: the command to run now."""
     if "missing" in facts["torch"]:
         return _verdict(False, None, "gradwire cannot work here: torch is missing", INSTALL_TORCH)
     network = facts.get("network")
@@ -228,7 +229,7 @@ def _verdict(ready: bool, seconds: float | None, says: str, command: str) -> dic
 
 
 def text(facts: Facts) -> str:
-    """The facts in plain words, a line each, and the verdict."""
+    """Returns the facts in plain words, a line each, and the verdict."""
     lines = list[str]()
     for name, (title, lines_of) in _SECTIONS.items():
         told = lines_of(facts[name]) if name in facts else []
@@ -302,7 +303,7 @@ def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in a unit that fits."""
+    """Writes a duration in a unit that fits."""
     unit, size = next((u for u in _UNITS if seconds >= u[1]), _UNITS[-1])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     parser.add_argument("plan", type=Path, help="a plan.json")
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="tell it anew, by this profile"
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell; the exit code. Raises PlanError, and UsageError for a strategy."""
+    """Explains the plan; returns the exit code. Raises PlanError, and UsageError for a
+    strategy."""
     with telling(arguments, "explain"):
         from gradwire.plan import Plan
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gradwire.network.fabric import Fabric
 
 _HOSTS = 4
-_TIMED_OUT = 124  # as timeout(1) has it
+_TIMED_OUT = 124  # as timeout(1) returns
 _INTERRUPTED = 128 + signal.SIGINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands run and probe."""
+    """Declares the subcommands run and probe."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|probe")
     running = actions.add_parser("run", help="start a command on every host of a cluster")
     _add_cluster_arguments(running)
@@ -66,7 +66,7 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the subcommand; return its exit code: for `run`, that of the first rank to fail."""
+    """Runs the subcommand; returns its exit code: for `run`, that of the first rank to fail."""
     with _ending_on_sigterm():
         try:
             return _probe(arguments) if arguments.action == "probe" else _run(arguments)
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Leave through the same doors on SIGTERM as on an error, with exit code 143."""
+    """Makes SIGTERM end the block with the same cleanup as an error, and exit code 143."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -176,7 +176,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
-    """What is built. LabError where it cannot be, in the words of a command line."""
+    """Says what is built. Raises LabError, in the words of a command line, where it cannot be."""
     if not cluster.loopback and available().mode == "none":
         raise refused(available().reason, "--loopback, without --topology")
     if arguments.quiet:

@@ -1,7 +1,7 @@
 """gradwire: the command line. Commands import what they need when they run.
 
-A command is a file beside this one, `<command>.py`; one of several actions is a file for each of
-them, `<command>_<action>.py`.
+A command is a file beside this one, `<command>.py`; a command with several actions has a file for
+each, `<command>_<action>.py`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ ACTIONS = {
         "heatmap": "loads of every leaf and uplink, hashed beside planned, as SVG",
     },
 }
-"""Of the commands that have several."""
+"""The actions of each command that has several, in a line each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code, or 2 for an error that a better call would avoid."""
-    if "_ARGCOMPLETE" in os.environ and arguments is None:  # the shell asks, not a person
+    """Runs one command. Returns its exit code, or 2 for an error that a better call would
+    avoid."""
+    if "_ARGCOMPLETE" in os.environ and arguments is None:  # the shell asks for completions
         from gradwire.cli.completers import complete
 
         complete(_parser)
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(asked: list[str]) -> int:
-    """Run it, and have all that it prints taken; the exit code. Raises OSError where it is not."""
+    """Runs the command and flushes what it printed; returns the exit code. Raises OSError if that
+    cannot be written."""
     try:
         return _ran(asked)
     except KeyboardInterrupt:
@@ -101,14 +103,15 @@ def _ran(asked: list[str]) -> int:
 
 
 def _reader_is_gone() -> bool:
-    """Whether who reads standard output has seen enough, as `head` does: nobody is to be told."""
+    """Whether the reader of standard output has closed it, as `head` does: then there is nobody to
+    tell."""
     asked = select.poll()
     asked.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def _not_taken() -> OSError | None:
-    """Why standard output takes nothing, as where its disk is full; None: it does."""
+    """Returns why standard output takes nothing, as where its disk is full; None if it does."""
     if sys.stdout is None:
         return None
     try:
@@ -120,12 +123,12 @@ def _not_taken() -> OSError | None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Drop what it has not given away, and all that comes: Python flushes it when it ends."""
+    """Drops what the stream still holds, and all that follows: Python flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _let_go_of_lost_notices() -> None:
-    """The exit code is the command's, also where nobody reads standard error any more."""
+    """Keeps the exit code the command's, also where nobody reads standard error any more."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
@@ -136,7 +139,7 @@ def _let_go_of_lost_notices() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows its own usage where it meets a word that it does not know. So do the commands, which
+    """Shows its own usage for an argument that it does not know, as do the commands, which
     argparse makes of the same class: it would leave that to the outermost."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
@@ -147,7 +150,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """All commands by name and line; the arguments only of the one that is asked for."""
+    """Returns a parser of all commands, in a line each, and of the arguments of the given one
+    only."""
     import gradwire
 
     parser = _Parser(prog="gradwire", description=gradwire.__doc__.split("\n")[0])
@@ -161,7 +165,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _declare(parser: argparse.ArgumentParser, command: str) -> None:
-    """The arguments of a command, or of all its actions; and what runs it."""
+    """Declares the arguments of a command, or of all its actions, and what runs it."""
     if command not in ACTIONS:
         module = importlib.import_module(f"gradwire.cli.{command}")
         module.add_arguments(parser)

@@ -16,7 +16,7 @@ from gradwire.cli.progress import telling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     parser.add_argument("routes", type=Path, help="a routes.json")
     known = (
         "pins: for gradwire.attach(…, planes=…), the default; htsim: a connection matrix, without "
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write it; the exit code. Raises NetworkError."""
+    """Writes the paths; returns the exit code. Raises NetworkError."""
     check_output("a file of paths", arguments.output, [arguments.routes])
     with telling(arguments, "network export") as progress:
         from gradwire.network.exports import written

@@ -16,7 +16,7 @@ from gradwire.progress import each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add_traffic_arguments(parser)
     default = "side by side; default: ecmp, coloured; repeatable"
     parser.add_argument("--scheme", action="append", metavar="TEXT", help=default)
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw; the exit code. Raises NetworkError."""
+    """Draws the loads; returns the exit code. Raises NetworkError."""
     reads = arguments.topology, arguments.traffic, arguments.flows
     check_output("a heat map", arguments.output, reads)
     with telling(arguments, "network heatmap") as progress:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add_traffic_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     file = "write the paths: those recommended, or of the first --scheme"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Advise; the exit code. Raises NetworkError."""
+    """Prints the advice; returns the exit code. Raises NetworkError."""
     reads = arguments.topology, arguments.traffic, arguments.flows
     check_output("a file of paths", arguments.output, reads)
     check_output("a page", arguments.html, reads, beside=[arguments.output])
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -> str:
-    """The document of the paths by a scheme."""
+    """Returns the document of a scheme's paths."""
     from gradwire.network.routing.route import route
     from gradwire.network.saved import to_json
 
@@ -72,7 +72,8 @@ def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) 
 
 
 def _page(arguments: argparse.Namespace, traffic: Traffic, advice: Advice) -> Page:
-    """Loads by hashes, and by what is recommended, or else the fastest."""
+    """Returns the page, with loads by hashes and by the recommended scheme, or else the
+    fastest."""
     from gradwire.network.advice import HASHES
     from gradwire.network.heatmap import heatmap
     from gradwire.network.routing.route import route

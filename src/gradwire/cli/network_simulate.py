@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from gradwire.trace import Trace
 
 
-_LONGEST_SECONDS = 1000.0  # of what a transport waits for
+_LONGEST_SECONDS = 1000.0  # the longest that a transport may wait
 _OF_ONE_JOB = ("--bytes", "--groups-of", "--density", "--ranks", "--per-machine")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     demand = add_traffic_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     what = (
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
-    """How packets travel, and what happens to those that are lost. Returns the options' names."""
+    """Declares how packets travel, and what happens to lost ones. Returns the options' names."""
     packets = parser.add_argument_group("of the packet engine alone")
     added = list[argparse.Action]()
     for name, what in (
@@ -101,7 +101,7 @@ def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate; the exit code. Raises NetworkError."""
+    """Simulates; returns the exit code. Raises NetworkError."""
     _refuse_unheard(arguments)
     reads = (arguments.topology, arguments.traffic, arguments.flows, arguments.step,
              arguments.profile, arguments.jobs)  # fmt: skip
@@ -115,7 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _simulated(
     arguments: argparse.Namespace, progress: Progress
 ) -> tuple[list[_Row], float, dict[str, str]]:
-    """Rows; the seconds that these take at least; schemes that were not tried, and why."""
+    """Returns the rows, the seconds that they take at least, and the schemes that were not tried,
+    with the reason."""
     measured, least = _step(arguments) if arguments.step else _traffic(arguments)
     rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
@@ -133,7 +134,7 @@ def _simulated(
 
 
 def _usual(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, Any]:
-    """What these options are where nobody asks for them."""
+    """Returns these options' default values."""
     return {name: parser.get_default(_attribute(name)) for name in names}
 
 
@@ -142,7 +143,7 @@ def _attribute(option: str) -> str:
 
 
 def _refuse_unheard(arguments: argparse.Namespace) -> None:
-    """NetworkError for options that nothing would come of."""
+    """Raises NetworkError for options that would have no effect."""
 
     def asked(usual: Mapping[str, Any]) -> str:
         return ", ".join(
@@ -164,13 +165,14 @@ def _refuse_unheard(arguments: argparse.Namespace) -> None:
 
 _Row: TypeAlias = dict[str, Any]
 _Measured: TypeAlias = "Callable[[str, Spraying], Sequence[_Row]]"
-"""Of a scheme, and of how its packets choose: seconds; of each job if there are several, with
-those that it takes alone; whole: those without what fails meanwhile."""
+"""Measures a scheme, given how its packets choose. A row has its seconds; several jobs have a row
+each, also with the seconds that the job takes alone; whole: the seconds if nothing fails
+meanwhile."""
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, tuple[str, Spraying]]:
-    """Schemes and how packets choose, by the name of the row. Unasked, where packets are
-    simulated, what is sprayed has a row for each way."""
+    """Returns each scheme and how its packets choose, by the row's name. If packets are simulated
+    and no scheme is named, spraying has a row for each way."""
     from gradwire.network.advice import compared
     from gradwire.network.engines.transport import SPRAYING
     from gradwire.network.routing.route import scheme_of
@@ -187,7 +189,8 @@ def _asked(arguments: argparse.Namespace) -> dict[str, tuple[str, Spraying]]:
 
 
 def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
-    """What is measured of a collective, or of jobs, and seconds that they take at least."""
+    """Returns a function that measures a collective, or jobs, and the seconds that they take at
+    least."""
     from gradwire.network.bounds import bounds
     from gradwire.network.jobs import routed
     from gradwire.network.outages import outages
@@ -234,7 +237,7 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
 
 
 def _jobs(arguments: argparse.Namespace, topology: Fabric) -> list[Placed]:
-    """Those of a file, or the one that was asked for."""
+    """Returns the jobs of the file, or the one that the options describe."""
     from gradwire.network.placement import Placement
     from gradwire.network.sharing import Placed, jobs_of, placed
 
@@ -264,7 +267,8 @@ def _transport(arguments: argparse.Namespace) -> Transport:
 
 
 def _step(arguments: argparse.Namespace) -> tuple[_Measured, float]:
-    """Seconds by a scheme, and without a network."""
+    """Returns a function that measures a step by a scheme, and the step's seconds without a
+    network."""
     if arguments.engine != "flow":
         raise NetworkError(
             f"a step is simulated by fair shares; got --engine {arguments.engine}. Leave it out."
@@ -287,7 +291,8 @@ def _step(arguments: argparse.Namespace) -> tuple[_Measured, float]:
 
 
 def _workload(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
-    """What --step names, a plan, a parallel job or another step, and where its ranks are."""
+    """Returns what --step names (a plan, a parallel job or another step), and where its ranks
+    are."""
     from gradwire.network.parallelism import step_of
 
     text, end = arguments.step, Path(arguments.step).suffix
@@ -308,8 +313,8 @@ def _placed(arguments: argparse.Namespace, topology: Fabric, ranks: int) -> Plac
 
 
 def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
-    """The plan's traffic on as many ranks as the topology has hosts, unless --ranks says
-    otherwise."""
+    """Returns the plan's traffic on as many ranks as the topology has hosts, unless --ranks says
+    otherwise, and where the ranks are."""
     from gradwire.network.demand import workload_of
     from gradwire.plan import Plan
     from gradwire.planner.profile import Profile
@@ -349,7 +354,7 @@ def _tell(
 
 
 def _table(rows: Sequence[_Row], least: float) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """Headers and cells, for people."""
+    """Returns headers and cells, as they are printed."""
     names = {"scheme": "scheme", "job": "job", "seconds": "seconds", "alone": "alone",
              "whole": "nothing fails"}  # fmt: skip
     columns = [key for key in names if key in rows[0]]
@@ -365,8 +370,8 @@ def _page(
     arguments: argparse.Namespace, rows: Sequence[_Row],
     table: tuple[Sequence[str], Sequence[Sequence[str]]], bound: str, refused: Sequence[str],
 ) -> Page:  # fmt: skip
-    """With loads and messages of the first scheme and of the fastest, or what a step's ranks do
-    by them."""
+    """Returns the page, with loads and messages of the first and the fastest scheme, or with what
+    a step's ranks do."""
     from gradwire.report.network_page import network_page
     from gradwire.report.page import Grid
 
@@ -392,7 +397,7 @@ def _page(
 
 
 def _steps(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
-    """Of a step there are no loads: messages come and go."""
+    """Returns the steps to show. A step has no loads: messages come and go."""
     from gradwire.report.timeline import Step
 
     topology = topology_asked(arguments)
@@ -407,7 +412,7 @@ def _steps(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, A
 
 
 def _shown(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
-    """Loads of links, and messages if the engine knows time and nothing fails."""
+    """Returns the loads of links, and messages if the engine simulates time and nothing fails."""
     from gradwire.network.engines import flow, packet
     from gradwire.network.heatmap import heatmap
     from gradwire.network.jobs import routed, together

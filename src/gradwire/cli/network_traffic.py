@@ -1,4 +1,5 @@
-"""What all actions of `gradwire network` are told: a topology, and who sends what where."""
+"""Options of the actions of `gradwire network` that have traffic: a topology, and what is sent
+where."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ _MOST_BYTES = 1e15
 
 
 class Traffic(NamedTuple):
-    """The traffic that was asked for, on its topology."""
+    """The requested traffic, on its topology."""
 
     topology: Fabric
     flows: Flows
 
 
 def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Declare them. Returns the group of those that exclude each other: what is sent."""
+    """Declares the options. Returns the group of those that exclude each other: what is sent."""
     from gradwire.network.patterns import MEMBERS
 
     names = ", ".join(pattern.__name__ for pattern in MEMBERS)
@@ -61,14 +62,15 @@ def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
 
 
 def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffic:
-    """NetworkError for what cannot be. seed: of the placement, instead of the one asked for."""
+    """Returns the requested traffic. Raises NetworkError for what cannot be. seed: of the
+    placement, instead of --seed."""
     topology = topology_asked(arguments)
     own = arguments.seed if seed is None else seed
     return Traffic(topology, flows_on(arguments, topology.hosts, own))
 
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:
-    """The topology without what failed before anything began. Raises NetworkError."""
+    """Returns the topology without what failed before the start. Raises NetworkError."""
     from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
@@ -78,7 +80,8 @@ def topology_asked(arguments: argparse.Namespace) -> Fabric:
 
 
 def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, float]:
-    """The second at which each link dies, of those that die meanwhile. Raises NetworkError."""
+    """Returns the second at which each link dies, for those that die meanwhile. Raises
+    NetworkError."""
     from gradwire.network.importers.toml import both_ways
 
     found: dict[Link, float] = {}
@@ -90,7 +93,7 @@ def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, f
 
 
 def _failures(arguments: argparse.Namespace) -> list[tuple[str, float | None]]:
-    """What fails, and at which second, or None: it was never there."""
+    """Returns what fails, and at which second; None: before the start."""
     found = list[tuple[str, float | None]]()
     for text in arguments.fail:
         name, at, seconds = text.partition("@")
@@ -109,7 +112,7 @@ def _failures(arguments: argparse.Namespace) -> list[tuple[str, float | None]]:
 
 
 def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
-    """The flows that were asked for, between so many hosts."""
+    """Returns the requested flows, between so many hosts."""
     from gradwire.network.importers import htsim, read
 
     if arguments.flows is not None:
@@ -153,8 +156,7 @@ def _traffic(arguments: argparse.Namespace, ranks: int) -> Flows:
 
 
 def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
-    """The hosts of the ranks that are asked for. NetworkError for more ranks than there are
-    hosts."""
+    """Returns the hosts of the requested ranks. Raises NetworkError for more ranks than hosts."""
     from gradwire.network.fabric import count
     from gradwire.network.placement import Placement
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add_traffic_arguments(parser)
     parser.add_argument("--scheme", default="coloured", metavar="TEXT", help="default: coloured")
     numbers = "a number of the topology, and its values: spines=4,8; repeatable"
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell; the exit code. Raises NetworkError, and UsageError for a file that cannot be
-    written."""
+    """Prints what changes cost; returns the exit code. Raises NetworkError, and UsageError for a
+    file that cannot be written."""
     check_output(
         "a page", arguments.html, (arguments.topology, arguments.traffic, arguments.flows)
     )
@@ -67,7 +67,7 @@ def _seconds(traffic: Traffic, arguments: argparse.Namespace) -> float:
 def _failures(
     traffic: Traffic, arguments: argparse.Namespace, kind: str, progress: Progress
 ) -> dict[str, Any]:
-    """What failures cost all steps together."""
+    """Returns what failures cost, each alone, over all steps of the traffic."""
     import numpy as np
 
     from gradwire.network import failures
@@ -90,7 +90,7 @@ def _failures(
 
 
 def _common(links: tuple[Any, ...]) -> str:
-    """The switch that all have."""
+    """Returns the switch that all these links have in common."""
     names = set(links[0][:2]).intersection(*(link[:2] for link in links))
     return str(min(names, key=lambda name: name.startswith("leaf")))
 
@@ -134,13 +134,13 @@ def _as_text(told: dict[str, Any]) -> str:
 
 
 def _cut_off(told: dict[str, Any]) -> str:
-    """Of which failures there is no time; "" if there are none."""
+    """Says how many failures leave hosts without a path; "" if none does."""
     cut = told["cables"]["cut_off"] + told["switches"]["cut_off"]
     return f"{cut} of these failures leave hosts without a path." if cut else ""
 
 
 def _page(told: dict[str, Any], traffic: Traffic, arguments: argparse.Namespace) -> Page:
-    """With loads as they are now."""
+    """Returns the page, with loads as they are now."""
     from gradwire.network.heatmap import heatmap
     from gradwire.network.routing.route import route
     from gradwire.report.network_page import network_page
@@ -155,7 +155,7 @@ def _page(told: dict[str, Any], traffic: Traffic, arguments: argparse.Namespace)
 
 
 def _verdict(told: dict[str, Any]) -> str:
-    """How long it takes, and the worst of what was tried."""
+    """Says how long the traffic takes, and the worst of what was tried."""
     now = told["seconds"]
     tried = [(told[kind]["worst"], f"without {_which(told[kind])}") for kind in _KINDS]
     tried += [(row["seconds"], f"with {row['name']} = {row['value']}") for row in told["vary"]]
@@ -176,7 +176,7 @@ def _which(failure: dict[str, Any]) -> str:
 
 
 def _table(told: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, str, str]]]:
-    """Headers and rows, for people."""
+    """Returns headers and rows, as they are printed."""
     now = told["seconds"]
 
     def row(name: str, seconds: float) -> tuple[str, str, str]:

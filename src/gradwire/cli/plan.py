@@ -5,9 +5,9 @@
     gradwire plan --profile profile.json --optimizer sgd --table
     gradwire plan --profile profile.json --optimizer sgd --html plan.html
 
-Only what is known to be sound with the optimizer is planned with, or with every optimizer if none
-is named. What is not said of the other cluster is the profile's. --table plans for many numbers of
-workers and bandwidths at once, and says where the decision changes.
+Plans use only strategies that are known to be sound with the optimizer, or with every optimizer if
+none is named. What no option says of the other cluster is the profile's. --table plans for many
+numbers of workers and bandwidths at once, and says where the decision changes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add = parser.add_argument
     add("--profile", type=Path, required=True, metavar="FILE", help="of the job")
     add("-o", "--output", type=Path, metavar="FILE", help="where the plan goes")
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, or make the table; the exit code. Raises PlanError, UsageError, LabError."""
+    """Plans, or makes the table; returns the exit code. Raises PlanError, UsageError, LabError."""
     _check(arguments)
     with telling(arguments, "plan") as progress:
         show = _planned(arguments, progress)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _planned(arguments: argparse.Namespace, progress: Progress) -> Callable[[], None]:
-    """Does all the work; what shows it."""
+    """Does all the work; returns a function that shows the result."""
     from gradwire.planner.profile import Profile
 
     profile = Profile.load(arguments.profile)
@@ -137,7 +137,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
-    """The texts as the profile writes them; PlanError for what it has not."""
+    """Returns the strategies as the profile writes them. Raises PlanError for one that it has
+    not."""
     from gradwire.planner.paths import is_pattern
     from gradwire.strategy import Strategy
 
@@ -155,7 +156,8 @@ def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
 def _with_paths(
     arguments: argparse.Namespace, profile: Profile
 ) -> tuple[Profile, list[str], list[Offer]]:
-    """What may be used, with paths that are worth a look where all of a compressor's may be."""
+    """Returns the profile, the strategies that may be used, and offers: a pattern (all paths of a
+    compressor) becomes the paths that are worth a look, in the former two."""
     from gradwire.planner.paths import is_pattern, with_paths
 
     texts = _allowed(profile, arguments.allow)
@@ -187,7 +189,8 @@ def _is_sound(text: str, optimizers: Sequence[str]) -> bool:
 
 
 def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:
-    """What is known to be sound with the optimizer, and what is not; UsageError if nothing is."""
+    """Returns the strategies that are known to be sound with the optimizer, and the others. Raises
+    UsageError if none is sound."""
     optimizers = _optimizers(optimizer)
     kept = [text for text in texts if _is_sound(text, optimizers)]
     out = [text for text in texts if text not in kept]
@@ -211,7 +214,7 @@ def _plan(
     arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str],
     offers: list[Offer], progress: Progress,
 ) -> Callable[[], None]:  # fmt: skip
-    """What keeps the plan and tells of it."""
+    """Plans; returns a function that writes and shows the plan."""
     from gradwire.planner.choose import choose
     from gradwire.planner.explain import explain, with_prediction
 
@@ -238,7 +241,7 @@ def _plan(
 def _keep(
     plan: Plan | None, page: Page | None, answer: str, arguments: argparse.Namespace
 ) -> None:
-    """Write what is asked for, and answer."""
+    """Writes the requested files, and prints the answer."""
     with answering(answer, arguments.json):
         if plan is None:
             say("no plan is kept: say -o plan.json")
@@ -270,7 +273,8 @@ def _is_elsewhere(arguments: argparse.Namespace) -> bool:
 def _elsewhere(
     arguments: argparse.Namespace, profile: Profile, allowed: list[str]
 ) -> tuple[Profile, list[str], list[str]]:
-    """The profile there, what may be used there, and what cannot be planned with."""
+    """Returns the profile on the other cluster, the strategies that may be used there, and those
+    that cannot be planned with."""
     from gradwire.planner.whatif import Again
 
     again = Again(profile)
@@ -284,7 +288,8 @@ def _elsewhere(
 def _priced(
     again: Again, allowed: list[str], arguments: argparse.Namespace
 ) -> tuple[list[str], list[str]]:
-    """What can be priced for another cluster, and what cannot: PlanError where that was named."""
+    """Returns the strategies that can be priced for another cluster, and the others. Raises
+    PlanError if one of these was named."""
     if arguments.allow is not None:
         return again.usable(allowed), []
     left_out = [text for text in allowed if text in again.left_out]
@@ -339,7 +344,7 @@ def _table(
 
 
 def _usual_workers(per_host: int) -> list[int]:
-    """Powers of 4, or so many full hosts."""
+    """Returns powers of 4 that fill whole hosts, or else so many full hosts."""
     from gradwire.planner.whatif import MOST_WORKERS
 
     powers = [n for n in _POWERS if n % per_host == 0] or [per_host * n for n in _POWERS]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     add = parser.add_argument
     add("-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)")
     add("--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)")
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job until it is measured; its exit code, if that is not 0."""
+    """Runs the job until it is measured; returns its exit code, if that is not 0."""
     from gradwire.planner.paths import example
     from gradwire.planner.profile import Profile
     from gradwire.tuning.profile_only import asked

@@ -4,9 +4,9 @@
         advice = advise(…, progress=progress)
 
 On a terminal the last line is drawn anew in place, and is gone when the block ends, however it
-ends. What is printed meanwhile stands above it: both streams are looked after, so that not every
-print has to know. Elsewhere there are plain lines (`gradwire.progress.Lines`). Nothing is shown
-before three seconds, with --quiet, and by ranks other than 0.
+ends. What is printed meanwhile stands above it: both streams are wrapped, so that no print has to
+know of it. Elsewhere there are plain lines (`gradwire.progress.Lines`). Nothing is shown in the
+first three seconds, with --quiet, and by ranks other than 0.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gradwire.report.terminal import printable
 
 _TICK_SECONDS = 0.25
 _BAR = 24  # characters
-_LEAST_COLUMNS = 60  # of a terminal in which there is a bar
+_LEAST_COLUMNS = 60  # of a terminal; a narrower one has no bar
 
 
 class _Display(Protocol):
-    """Is told, and looks from time to time what is due."""
+    """A `Progress` whose `look`, called from time to time, shows what is due."""
 
     def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None: ...
 
@@ -38,22 +38,22 @@ class _Display(Protocol):
 
 
 class Line:
-    """A line at the bottom of a terminal. A `Progress`. `look` draws it, `erase` takes it away."""
+    """A `Progress` that is the last line of a terminal. `look` draws it, `erase` takes it away."""
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self.stream, self._clock, self._pace, self._begun = stream, clock, Pace(clock), clock()
         self._drawn = ""
-        self._is_free = True  # the line: nothing that was printed stands in it
+        self._is_free = True  # nothing that was printed stands in the line
         self._lock = threading.RLock()
 
     def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
-        """Take it down, and draw it."""
+        """Notes how far the work is, and draws the line."""
         with self._lock:
             self._pace(stage, done, of, now)
             self.look()
 
     def look(self) -> None:
-        """Draw it, if it is due and says something else than it did."""
+        """Draws the line, if it is due and its text has changed."""
         with self._lock:
             if self._clock() - self._begun < PATIENCE_SECONDS or not self._is_free:
                 return
@@ -63,14 +63,14 @@ class Line:
                 self._drawn = text
 
     def erase(self) -> None:
-        """Leave the line empty."""
+        """Empties the line."""
         with self._lock:
             if self._drawn:
                 self._put("\r\x1b[K")
                 self._drawn = ""
 
     def print(self, stream: TextIO, text: str) -> int:
-        """Write what somebody prints, above it."""
+        """Writes other output above the line; returns the number of characters."""
         with self._lock:
             self.erase()
             written = stream.write(text)
@@ -96,7 +96,7 @@ class Line:
 
 
 class _Above:
-    """A stream whose terminal has such a line: what is written to it stands above."""
+    """A stream whose terminal has such a line: what is written to the stream stands above it."""
 
     def __init__(self, stream: TextIO, line: Line) -> None:
         self._stream, self._line = stream, line
@@ -113,11 +113,11 @@ class _Above:
 
 @contextlib.contextmanager
 def telling(arguments: argparse.Namespace, who: str, *, beside: bool = True) -> Iterator[Progress]:
-    """Yields whom to tell how far the command is.
+    """Yields the `Progress` that shows how far the command is.
 
-    who: the command, as "network plan". beside: looks from a thread of its own, so that what says
-    nothing for long is seen to go on; False where times are measured that nothing may disturb: it
-    is drawn only when it is told.
+    who: the command, as "network plan". beside: whether a thread of its own keeps the display up
+    to date, so that it moves on while the work reports nothing; False where times are measured
+    that no thread may disturb: then only a report draws it.
     """
     stream = sys.stderr
     if stream is None or getattr(arguments, "quiet", False) or os.environ.get("RANK", "0") != "0":
@@ -131,7 +131,7 @@ def telling(arguments: argparse.Namespace, who: str, *, beside: bool = True) -> 
 
 
 def moves(stream: TextIO | None) -> bool:
-    """Whether lines can be drawn anew there: on a terminal that knows how. None: closed."""
+    """Whether a line can be drawn anew, on a terminal that knows how. None: closed."""
     kind = os.environ.get("TERM", "").lower()
     return stream is not None and stream.isatty() and kind not in ("", "dumb", "unknown")
 
@@ -145,7 +145,8 @@ def _columns(stream: TextIO) -> int:
 
 @contextlib.contextmanager
 def _above(line: Line | None) -> Iterator[None]:
-    """Everything that is printed to the line's terminal stands above it; in the end it is gone."""
+    """Puts everything that is printed to the line's terminal above it; erases the line in the
+    end."""
     if line is None:
         yield
         return
@@ -162,7 +163,7 @@ def _above(line: Line | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _looking(display: _Display, beside: bool) -> Iterator[None]:
-    """Look what is due a few times a second."""
+    """Calls `display.look` a few times a second, from a thread of its own, if `beside`."""
     is_over = threading.Event()
 
     def look() -> None:

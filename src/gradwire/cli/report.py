@@ -32,7 +32,7 @@ _Events = list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add = parser.add_argument
     run = "a folder that gradwire.record(handle, folder) wrote; the first is what others are "
     add("runs", type=Path, nargs="+", metavar="RUN", help=f"{run}compared with")
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the runs and tell; the exit code. Raises UsageError."""
+    """Reads the runs and prints what they did; returns the exit code. Raises UsageError."""
     _check(arguments)
     with telling(arguments, "report") as progress:
         summaries, timeline, page = _read(arguments, progress)
@@ -73,7 +73,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _recorded(folder: Path) -> list[Path]:
     try:
         return list(folder.glob("rank-*.jsonl"))
-    except OSError:  # it is said where it is read
+    except OSError:  # reported when it is read
         return []
 
 
@@ -89,7 +89,7 @@ def _save(timeline: _Events, page: Page | None, arguments: argparse.Namespace) -
 def _read(
     arguments: argparse.Namespace, progress: Progress
 ) -> tuple[list[Summary], _Events, Page | None]:
-    """The runs; their timeline and page, where these are asked for."""
+    """Returns the runs' summaries, the timeline and the page, the latter two only if requested."""
     from gradwire.report.run import Run, tell_apart
     from gradwire.report.summary import summarize
 
@@ -150,7 +150,7 @@ def _plan(run: Run) -> Plan | None:
 
 
 def _story(run: Run) -> str:
-    """Why its plan is as it is, if whoever made it has said so."""
+    """Returns why the run's plan is as it is; "" if the plan has no prediction."""
     _, planned = run.in_force
     if planned is None or "prediction" not in planned.document:
         return ""
@@ -159,12 +159,13 @@ def _story(run: Run) -> str:
     try:
         plan = _plan(run)
         return "" if plan is None else saved(plan).as_text()
-    except GradwireError as error:  # as of a member that is not installed here
+    except GradwireError as error:  # such as a member that is not installed here
         return f"It cannot be told here: {error}"
 
 
 def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
-    """What a profile says of the plan: in words, and a step of it."""
+    """Returns what a profile says of the plan, in words, and the trace of a step as it predicts
+    it."""
     from gradwire.planner.choose import judge
     from gradwire.planner.explain import explain
     from gradwire.planner.paths import with_named
@@ -226,8 +227,8 @@ def _timeline(run: Run, asked: str | None, torch_traces: list[Path]) -> _Events:
 
 
 def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], float]:
-    """Events of torch's profiler, each file's on the clock of its rank, and the run's second that
-    is 0 in them: where the first file begins."""
+    """Returns the events of torch's profiler, each file's placed by the clock of its rank, and the
+    run's second that is 0 in them: where the first file begins."""
     from gradwire.report import perfetto
 
     found, zero = list[dict[str, Any]](), None
@@ -249,7 +250,8 @@ def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], f
 
 
 def _steps(run: Run, asked: str | None) -> list[int]:
-    """Those that are asked for, of those that there are."""
+    """Returns the requested steps of those that were recorded span by span; by default the
+    last."""
     there = run.steps_with_spans()
     if not there:
         raise UsageError(

@@ -16,7 +16,7 @@ from gradwire.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     add = parser.add_argument
     add("run_folder", type=Path, metavar="RUN", help="a folder that gradwire.record writes into")
     add("--every", type=above_0, default=2.0, metavar="S", help="seconds (%(default)s)")
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it until Ctrl-C; the exit code. Raises UsageError."""
+    """Shows the run until Ctrl-C; returns the exit code. Raises UsageError."""
     try:
         from rich.console import Console
         from rich.live import Live

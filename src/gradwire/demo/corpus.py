@@ -44,14 +44,14 @@ class Corpus:
     held_out: Tensor
 
     def save(self, path: Path) -> None:
-        """Write what the ranks need, as `torch.load(weights_only=True)` reads it."""
+        """Writes what the ranks need, as `torch.load(weights_only=True)` reads it."""
         import torch
 
         torch.save({"train": self.train, "held_out": self.held_out}, path)
 
 
 def build(held_out: int, documents: Sequence[str] | None = None) -> Corpus:
-    """Return the corpus, with its last `held_out` words kept from training.
+    """Returns the corpus, with its last `held_out` words kept from training.
 
     Args:
         held_out: how many words are for the held-out slice.
@@ -69,20 +69,20 @@ def build(held_out: int, documents: Sequence[str] | None = None) -> Corpus:
 
 
 def vocabulary(stream: Sequence[str], size: int = VOCABULARY) -> tuple[str, ...]:
-    """Return <unk> and the most frequent words, `size` in all at most; ties by spelling."""
+    """Returns <unk> and the most frequent words, `size` in all at most; ties by spelling."""
     counts = Counter(stream)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return (UNKNOWN, *ranked[: size - 1])
 
 
 def tokenize(text: str) -> list[str]:
-    """Return a text's words and punctuation, in lower case, numbers as N."""
+    """Returns a text's words and punctuation, in lower case, numbers as N."""
     found = (match.group() for match in _WORD.finditer(text.lower()))
     return [NUMBER if word[0].isdigit() else word for word in found]
 
 
 def python_documents() -> list[str]:
-    """Return every text once, in an order that mixes the modules but never changes."""
+    """Returns every text once, in an order that mixes the modules but never changes."""
     from pydoc_data.topics import topics
 
     texts = {*topics.values(), *_docstrings()}

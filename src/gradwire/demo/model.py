@@ -28,7 +28,7 @@ class LanguageModel(nn.Module):
     def forward(
         self, words: Tensor, following: Tensor, hidden: Hidden | None = None
     ) -> tuple[Tensor, Hidden]:
-        """Return the mean cross entropy in nats per word, and the state to go on from.
+        """Returns the mean cross entropy in nats per word, and the state to go on from.
 
         words, following: int64, (time, batch); `following` is `words` one word later.
         """
@@ -38,13 +38,13 @@ class LanguageModel(nn.Module):
 
 
 def streams(words: Tensor, count: int) -> Tensor:
-    """Cut a text into `count` equal, contiguous streams: (length, count). The rest is dropped."""
+    """Cuts a text into `count` equal, contiguous streams: (length, count). The rest is dropped."""
     length = len(words) // count
     return words[: length * count].view(count, length).t().contiguous()
 
 
 def batches(columns: Tensor, time: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
-    """Yield (words, following, fresh) for ever: each (time, batch); fresh at a stream's start."""
+    """Yields (words, following, fresh) for ever: each (time, batch); fresh at a stream's start."""
     last = len(columns) - 1 - time
     while True:
         for start in range(0, last + 1, time):
@@ -53,13 +53,13 @@ def batches(columns: Tensor, time: int) -> Iterator[tuple[Tensor, Tensor, bool]]
 
 
 def share(columns: Tensor, rank: int, world: int) -> Tensor:
-    """Return a rank's own streams, as equal as can be; all ranks' shares make the whole."""
+    """Returns a rank's own streams, as equal as can be; all ranks' shares make the whole."""
     return columns[:, rank::world]
 
 
 @torch.no_grad()
 def loss_sum(model: LanguageModel, columns: Tensor) -> tuple[float, int]:
-    """Return the summed cross entropy, in nats, over all words of the streams, and their count."""
+    """Returns the cross entropy in nats, summed over all words of the streams, and their count."""
     count = (len(columns) - 1) * columns.shape[1]
     if count <= 0:
         return 0.0, 0

@@ -16,7 +16,7 @@ _LEGEND = (
 
 
 def page(summary: Summary, cluster: Cluster, command: str) -> Page:
-    """The page. command: which repeats the demo."""
+    """Returns the page. command: the command line that repeats the demo."""
     found = table(summary)
     return Page(
         f"gradwire demo: an LSTM, {summary.parameters / 1e6:.1f} M parameters, {network(cluster)}",
@@ -34,7 +34,7 @@ def page(summary: Summary, cluster: Cluster, command: str) -> Page:
 
 
 def _verdict(summary: Summary) -> str:
-    """How much sooner one of gradwire's rows comes to the loss of DDP in fp32: to be fast and
+    """Says how much sooner one of gradwire's rows comes to the loss of DDP in fp32: to be fast and
     learn less is no help."""
     own = [result for result in summary.results if result.strategy]
     arrived = {r.label: r.seconds_to_target for r in own if r.seconds_to_target}

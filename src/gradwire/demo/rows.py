@@ -1,4 +1,4 @@
-"""Who competes: one row of the table each."""
+"""The contestants: one row of the table each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Method = Literal["alone", "ddp", "ddp_fp16", "gradwire"]
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant. `strategy` is empty but for gradwire's rows; `label` is what is printed."""
+    """One contestant. `strategy` is "" except in gradwire's rows; `label` is what is printed."""
 
     label: str
     method: Method
@@ -30,17 +30,18 @@ QUICK_STRATEGIES = ("dgc(0.001) | allgather",)
 
 
 def gradwire_row(text: str) -> Row:
-    """Return the row of a strategy, as it prints itself. StrategyError if it cannot be read."""
+    """Returns the row of a strategy, labelled as it prints itself. StrategyError for a wrong
+    text."""
     strategy = str(Strategy.parse(text))
     return Row(strategy, "gradwire", strategy)
 
 
 def contestants(strategies: Sequence[str] = (), *, quick: bool = False) -> list[Row]:
-    """Return the rows in the order in which they run.
+    """Returns the rows in the order in which they run.
 
     Args:
         strategies: gradwire's rows, as text; by default those of the documentation.
-        quick: only what shows the effect.
+        quick: only the rows that show the effect.
     """
     texts = strategies or (QUICK_STRATEGIES if quick else STRATEGIES)
     dense = [ALONE, DDP] if quick else [ALONE, DDP, DDP_FP16]
@@ -48,7 +49,7 @@ def contestants(strategies: Sequence[str] = (), *, quick: bool = False) -> list[
 
 
 def sent_share(row: Row) -> float:
-    """How much of an fp32 gradient a row puts into its messages, about."""
+    """Returns about which part of an fp32 gradient's bytes a row sends."""
     if row.method != "gradwire":
         return {"alone": 0.0, "ddp": 1.0, "ddp_fp16": 0.5}[row.method]
     elements = 1 << 20
@@ -56,6 +57,7 @@ def sent_share(row: Row) -> float:
 
 
 def keeps_momentum(strategy: str) -> bool:
-    """Whether a strategy does the optimizer's momentum itself, so that SGD must have none."""
+    """Whether a strategy applies the momentum itself, so that the optimizer, SGD, must have
+    none."""
     feedback = Strategy.parse(strategy).feedback
     return feedback is not None and feedback.dense() is not None

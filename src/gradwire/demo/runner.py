@@ -1,4 +1,4 @@
-"""All rows, one after the other, on one cluster: the same network for everybody."""
+"""Runs all rows, one after the other, on one cluster: the same network for all."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from gradwire.progress import Progress, silent, within
 
 _PARAMETERS = {650: 19_780_400, 325: 8_205_200}
 _GUESSED_COMPUTE_SECONDS = 0.25
-_GUESSED_START_SECONDS = 8.0  # of a row's processes, its model, and evaluations
+_GUESSED_START_SECONDS = 8.0  # to start a row's processes, build its model and evaluate
 _FEWEST_STEPS = 4
 _LAST_LINES = 15
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked for, with the answers' sizes.
+    """What the demo is to run: the cluster, the rows, and how long they train.
 
     Attributes:
         hosts, rate, loopback: the cluster, as `gradwire.lab.Cluster` takes them.
         strategies: gradwire's rows; empty: those of the documentation.
-        lanes: of gradwire's rows.
+        lanes: the number of lanes of gradwire's rows.
         quick: fewer rows, a smaller model.
-        most_steps: of every row; fewer where the network is slow.
-        dense_seconds: about how long a row may train that sends everything.
-        patience: how long the others may take to DDP fp32's loss, as a multiple of its time.
+        most_steps: the most steps of a row, which does fewer where the network is slow.
+        dense_seconds: about how long a row that sends everything may train.
+        patience: how long others may take to reach DDP fp32's loss, as a multiple of its time.
     """
 
     hosts: int = 4
@@ -55,11 +55,11 @@ class Setting:
 
     @property
     def rows(self) -> list[Row]:
-        """Who competes. StrategyError for a wrong strategy."""
+        """The rows to run. Raises StrategyError for a wrong strategy."""
         return contestants(self.strategies, quick=self.quick)
 
     def steps(self, bits_per_second: float | None) -> int:
-        """How many steps every row does: as many as DDP fp32 can in about `dense_seconds`.
+        """Returns the steps of every row: as many as DDP fp32 can do in about `dense_seconds`.
 
         bits_per_second: of the links; None if they are not shaped.
         """
@@ -67,12 +67,12 @@ class Setting:
         return min(self.most_steps, max(_FEWEST_STEPS, int(self.dense_seconds / dense)))
 
     def seconds(self, row: Row, bits_per_second: float | None) -> float:
-        """A guess at how long a row takes, where four hosts share two cores."""
+        """Guesses how long a row takes, where four hosts share two cores."""
         step = sent_share(row) * self._wire_seconds(bits_per_second) + _GUESSED_COMPUTE_SECONDS
         return _GUESSED_START_SECONDS + self.steps(bits_per_second) * step
 
     def _wire_seconds(self, bits_per_second: float | None) -> float:
-        """Seconds of a step that sends everything in fp32."""
+        """The seconds that the wire needs for a step that sends everything in fp32."""
         share = 2 * (self.hosts - 1) / self.hosts
         return 32 * _PARAMETERS[self.hidden] * share / bits_per_second if bits_per_second else 0.0
 
@@ -82,7 +82,7 @@ QUICK = Setting(quick=True, most_steps=16, dense_seconds=12.0)
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told of a row. now: which it is."""
+    """Where a row's progress and its warnings (`note`) go. now: which row it is."""
 
     progress: Progress
     now: str
@@ -101,13 +101,14 @@ def run(
     setting: Setting, cluster: Cluster, progress: Progress = silent,
     note: Callable[[str], object] = lambda line: None,
 ) -> list[Ran]:  # fmt: skip
-    """Run every row on an entered cluster. StrategyError for a wrong strategy, before any runs.
+    """Runs every row on an entered cluster.
 
-    progress: is told of rows, by the seconds that are guessed of each. note: of what rank 0 warns,
-    each line once, though every row may repeat it.
+    progress: receives how far the rows are, by seconds that are guessed. note: receives what rank
+    0 warns, each line once, though every row may repeat it.
 
     Raises:
-        LabError: a rank failed; with the last it said.
+        StrategyError: a strategy is wrong; nothing has run yet.
+        LabError: a rank failed; the message has the last lines of all ranks.
     """
     rows = setting.rows
     with tempfile.TemporaryDirectory(prefix="gradwire-demo-") as folder:
@@ -131,13 +132,13 @@ def run(
 
 
 def target_loss(ran: Sequence[Ran]) -> float | None:
-    """The loss that DDP fp32 ended with, rounded up to a hundredth; None before it ran."""
+    """Returns the loss that DDP fp32 ended with, rounded up to a hundredth; None before it ran."""
     ended = [each.measured.curve[-1].loss for each in ran if each.row == DDP]
     return math.ceil(ended[0] * 100) / 100 if ended else None
 
 
 def _task(setting: Setting, cluster: Cluster, folder: Path) -> Task:
-    """What all rows have in common; the text is written to the folder."""
+    """Returns the task that all rows share, and writes the text to the folder."""
     steps = setting.steps(None if cluster.loopback else cluster.bits_per_second)
     task = Task(
         method="alone",
@@ -155,7 +156,8 @@ def _task(setting: Setting, cluster: Cluster, folder: Path) -> Task:
 
 
 def _limited(task: Task, row: Row, ran: Sequence[Ran], setting: Setting) -> Task:
-    """A row's own task: after DDP fp32, rows go on to its loss if that takes about its time."""
+    """Returns a row's own task: rows after DDP fp32 go on until its loss, or `patience` times its
+    time."""
     target = target_loss(ran)
     task = replace(task, method=row.method, strategy=row.strategy)
     if target is None:

@@ -1,4 +1,4 @@
-"""From what the rows did to what is printed, and kept: a table, a document, a plot."""
+"""Makes a table, a document and a plot of what the rows did."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Result:
     """One row of the table.
 
     Attributes:
-        step_seconds: of the slowest rank, median over turns. A turn is the steps between two
+        step_seconds: the slowest rank's, median over turns. A turn is the steps between two
             evaluations, and its step time is their mean: ranks that share cores and do not wait
             for each other run in bursts, so single steps tell little.
         step_seconds_range: lowest and highest of these turns.
-        bytes_per_step_and_host: what left a host's interface, headers and acknowledgements too.
+        bytes_per_step_and_host: bytes that left a host's interface, also headers and ACKs.
         loss: held out, nats per word, after the step count that all rows have in common.
-        seconds_to_target: of training, until the loss that DDP fp32 ended with; None if not
-            reached in the row's `steps` and `seconds`.
+        seconds_to_target: seconds of training until the loss that DDP fp32 ended with; None if
+            the row did not reach it in its `steps` and `seconds`.
     """
 
     label: str
@@ -54,12 +54,12 @@ class Summary:
     results: list[Result]
 
     def step_seconds(self, label: str) -> float:
-        """A row's step time, by its label. KeyError if there is no such row."""
+        """Returns a row's step time, by its label. KeyError if there is no such row."""
         return {result.label: result.step_seconds for result in self.results}[label]
 
 
 def summarize(ran: Sequence[Ran]) -> Summary:
-    """Compare the rows. DDP fp32 is one of them."""
+    """Compares the rows. DDP fp32 must be one of them."""
     target = target_loss(ran)
     assert target is not None
     steps = next(each.measured.curve[-1].step for each in ran if each.row == DDP)
@@ -68,7 +68,7 @@ def summarize(ran: Sequence[Ran]) -> Summary:
 
 
 def table(summary: Summary) -> Table:
-    """The table that is printed."""
+    """Returns the table that is printed."""
     baseline = summary.step_seconds(DDP.label)
     headers = (
         "", "ms/step", "speed", "MB/step/host",
@@ -116,10 +116,8 @@ def _result(ran: Ran, steps: int, target: float) -> Result:
 
 
 def turn_seconds(measured: Measured) -> list[float]:
-    """Seconds per step of each turn's slowest rank; the first turn warms up if there are others.
-
-    Then the first steps allocate, and DDP arranges its buckets.
-    """
+    """Returns the seconds per step of each turn's slowest rank, without the first turn if there
+    are others: its first steps allocate, and DDP arranges its buckets."""
     turns, start = [], 0
     for steps, _ in measured.bytes_sent:
         end = start + steps
@@ -129,13 +127,14 @@ def turn_seconds(measured: Measured) -> list[float]:
 
 
 def bytes_per_step(measured: Measured) -> float:
-    """Bytes per step and host; the first interval is left out if there are others."""
+    """Returns bytes per step and host; the first interval is left out if there are others."""
     intervals = measured.bytes_sent[1:] or measured.bytes_sent
     return sum(sent for _, sent in intervals) / sum(steps for steps, _ in intervals)
 
 
 def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
-    """When a curve first was at a loss, linear between its points; None if it never was."""
+    """Returns the second at which a curve first reached a loss, linear between its points; None if
+    it never did."""
     for before, after in itertools.pairwise(curve):
         if after.loss <= loss:
             part = (before.loss - loss) / (before.loss - after.loss)
@@ -144,7 +143,7 @@ def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
 
 
 def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, object]:
-    """Plain values for `json.dumps`; `seconds` is how long the whole demo took."""
+    """Returns plain values for `json.dumps`; `seconds` is how long the whole demo took."""
     import torch
 
     from gradwire import kernels
@@ -163,7 +162,7 @@ def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, ob
 def save_plot(
     ran: Sequence[Ran], summary: Summary, cluster: Cluster, folder: Path, name: str = "loss"
 ) -> Path:
-    """Draw every row's held-out loss over its seconds of training; return the file's path."""
+    """Draws every row's held-out loss over its seconds of training; returns the file's path."""
     lines = [
         loss_plot.Line(
             each.row.label,
@@ -178,7 +177,7 @@ def save_plot(
 
 
 def network(cluster: Cluster) -> str:
-    """The cluster in a few words."""
+    """Describes the cluster in a few words."""
     if cluster.loopback:
         return f"{cluster.hosts} ranks on loopback"
     return f"{cluster.hosts} hosts, {format_rate(cluster.bits_per_second)}/s"

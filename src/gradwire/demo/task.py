@@ -1,4 +1,4 @@
-"""What a rank is told to do, and what a row has measured: plain values that live in JSON files."""
+"""A row's task and what it measured: plain values that are kept in JSON files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Task:
     """One row's training, the same for all its ranks.
 
     A row ends after `steps` steps and `least_seconds` of training; with a `target_loss` only once
-    the held-out loss is there, or after `most_seconds`.
+    the held-out loss has reached it, or after `most_seconds`.
     """
 
     method: Method
@@ -29,7 +29,7 @@ class Task:
     most_seconds: float = 0.0
     lanes: int | None = None
     hidden: int = 650
-    words_per_stream: int = 16  # per step, back-propagated through
+    words_per_stream: int = 16  # in a step, which back-propagates through them
     streams_per_rank: int = 8
     held_out_streams: int = 16
     held_out_length: int = 101
@@ -39,16 +39,16 @@ class Task:
 
     @property
     def held_out_words(self) -> int:
-        """How many words the loss is measured on."""
+        """The number of words that the loss is measured on."""
         return self.held_out_streams * self.held_out_length
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Writes it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1))
 
     @staticmethod
     def load(path: Path) -> Task:
-        """Read what `save` wrote."""
+        """Reads what `save` wrote."""
         return Task(**json.loads(path.read_text()))
 
 
@@ -66,9 +66,10 @@ class Measured:
 
     Attributes:
         step_seconds: (ranks, steps): how long each rank took for each step.
-        bytes_sent: per evaluation interval: what left each host's interface, mean over hosts.
+        bytes_sent: for each interval between evaluations, its steps, and the bytes that left a
+            host's interface, the mean over hosts.
         curve: the held-out loss, from step 0 on.
-        parameters: of the model.
+        parameters: the number of the model's parameters.
     """
 
     step_seconds: list[list[float]]
@@ -77,12 +78,12 @@ class Measured:
     parameters: int
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Writes it as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @staticmethod
     def load(path: Path) -> Measured:
-        """Read what `save` wrote."""
+        """Reads what `save` wrote."""
         read = json.loads(path.read_text())
         return Measured(
             step_seconds=read["step_seconds"],

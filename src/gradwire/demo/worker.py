@@ -26,7 +26,7 @@ from gradwire.lab import bytes_sent
 
 
 def main(path: str) -> None:
-    """Train as the task says, with every other rank."""
+    """Trains as the task says, with every other rank."""
     # More threads than cores would only make the ranks wait for each other.
     torch.set_num_threads(1)
     task = Task.load(Path(path))
@@ -62,12 +62,12 @@ class Run:
         self._sent: list[tuple[int, float]] = []
 
     def _own_streams(self, words: Tensor) -> Tensor:
-        """The same for every row, so that all of them see the same words in the same order."""
+        """Returns this rank's streams: all rows see the same words in the same order."""
         each = self._task.streams_per_rank
         return streams(words, each * self._world)[:, self._rank * each : (self._rank + 1) * each]
 
     def measure(self) -> Measured:
-        """Train and evaluate in turn until the task is done. Collective."""
+        """Trains and evaluates in turn until the task is done. Collective."""
         curve = [self._evaluate()]
         while not finished(self._task, curve[-1]):
             self._train(self._steps_to_go(curve[-1].step))
@@ -80,7 +80,7 @@ class Run:
         )
 
     def _steps_to_go(self, step: int) -> int:
-        """Up to the next evaluation; there is one at exactly `task.steps`."""
+        """The number of steps up to the next evaluation; there is one at exactly `task.steps`."""
         each, left = self._task.steps_per_evaluation, self._task.steps - step
         return min(each, left) if left > 0 else each
 
@@ -103,7 +103,8 @@ class Run:
         self._optimizer.step()
 
     def _evaluate(self) -> Point:
-        """Each rank takes its share of the slice: all have the same model, except when alone."""
+        """Measures the held-out loss, each rank on its share: all have the same model, except when
+        alone."""
         sums = torch.tensor(loss_sum(self._model, self._held_out), dtype=torch.float64)
         seconds = torch.tensor(sum(self._seconds), dtype=torch.float64)
         dist.all_reduce(sums)
@@ -117,7 +118,7 @@ class Run:
 def synchronized(
     model: LanguageModel, task: Task
 ) -> tuple[Callable[..., tuple[Tensor, Hidden]], float]:
-    """Return what to call for a forward pass, and the momentum that is the optimizer's."""
+    """Returns what to call for a forward pass, and the momentum for the optimizer."""
     if task.method == "gradwire":
         gradwire.attach(model, task.strategy, lanes=task.lanes)
         return model, 0.0 if keeps_momentum(task.strategy) else task.momentum
@@ -125,7 +126,8 @@ def synchronized(
 
 
 def _ddp(model: nn.Module, task: Task) -> DistributedDataParallel:
-    """DDP at its best: gradients are views of its buckets, so nothing is copied twice."""
+    """Wraps the model in DDP at its best: gradients are views of its buckets, so nothing is copied
+    twice."""
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     if task.method == "ddp_fp16":
         ddp.register_comm_hook(None, fp16_compress_hook)
@@ -133,7 +135,7 @@ def _ddp(model: nn.Module, task: Task) -> DistributedDataParallel:
 
 
 def finished(task: Task, now: Point) -> bool:
-    """Whether a row may end. All ranks say the same: they see the same numbers."""
+    """Whether a row may end. All ranks decide the same, as they see the same numbers."""
     if now.step < task.steps or now.seconds < task.least_seconds:
         return False
     if task.target_loss is None or now.loss <= task.target_loss:

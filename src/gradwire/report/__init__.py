@@ -1,1 +1,1 @@
-"""Tables and plots: what was measured, made readable. Nothing here trains or measures."""
+"""Tables, plots and pages of measured runs. Nothing here trains or measures."""

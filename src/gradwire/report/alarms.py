@@ -1,4 +1,4 @@
-"""What deserves attention in a run: said by `gradwire report`, `gradwire top` and the page."""
+"""What deserves attention in a run, for `gradwire report`, `gradwire top` and the page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gradwire.report.run import Rank
 from gradwire.report.summary import Summary
 
 GROWS = 2.0
-"""Residuals that wait in the last quarter of a run, beside its second: more means that what waits
-piles up. (In the first quarter they grow to what the density makes of them.)"""
+"""The residuals' norm in the last quarter of a run over that in its second: more means that
+residuals pile up. (In the first quarter they grow to the size that the density gives them.)"""
 OFF_PLAN = 1.15
-"""A step so many times as long as its plan said."""
+"""A step is off its plan if it takes more than so many times as long as the plan said."""
 
 
 def alarms(s: Summary) -> Iterator[str]:
-    """In sentences: slow ranks, steps that were not finite, residuals that grow, a plan that is
-    not met, errors, and what is missing."""
+    """Yields sentences on slow ranks, steps that were not finite, residuals that grow, steps
+    longer than planned, errors, and what is missing."""
     for slow, times in s.slow_ranks.items():
         yield f"rank {slow} computes {times:.2f} times as long as the others, which wait for it"
     if s.skipped:
@@ -37,7 +37,8 @@ def alarms(s: Summary) -> Iterator[str]:
 
 
 def _events(s: Summary) -> Iterator[str]:
-    """The last of each rank; what several say of one step, once."""
+    """Yields the last event of each rank; one that several ranks report for the same step,
+    once."""
     last: dict[tuple[int, str], list[Rank]] = {}
     for rank in s.run.ranks.values():
         for event in rank.events[-1:]:
@@ -51,8 +52,8 @@ def _events(s: Summary) -> Iterator[str]:
 
 
 def residual_growth(rank: Rank, since: int = 0) -> float:
-    """How many times as much waits in the last quarter of the steps from one on as in the second;
-    1 where that cannot be said."""
+    """Returns the residuals' norm in the last quarter of the steps from `since` on, over that in
+    the second (medians); 1 if not known."""
     norms = [
         row.residual_norm for row in rank.steps
         if row.residual_norm is not None and row.step >= since
@@ -65,7 +66,7 @@ def residual_growth(rank: Rank, since: int = 0) -> float:
 
 
 def planned_seconds(s: Summary) -> float | None:
-    """What the plan in force says of a step, if it says something."""
+    """Returns a step's seconds as the plan in force predicts them; None if it does not."""
     _, plan = s.run.in_force
     prediction = plan.document.get("prediction") if plan is not None else None
     seconds = prediction.get("seconds") if isinstance(prediction, dict) else None

@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 640.0, 276.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 30.0, 42.0
 _MOST, _LEAST = 1e300, 1e-290
 _POINTS = 400
-"""Of a line: as many as there are places for."""
+"""The most points of a line: a chart has room for no more."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ def lines(
     y_name: str,
     show: Callable[[float], str] = "{:.4g}".format,
 ) -> str:
-    """Series over a common axis; empty where there is no finite point. show: a y for people."""
+    """Returns an SVG of series over a common axis; "" if there is no finite point. show: writes a
+    y."""
     drawn = [Line(one.name, _thinned(_finite(one.points))) for one in series]
     points = [point for one in drawn for point in one.points]
     if not points:
@@ -52,14 +53,15 @@ def lines(
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a bar: its name, which is its class, too, and its length."""
+    """A piece of a bar: its name, which is also its class (`k-` before it), and its length."""
 
     name: str
     value: float
 
 
 def bars(rows: Sequence[tuple[str, Sequence[Part]]], show: Callable[[float], str]) -> str:
-    """Bars side by side, each of parts, all to one scale. show: a value for people."""
+    """Returns an SVG of bars, one below the other, each of parts, all to one scale; "" if all are
+    empty. show: writes a value."""
     longest = max((sum(p.value for p in parts) for _, parts in rows), default=0.0)
     if not longest > 0:
         return ""
@@ -83,7 +85,7 @@ def bars(rows: Sequence[tuple[str, Sequence[Part]]], show: Callable[[float], str
 
 @dataclass(frozen=True)
 class _Axis:
-    """From values to places; ticks at round values."""
+    """Maps values to positions, and has ticks at round values."""
 
     low: float
     high: float
@@ -139,12 +141,12 @@ def _svg(parts: Iterable[str], told: str, height: float = _HEIGHT) -> str:
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that can be drawn: halves and doubles of the largest numbers are none."""
+    """The points that can be drawn: finite, and not so large that drawing them would overflow."""
     return [(a, b) for a, b in points if abs(a) < _MOST and abs(b) < _MOST]
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Means of neighbours, where there are more than can be seen."""
+    """Averages neighbours, where there are more points than can be seen."""
     size = math.ceil(len(points) / _POINTS)
     if size <= 1:
         return points

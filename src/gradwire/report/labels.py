@@ -1,4 +1,4 @@
-"""Where labels stand, so that none covers another."""
+"""Positions of labels, so that none covers another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def spread(ascending: Sequence[float], least: float) -> list[float]:
-    """The same numbers, moved until neighbours are at least that far apart."""
+    """Returns the numbers, moved until neighbours are at least `least` apart."""
     groups: list[tuple[float, int]] = []  # (middle, how many)
     for number in ascending:
         middle, count = number, 1

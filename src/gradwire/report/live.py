@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 RECENT = 20
-"""Rows that are shown as now."""
+"""How many of the last rows count as now."""
 SILENT_SECONDS = 30.0
-"""A rank of which nothing was read for so long, and for ten steps, is silent."""
+"""A rank is silent if nothing was read from it for so long, and for ten of its steps."""
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 17
 _STYLES = {"compute": ("█", "blue"), "backward": ("▓", "cyan"), "wait": ("░", "red")}
 MOST_RANKS = 24
-"""That are shown where no terminal says how many fit: of more, those that compute longest."""
+"""Rows to show when the terminal's height is unknown: of more ranks, those that compute
+longest."""
 _ALARMS, _SUMMED = 8, 200
 
 
 def view(
     run: Run, seen: dict[int, tuple[int, float]], now: float, console: Console | None = None
 ) -> RenderableType:
-    """The run as it is now: what is wrong stands above the ranks.
+    """Returns the run as it is now, with what is wrong above the ranks.
 
-    seen: of each rank, its last step and when it was first read; kept from call to call. now:
-    seconds, of any clock that goes on. console: as many ranks are shown as fit its height.
+    seen: each rank's last step and when it was first read; updated, and to be kept from call to
+    call. now: seconds of any monotonic clock. console: as many ranks are shown as fit its height.
     """
     from rich.console import Group
 
@@ -59,15 +60,16 @@ def view(
 
 
 def _line(text: str, style: str = "") -> Text:
-    """One line: names of hosts, folders and events come from files, which may hold anything."""
+    """Returns one printable line: names of hosts, folders and events come from files, which may
+    hold anything."""
     from rich.text import Text
 
     return Text(printable(" ".join(text.splitlines())), style=style)
 
 
 def _fitting(above: Iterable[Text], ranks: int, console: Console) -> int:
-    """How many ranks, at least one, fit below these lines, the table's head, and what says how
-    many are hidden."""
+    """The number of ranks, at least one, that fit below these lines, the table's head, and the
+    line on hidden ranks."""
     room = console.height - 1 - sum(len(text.wrap(console, console.width)) for text in above)
     return ranks if ranks <= room else max(1, room - 1)
 
@@ -123,7 +125,7 @@ _MEANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")
 
 
 def _shown(run: Run, most: int) -> list[Rank]:
-    """By their numbers."""
+    """The ranks to show, by number: if there are more than `most`, those that compute longest."""
     ranks = list(run.ranks.values())
     if len(ranks) <= most:
         return ranks
@@ -139,7 +141,7 @@ def _recent(rank: Rank) -> Sequence[StepRow]:
 
 
 def _bar(means: dict[str, float]) -> Any:
-    """The parts of a step, in its length's proportion."""
+    """Draws the parts of a step in proportion to their seconds."""
     from rich.text import Text
 
     total = sum(means[name] for name in _STYLES) or 1.0
@@ -153,7 +155,7 @@ def _bar(means: dict[str, float]) -> Any:
 
 
 def _spark(values: Sequence[float], width: int = 30) -> str:
-    """The curve in one line: means of equal parts."""
+    """Draws a curve in one line of text, by the means of equal parts."""
     finite = [x for x in values if abs(x) < float("inf")]
     size = max(1, len(finite) // width)
     means = [sum(part) / len(part) for part in _parts(finite, size)]
@@ -182,7 +184,8 @@ def follow(
     run: Run, every_seconds: float, show: Any, is_over: Any = lambda: False,
     console: Console | None = None,
 ) -> None:  # fmt: skip
-    """Read what comes, and show it, until it is over. console: as of `view`."""
+    """Shows the run, and reads on, every so many seconds until `is_over()`. console: as in
+    `view`."""
     seen: dict[int, tuple[int, float]] = {}
     while True:
         show(view(run, seen, time.monotonic(), console))

@@ -27,14 +27,14 @@ class Line:
 def save(
     lines: Sequence[Line], title: str, target: float, folder: Path, name: str = "loss"
 ) -> Path:
-    """Write the plot as NAME.png or NAME.svg and return its path.
+    """Writes the plot as NAME.png or NAME.svg and returns its path.
 
     Args:
         lines: at least one, each of at least one point.
-        title: above the plot.
+        title: the text above the plot.
         target: a loss to mark, in nats per word.
-        folder: made if it is not there.
-        name: of the file, without its suffix.
+        folder: where it goes; made if it does not exist.
+        name: the file's name, without its suffix.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if importlib.util.find_spec("matplotlib") is None:
@@ -47,7 +47,7 @@ def save(
 
 
 def colours(lines: Sequence[Line]) -> list[str]:
-    """A colour per line: grey for references, the palette in order for the others."""
+    """Returns a colour for each line: grey for references, the palette in order for the others."""
     palette = iter(_COLOURS * (1 + len(lines) // len(_COLOURS)))
     return [_GREY if line.reference else next(palette) for line in lines]
 
@@ -94,7 +94,8 @@ def _mark_target(axes: Any, target: float) -> None:
 
 
 def _label_ends(axes: Any, lines: Sequence[Line]) -> None:
-    """Names below the ends of the lines, the first to end lowest, so that nothing crosses."""
+    """Writes names below the ends of the lines, the first to end lowest, so that nothing
+    crosses."""
     losses = [loss for line in lines for _, loss in line.points]
     lowest, highest = min(losses), max(losses)
     row = 0.065 * (highest - lowest)
@@ -119,7 +120,7 @@ _ROW = 20
 
 
 def svg(lines: Sequence[Line], title: str, target: float) -> str:
-    """The plot as an SVG document, of text and lines only."""
+    """Returns the plot as an SVG document, of text and lines only."""
     frame = _Frame(lines, target)
     parts = [
         f'<text x="{_LEFT}" y="24" font-size="15">{escape(title)}</text>',

@@ -1,10 +1,10 @@
 """The page of `gradwire network … --html`: schemes side by side, loads of links, messages.
 
 verdict             which paths to take
-schemes             a table, or one of what would be otherwise
+schemes             a table, or the table of what-if cases
 loads               the heat map: how full each link is
-messages            when each is under way, where an engine that knows time has said so
-a step              what each rank does when, where traffic is a step's
+messages            when each is under way, if the engine simulates time
+a step              what each rank does when, if the traffic is a training step's
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def network_page(
     heading: str = "Schemes side by side", notes: Sequence[str] = (), loads: str = "",
     messages: Iterable[Step] = (), steps: Iterable[Step] = (),
 ) -> Page:  # fmt: skip
-    """The page of a network. heading: of the table; loads: an SVG; messages: a trace of each
-    scheme that is shown, whose ranks are hosts; steps: the same of a training step; command: which
-    repeats it."""
+    """Returns the page of a network. heading: the table's; loads: an SVG; messages: a trace of
+    each scheme that is shown, whose ranks are hosts; steps: the same of a training step; command:
+    the command line that makes the page again."""
     sections = [Section(heading, [table])]
     if loads:
         sections.append(Section("How full links are", [Figure(loads)], [_LOADS]))

@@ -1,9 +1,9 @@
-"""How long steps take in the mean, and how far noise may move that.
+"""The mean time of a step, and how far noise may move it.
 
-Steps that follow each other are alike, and ranks wait for each other: neither many steps nor many
-ranks are as many observations. So a run is cut into a few parts of equally many steps, and the
-means of these are what varies. A recording that has slowed down has rows which stand for many
-steps; in parts they weigh as much.
+Consecutive steps are alike, and ranks wait for each other: neither many steps nor many ranks are
+as many independent observations. So a run is cut into a few parts of equally many steps, and the
+means of the parts are the observations. A recording writes rows less often as it goes on: a row
+then stands for many steps, and counts as many in a part.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from gradwire.run_folder import StepRow
 
 PARTS = 12
 LEAST = 6
-"""Parts of each of two runs, below which nothing is said of their difference."""
+"""The parts that each of two runs must have before anything is said of their difference."""
 SURE = 0.95
 
 
 class Interval(NamedTuple):
-    """A value, and what noise allows, in 95 of 100 cases."""
+    """A value, and its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether it may be this."""
+        """Whether a value lies in the interval."""
         return self.low <= value <= self.high
 
 
 def parts(rows: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Of steps and their mean value, row by row: means of `PARTS` parts of equally many steps, by
-    their number. A part that no row's middle lies in is left out."""
+    """Returns the means of `PARTS` parts of equally many steps, by the part's number. rows: each a
+    number of steps, and their mean value. A part that no row's middle lies in is left out."""
     rows = list(rows)
     total, before = sum(steps for steps, _ in rows), 0
     sums: dict[int, tuple[int, float]] = {}
@@ -49,16 +49,16 @@ def parts(rows: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def of_all(rows: Iterable[Sequence[StepRow]]) -> list[float]:
-    """Seconds of a step in each part of a run: means over its ranks, which wait for each other.
-    rows: of each rank."""
+    """Returns a step's seconds in each part of a run: means over its ranks, which wait for each
+    other. rows: one sequence for each rank."""
     each = [parts((row.steps, row.seconds) for row in own) for own in rows if own]
     found = sorted({part for own in each for part in own})
     return [fmean(own[part] for own in each if part in own) for part in found]
 
 
 def ratio(one: Sequence[float], other: Sequence[float]) -> Interval | None:
-    """How many times as long one run's parts take as another's; None where there are too few, or
-    that cannot be said. Welch's interval, of the logarithms."""
+    """Returns how many times as long one run's parts take as another's, by Welch's interval of the
+    logarithms; None if there are fewer than `LEAST`, or a mean is not above 0."""
     if min(len(one), len(other)) < LEAST or not (fmean(one) > 0 and fmean(other) > 0):
         return None
     first, second = _Mean.of(one), _Mean.of(other)
@@ -70,7 +70,7 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> Interval | None:
 
 
 def mean(values: Sequence[float]) -> Interval | None:
-    """The mean of values in their order; None where there are too few."""
+    """Returns the mean of values in their order, with its interval; None if there are too few."""
     if len(values) < LEAST:
         return None
     found = _Mean.of(values)
@@ -84,7 +84,7 @@ class _Mean(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[float]) -> _Mean:
-        """With its standard error, larger where neighbours are alike."""
+        """Returns the mean with its standard error, which is larger where neighbours are alike."""
         middle, n = fmean(values), len(values)
         apart = [x - middle for x in values]
         variance = sum(x * x for x in apart) / (n - 1)
@@ -94,14 +94,15 @@ class _Mean(NamedTuple):
 
 
 def _freedom(errors: Sequence[float], counts: Sequence[int]) -> float:
-    """Welch and Satterthwaite's."""
+    """Returns the degrees of freedom, by Welch and Satterthwaite."""
     total = sum(e**2 for e in errors) ** 2
     each = sum(e**4 / (n - 1) for e, n in zip(errors, counts))
     return total / each if each else float(sum(counts) - 2)
 
 
 def _student(freedom: float) -> float:
-    """The quantile of Student's t; by Abramowitz and Stegun 26.7.5, within 0.2 % from 5 on."""
+    """Returns the quantile of Student's t, by Abramowitz and Stegun 26.7.5: within 0.2 % from 5
+    degrees of freedom on."""
     z = NormalDist().inv_cdf((1 + SURE) / 2)
     terms = (
         z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96,

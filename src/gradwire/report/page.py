@@ -1,11 +1,11 @@
 """A page for a browser: one HTML file that fetches nothing. A verdict, then sections of parts.
 
     title                      what the page is of
-    verdict                    one sentence; what more is told, and what needs attention, follows
+    verdict                    one sentence; more paragraphs, and what needs attention, follow
     section                    a heading, words, and parts: Figure, Grid, Charts, Steps, Fold
 
 Names of parameters, hosts and strategies come from files: the template escapes all text. Only an
-SVG is passed on as it is; whoever draws one escapes what it says (`charts`).
+SVG is passed on as it is; the code that draws one escapes its text (`charts`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradwire.report.timeline import Timeline
 
 @dataclass(frozen=True)
 class Key:
-    """An entry of a legend: a mark of the style sheet's class, a "line" or a "box", and words."""
+    """An entry of a legend: a mark ("line" or "box"), its class in the style sheet, and words."""
 
     mark: str
     style: str
@@ -65,7 +65,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Fold:
-    """What is shown when its summary is clicked: a table, or text as it stands."""
+    """A part that opens when its summary is clicked: a table, or text as it stands."""
 
     kind: ClassVar[str] = "fold"
     summary: str
@@ -74,7 +74,7 @@ class Fold:
 
     @property
     def grid(self) -> Grid | None:
-        """What is inside, if that is a table."""
+        """The table inside; None if it is text."""
         return self.inside if isinstance(self.inside, Grid) else None
 
 
@@ -101,7 +101,7 @@ class Page:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def html(self) -> str:
-        """The file."""
+        """Returns the text of the HTML file."""
         from jinja2 import Environment, PackageLoader
 
         loader = PackageLoader("gradwire.report", "assets")

@@ -27,13 +27,13 @@ def events(
     trace: Trace, names: Mapping[int, str] | None = None, pids: Mapping[int, int] | None = None,
     zero_seconds: float = 0.0,
 ) -> list[Event]:  # fmt: skip
-    """The trace's spans as complete events, each rank a process, each lane a thread.
+    """Returns the trace's spans as complete events: a process per rank, a thread per lane.
 
     Args:
         trace: of one or several steps.
-        names: of ranks, where they are known by more than their number.
-        pids: numbers of ranks' processes; by default the ranks'.
-        zero_seconds: what is 0 in the events' time, on the clock of the trace.
+        names: the ranks' names; by default "rank 0" and so on.
+        pids: the numbers of the ranks' processes; by default the ranks' own.
+        zero_seconds: the time on the trace's clock that is 0 in the events.
     """
     pids = pids or {}
     lanes = sorted({(span.rank, span.lane) for span in trace.spans})
@@ -48,8 +48,8 @@ def events(
 
 
 def save(events: Sequence[Event], path: Path) -> None:
-    """Write them as one document, compressed if its name ends in .gz. Raises UsageError where
-    that cannot be."""
+    """Writes events as one document, compressed if its name ends in .gz. Raises UsageError if it
+    cannot be written."""
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
     try:
         if path.suffix == ".gz":
@@ -64,11 +64,11 @@ def save(events: Sequence[Event], path: Path) -> None:
 
 
 def read_torch(path: Path) -> tuple[list[Event], float]:
-    """What torch's profiler exported by `export_chrome_trace`: its events, and the seconds since
-    1970 that are 0 in them.
+    """Reads what torch's profiler exported by `export_chrome_trace`. Returns its events, and the
+    time that is 0 in them, in seconds since 1970.
 
     Raises:
-        UsageError: the file is none of these.
+        UsageError: the file is no such trace.
     """
     try:
         data = path.read_bytes()
@@ -84,12 +84,12 @@ def read_torch(path: Path) -> tuple[list[Event], float]:
 
 
 def moved(events: Iterable[Event], by_seconds: float) -> list[Event]:
-    """The same, so much later."""
+    """Returns the events, moved to so many seconds later."""
     return [e | {"ts": e["ts"] + 1e6 * by_seconds} if "ts" in e else e for e in events]
 
 
 def processes(events: Iterable[Event]) -> set[int]:
-    """Numbers of the processes whose work is in events of torch's profiler."""
+    """Returns the numbers of the processes whose work is in events of torch's profiler."""
     return {int(e["pid"]) for e in events if e.get("ph") == "X" and isinstance(e.get("pid"), int)}
 
 
@@ -112,7 +112,7 @@ def _named_thread(rank: int, lane: int, pids: Mapping[int, int]) -> Event:
 
 
 def _thread(lane: int) -> int:
-    """From 1 on: thread 0 is the idle processor's to Perfetto."""
+    """The thread number of a lane, from 1 on: Perfetto takes thread 0 for the idle processor."""
     return lane - TRAINING_THREAD + 1
 
 
@@ -132,6 +132,6 @@ def _event(span: Span, pids: Mapping[int, int], zero: float) -> Event:
 
 
 def _short(label: str) -> str:
-    """A bucket without its strategy, which is among the details."""
+    """A bucket's label without its strategy, which is among the details."""
     name, bracket, rest = label.partition(" [")
     return name + rest.rpartition("]")[2] if bracket else label

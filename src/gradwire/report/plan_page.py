@@ -3,7 +3,7 @@
 verdict                 compress, or do not
 a step, predicted       bars: the plan, tuned fp32 and bf16
 span by span            each of them
-group by group          what it travels by, what that saves, and what decided
+group by group          its strategy, what that saves, and what decided
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Way:
-    """A step as it is predicted, by a plan."""
+    """The prediction of a step by one plan."""
 
     name: str
     trace: Trace
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of the thread that trains, by what it does."""
+        """The seconds of the thread that trains, by kind of work."""
         return {kind: self.trace.seconds(kind) for kind in _KINDS}
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """The step's seconds."""
         return sum(self.parts.values())
 
 
 def plan_page(
     title: str, story: Mapping[str, Any], told: Sequence[str], ways: Sequence[Way], command: str
 ) -> Page:
-    """The page of a plan.
+    """Returns the page of a plan.
 
     story: as `Explanation.to_json` writes it; told: its summary, in lines; ways: the plan's step,
-    then those it is compared with; command: which repeats it.
+    then the steps that it is compared with; command: the command line that repeats it.
     """
     sections = [_steps(ways), *_spans(ways), _groups(story["groups"]), _optimizers(story)]
     sections.append(Section("How to repeat it", [Fold("the command", command)]))

@@ -35,17 +35,17 @@ class Life:
 
     @property
     def zero(self) -> float:
-        """Seconds of rank 0's clock at which this life's are 0."""
+        """The time on rank 0's clock, in seconds, at which this life's times are 0."""
         return self.about.clock_seconds - self.about.ahead_seconds
 
     @property
     def lasted(self) -> float:
-        """Seconds, until its last step was over."""
+        """Seconds from its start until its last step was over."""
         return self.steps[-1].at if self.steps else 0.0
 
     def trace_of(self, step: int, by_seconds: float = 0.0) -> list[Span]:
-        """The spans of a step; times on this rank's clock, so much later. ValueError where they
-        are damaged."""
+        """Returns a step's spans on this rank's clock, `by_seconds` later. Raises ValueError if
+        they are damaged."""
         kinds, labels, rows = spans_of(self.spans[step])
         rank = self.about.rank
         return [
@@ -59,21 +59,21 @@ class Life:
 
 @dataclass
 class Rank:
-    """All lives of one rank, in the order in which they were lived, as they were when it was
-    made."""
+    """All lives of one rank, the oldest first, as they were when this object was made."""
 
     rank: int
     lives: list[Life]
 
     @cached_property
     def steps(self) -> list[StepRow]:
-        """Of all lives; what an earlier one did beyond where a later one went on was lost."""
+        """The steps of all lives. What an earlier life did beyond the step where a later one went
+        on was lost, and is left out."""
         return [row for _, rows in self._kept(lambda life: life.steps) for row in rows]
 
     @cached_property
     def logs(self) -> list[tuple[float, Log]]:
-        """Likewise, each with the seconds since the first life began, of which each goes on where
-        the one before has left off."""
+        """The logs of all lives, likewise, each with the seconds since the first life began; a
+        life's times go on where the life before has left off."""
         begun = accumulate((life.lasted for life in self.lives), initial=0.0)
         since = {id(life): seconds for life, seconds in zip(self.lives, begun)}
         kept = self._kept(lambda life: life.logs)
@@ -81,11 +81,11 @@ class Rank:
 
     @property
     def plans(self) -> list[Planned]:
-        """Likewise."""
+        """The plans of all lives, likewise."""
         return [plan for _, plans in self._kept(lambda life: life.plans) for plan in plans]
 
     def _kept(self, of: Callable[[Life], Sequence[Any]]) -> Iterator[tuple[Life, list[Any]]]:
-        """Of each life what no later one did again."""
+        """Yields each life with its rows from before the first step of any later life."""
         for i, life in enumerate(self.lives):
             later = (own.about.step for own in self.lives[i + 1 :] if own.steps)
             until = min(later, default=math.inf)
@@ -93,24 +93,25 @@ class Rank:
 
     @property
     def done_again(self) -> Life | None:
-        """The longest of those of which a later one has left nothing; None if there is none."""
+        """The longest life of which nothing is kept, as a later one began no later; None if there
+        is none."""
         kept = dict(enumerate(rows for _, rows in self._kept(lambda life: life.steps)))
         gone = [life for i, life in enumerate(self.lives) if life.steps and not kept[i]]
         return max(gone, key=lambda life: life.steps[-1].step, default=None)
 
     @property
     def events(self) -> list[Event]:
-        """Of all lives, whatever became of their steps."""
+        """The events of all lives, also of steps that were lost."""
         return [event for life in self.lives for event in life.events]
 
     @property
     def about(self) -> About:
-        """Of the last life."""
+        """The last life's `About`."""
         return self.lives[-1].about
 
     @cached_property
     def seen(self) -> dict[int, Life]:
-        """Steps that were recorded span by span, each with the last life that has it."""
+        """The steps recorded span by span, each with the last life that has it."""
         return {step: life for life in self.lives for step in life.spans}
 
 
@@ -118,19 +119,20 @@ class Run:
     """A run folder. problems: what cannot be read of it, or is missing, in sentences."""
 
     def __init__(self, folder: str | Path, progress: Progress = silent) -> None:
-        """Read all that is there.
+        """Reads all files of the folder.
 
         Raises:
-            UsageError: nothing in the folder is of a run.
+            UsageError: no file in the folder is of a run.
         """
         self.folder = Path(folder)
         self.name = self.folder.resolve().name or str(folder)
-        """By which it is spoken of; see `tell_apart`."""
+        """The name that pages and messages use for this run; see `tell_apart`."""
         self._files: dict[int, _File] = {}
         self.look(progress)
 
     def look(self, progress: Progress = silent) -> None:
-        """Read what was written since. Raises UsageError as before."""
+        """Reads the lines that were written since the last call. Raises UsageError as `Run`
+        does."""
         there = {
             int(found[1]): path for path in _paths(self.folder)
             if (found := _FILE.fullmatch(path.name))
@@ -150,8 +152,8 @@ class Run:
             )
 
     def _of_the_last_start(self) -> dict[int, Rank]:
-        """Ranks of which there is something, by their numbers, ascending. Who was there only
-        before the job was started again with fewer is left out."""
+        """The ranks that have left something, by ascending number. Ranks that only an earlier
+        start of the job had, with more ranks, are left out."""
         there = {n: Rank(n, list(file.lives)) for n, file in sorted(self._files.items())
                  if file.lives}  # fmt: skip
         last = next(iter(there.values())).about.start if there else 0
@@ -160,12 +162,12 @@ class Run:
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks in the job."""
         return self.first.about.world
 
     @property
     def problems(self) -> list[str]:
-        """What cannot be read, and who is missing."""
+        """What cannot be read, and which ranks are missing, in sentences."""
         found = [problem for _, file in sorted(self._files.items()) for problem in file.problems]
         if missing := [str(rank) for rank in range(self.world) if rank not in self.ranks]:
             found.append(
@@ -188,18 +190,18 @@ class Run:
 
     @property
     def first(self) -> Rank:
-        """Rank 0, or the lowest that there is."""
+        """Rank 0; if it left no file, the lowest rank that did."""
         return next(iter(self.ranks.values()))
 
     @property
     def plans(self) -> list[Planned]:
-        """In the order in which they were in force."""
+        """The plans of `first`, in the order in which they were in force."""
         return self.first.plans
 
     @property
     def in_force(self) -> tuple[int, Planned | None]:
-        """The plan by which the last steps went, if it is known, and the first step since which
-        it has been in force."""
+        """The first step of the plan in force at the last step (0 if since the start), and that
+        plan; (0, None) if it is not known."""
         plans, steps = self.plans, self.first.steps
         last = steps[-1].step if steps else math.inf
         while len(plans) > 1 and plans[-1].step > last:
@@ -212,14 +214,14 @@ class Run:
 
     @property
     def every(self) -> float:
-        """Steps to an exchange: 1, but of local steps."""
+        """The number of steps per exchange: 1, except with local steps."""
         found = self.first.about.facts.get(EVERY, 1)
         is_number = isinstance(found, int | float) and not isinstance(found, bool)
         return float(found) if is_number and 1 <= found < math.inf else 1.0
 
     def steps_with_spans(self) -> list[int]:
-        """Those that every rank here has recorded span by span in the same start of the job,
-        ascending."""
+        """Returns the steps that every rank here has recorded span by span in the same start of
+        the job, ascending."""
         each = [
             {(life.about.start, step) for step, life in rank.seen.items()}
             for rank in self.ranks.values()
@@ -227,8 +229,8 @@ class Run:
         return sorted(step for _, step in set.intersection(*each))
 
     def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
-        """These steps, of all ranks that have them or of some, on the clock of rank 0, whose
-        first "about" is at 0 seconds, and each later one at the end of the life before;
+        """Returns the spans of these steps, of all ranks that have them or of some, on the clock
+        of rank 0: its first "about" is at 0 seconds, each later one at the end of the life before.
         `clock_error_seconds` says how far apart ranks may be."""
         trace, there = Trace(self.world), self.ranks
         chosen = [there[rank] for rank in (there if ranks is None else ranks)]
@@ -240,8 +242,8 @@ class Run:
         return trace
 
     def begin_of(self, start: int) -> float | None:
-        """What is 0 in `trace`, on rank 0's clock in that start of the job; None if it has
-        recorded nothing of that."""
+        """Returns the time on rank 0's clock that is 0 in `trace`, for that start of the job; None
+        if rank 0 recorded nothing of it."""
         before = 0.0
         for life in self.first.lives:
             if life.about.start == start:
@@ -260,12 +262,13 @@ class Run:
 
     @property
     def clock_error_seconds(self) -> float:
-        """How far a rank's clock may be from where `trace` puts it, when recording began."""
+        """How far a rank's clock may be from where `trace` puts it, in seconds, when recording
+        began."""
         return max(rank.about.ahead_error_seconds for rank in self.ranks.values())
 
 
 def tell_apart(runs: Sequence[Run]) -> None:
-    """Have each a name of its own: where folders are called alike, their paths."""
+    """Gives each run a name of its own: its path, where several folders have the same name."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -283,7 +286,7 @@ def _paths(folder: Path) -> Sequence[Path]:
 
 
 _SPANS = b'{"kind":"spans","step":'
-_HEAD_BYTES = 4096  # of a file, by which it is known: its first line says when it was begun
+_HEAD_BYTES = 4096  # identify a file: its first line says when it was begun
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, RecursionError, Broken)
 
 
@@ -297,8 +300,8 @@ class _File:
         self.name = path.name
 
     def look(self) -> None:
-        """Take up the lines that were written since; the last one may still be under way. A file
-        that was written anew is read from its start, once it has a line."""
+        """Reads the lines written since; the last may still be incomplete. A file that was
+        replaced is read from its start, once it has a whole line."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -318,7 +321,7 @@ class _File:
             self._take(line)
 
     def _forget(self, head: bytes) -> None:
-        """Read it from the start, where it says this."""
+        """Starts over with a new file, which begins with `head`."""
         self.lives, self.problems, self._read, self._line = [], [], 0, 0
         self._head = head
 
@@ -329,12 +332,12 @@ class _File:
             self.leave_out(f"line {self._line}", error)
 
     def leave_out(self, what: str, error: Exception) -> None:
-        """A problem; of many in one file, the first few."""
+        """Adds a problem; of each file, only the first four are kept."""
         if len(self.problems) < 4:
             self.problems.append(f"{self._path.name}, {what} is left out: {error!s:.120}.")
 
     def _take_whole(self, line: bytes) -> None:
-        if line.startswith(_SPANS):  # most of the file, of which little is looked at
+        if line.startswith(_SPANS):  # most of the file; parsed only if it is needed
             step = int(line[len(_SPANS) : line.index(b",", len(_SPANS))])
             self.lives[-1].spans[step] = line
         elif line:

@@ -40,7 +40,7 @@ _BUCKET = re.compile(r"bucket (\d+) ")
 
 @dataclass(frozen=True)
 class Shown:
-    """A run of a page. story: why its plan is as it is; predicted: a step of rank 0, as it was
+    """A run on the page. story: why its plan is as it is; predicted: a step of rank 0, as it was
     planned."""
 
     summary: Summary
@@ -49,7 +49,8 @@ class Shown:
 
 
 def run_page(runs: Sequence[Shown]) -> Page:
-    """The page of one run, or of several beside the first. It takes seconds for 64 ranks."""
+    """Returns the page of one run, or of several compared with the first. Takes seconds for 64
+    ranks."""
     summaries = [shown.summary for shown in runs]
     verdict, told = run_text.verdict(summaries)
     sections = [_times(summaries), *_one_step(runs[-1]), _over_time(summaries)]
@@ -91,7 +92,7 @@ def _ms(seconds: float) -> str:
 
 
 def _parts(s: Summary) -> list[charts.Part]:
-    """A step; waiting, in the proportions of steps seen span by span."""
+    """The parts of a step; its wait is divided as in the steps recorded span by span."""
     rows = [row for own in s.rows.values() for row in own]
     own = {kind: mean_of(rows, attrgetter(kind)) for kind in ("compute", "backward")}
     seen = sum(s.waits_for.values())
@@ -113,7 +114,7 @@ def _one_step(last: Shown) -> Iterator[Section]:
 
 
 def _chosen(run: Run) -> list[tuple[str, int]]:
-    """A usual step, the longest, and the first, of those that all ranks have seen."""
+    """A usual step, the longest, and the first, of those that all ranks recorded span by span."""
     seen = run.steps_with_spans()
     rows = {row.step: row.seconds for row in run.first.steps if row.steps <= run.every}
     known = sorted((rows[step], step) for step in seen if step in rows)
@@ -169,7 +170,7 @@ def _norms(run: Run) -> list[tuple[float, float]]:
 
 
 def _over_ranks(run: Run, value: Callable[[StepRow], float | None]) -> list[tuple[float, float]]:
-    """Step and median over ranks."""
+    """Returns each step with the value's median over ranks."""
     pairs = sorted(
         (row.step, found)
         for rank in run.ranks.values()
@@ -218,8 +219,8 @@ def _rank(s: Summary, rank: int) -> tuple[str, ...]:
 
 
 def _buckets(run: Run) -> list[tuple[str, ...]]:
-    """What each bucket of the last plan sends and takes, by the steps seen span by span; of local
-    steps by those in which its fragment had its turn."""
+    """What each bucket of the last plan sends and takes, by the steps recorded span by span; with
+    local steps, by those in which its fragment had its turn."""
     since, plan = run.in_force
     if plan is None:
         return []
@@ -230,7 +231,7 @@ def _buckets(run: Run) -> list[tuple[str, ...]]:
 
 
 def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
-    """Of the first rank: each bucket's spans, step by step."""
+    """Each bucket's spans on the first rank, step by step."""
     steps = [step for step in run.steps_with_spans() if step >= since]
     found: dict[int, list[list[Span]]] = {}
     few = max(1, len(steps) // 16) if run.every == 1 else 1  # fragments take turns

@@ -14,13 +14,13 @@ from gradwire.run_folder import Planned
 
 
 def one(s: Summary) -> str:
-    """The run in some lines: what a step takes, what it waits for, what is wrong."""
+    """Describes a run in some lines: how long a step takes, what it waits for, what is wrong."""
     said, advice = verdict([s])
     return "\n".join([*_lines(s), "", said, *advice, *alarms(s)])
 
 
 def several(summaries: Sequence[Summary]) -> str:
-    """A table, and whether each run is faster than the first or noise hides it."""
+    """Returns a table of the runs, and whether each is faster than the first or noise hides it."""
     rows = [
         (
             s.run.name, as_milliseconds(s.seconds.mean), spread(s.seconds),
@@ -36,8 +36,8 @@ def several(summaries: Sequence[Summary]) -> str:
 
 
 def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
-    """A sentence on one run, or on the last beside the first; and more: what limits it now, what
-    to try next, and how the others compare."""
+    """Returns a sentence on one run, or on the last compared with the first; and more: what limits
+    it now, what to try next, and how the others compare."""
     first, last = summaries[0], summaries[-1]
     if last is first:
         return _alone(first), _advice(first)
@@ -47,7 +47,7 @@ def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
 
 
 def sent(s: Summary) -> str:
-    """How much of its gradient a rank sends."""
+    """Says how much of its gradient a rank sends."""
     if not s.bytes_sent:
         return f"nothing, of a gradient of {as_bytes(s.bytes_given)}"
     times = (
@@ -59,12 +59,12 @@ def sent(s: Summary) -> str:
 
 
 def as_milliseconds(seconds: float) -> str:
-    """A number of three figures or so."""
+    """Writes seconds as milliseconds, without the unit, in about three figures."""
     return f"{1e3 * seconds:.1f}" if seconds >= 1e-3 else f"{1e3 * seconds:.2g}"
 
 
 def as_bytes(count: float) -> str:
-    """With the unit that makes it short."""
+    """Writes a number of bytes in the unit that makes it short."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -72,7 +72,7 @@ def as_bytes(count: float) -> str:
 
 
 def spread(found: Spread) -> str:
-    """Quartiles of its parts, in milliseconds."""
+    """Writes the quartiles over parts of the run, in milliseconds."""
     return f"{as_milliseconds(found.low)} to {as_milliseconds(found.high)}"
 
 
@@ -101,7 +101,8 @@ def _lines(s: Summary) -> Iterator[str]:
 
 
 def distinct(plans: Sequence[Planned]) -> list[Planned]:
-    """Without those that were in force before: each recording begins with its plan."""
+    """Returns the plans without those that equal the one before: each recording begins with its
+    plan."""
     before = [None, *(plan.document for plan in plans)]
     return [plan for plan, last in zip(plans, before) if plan.document != last]
 
@@ -114,7 +115,7 @@ def _alone(s: Summary) -> str:
 
 
 def _compared(first: Summary, other: Summary) -> tuple[str, str]:
-    """Whether the other is faster; and the noise of that."""
+    """Says whether the other run is faster, and how far noise may move that."""
     found, names = ratio_of(first, other), (first.run.name, other.run.name)
     both = f"{as_milliseconds(other.seconds.mean)} and {as_milliseconds(first.seconds.mean)} ms"
     if found is None:
@@ -140,21 +141,21 @@ def _compared(first: Summary, other: Summary) -> tuple[str, str]:
 
 
 def _last_losses(first: Summary, last: Summary) -> list[tuple[int, float, float]]:
-    """Step and both losses, over the last fifth of the steps that both have logged."""
+    """Returns the step and both losses, over the last fifth of the steps that both have logged."""
     one, other = ({step: x for step, _, x in s.losses} for s in (first, last))
     both = sorted(one.keys() & other.keys())
     return [(step, one[step], other[step]) for step in both[-max(1, len(both) // 5) :]]
 
 
 def learns_less(first: Summary, last: Summary) -> bool:
-    """Whether the last run's losses are worse than the first's, by more than a hundredth and than
-    they vary by from step to step, or not finite in the end; of too few steps that is not said.
-    Single ones that are not finite, as where a GradScaler skips a step, do not count."""
+    """Whether the last run's losses are worse than the first's, by more than a hundredth and by
+    more than noise, or not finite in the end; with too few steps, only the latter counts. Single
+    losses that are not finite, as where a GradScaler skips a step, do not count."""
     last_both = _last_losses(first, last)
     known = [pair for pair in last_both if math.isfinite(pair[1])]
     both = [pair for pair in known if math.isfinite(pair[2])]
     if known and (not math.isfinite(known[-1][2]) or 2 * len(both) < len(known)):
-        return True  # it has diverged
+        return True  # the last run has diverged
     apart = noise.mean([*noise.parts((1, b - a) for _, a, b in both).values()])
     if apart is None:
         return False
@@ -162,7 +163,7 @@ def learns_less(first: Summary, last: Summary) -> bool:
 
 
 def _losses(first: Summary, last: Summary) -> Iterator[str]:
-    """Where both have come at the same steps: what is fast and learns less is a loss."""
+    """Compares the runs' losses over the same steps: a faster run that learns less is no gain."""
     if both := _last_losses(first, last):
         names = first.run.name, last.run.name
         means = fmean(b for _, _, b in both), fmean(a for _, a, _ in both)
@@ -176,7 +177,8 @@ _FACTS = ("backend", "device", "cores", "threads", "torch", "optimizer", "seed",
 
 
 def _apart(first: Summary, last: Summary) -> Iterator[str]:
-    """What makes two runs hard to compare."""
+    """Says in which facts, besides their plans, two runs differ: that makes them hard to
+    compare."""
     facts = [
         {"ranks": s.run.world, "hosts": len({r.about.host for r in s.run.ranks.values()}),
          **{name: s.run.first.about.facts.get(name) for name in _FACTS}}
@@ -192,7 +194,7 @@ def _apart(first: Summary, last: Summary) -> Iterator[str]:
 
 
 def _advice(s: Summary) -> list[str]:
-    """What limits it now, and what to try next."""
+    """Says what limits the run now, and what to try next."""
     alone = s.alone
     if not alone:
         return []

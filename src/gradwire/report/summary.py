@@ -17,9 +17,10 @@ from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 LANE_KINDS = "encode", "wire", "decode"
 SETTLED = 0.1
-"""Of the rows: the first, in which memory is allocated and links warm up, are left out."""
+"""The part of the rows that is left out at the start, where memory is allocated and links warm
+up."""
 SLOW = 1.25
-"""A rank that computes so many times as long as the median rank is slow."""
+"""A rank is slow if it computes more than so many times as long as the median rank."""
 
 
 class Spread(NamedTuple):
@@ -31,7 +32,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(rows: Sequence[Sequence[StepRow]], value: Callable[[StepRow], float]) -> Spread:
-        """rows: of each rank."""
+        """Returns the spread of a value over all ranks. rows: one sequence for each rank."""
         mean = mean_of([row for own in rows for row in own], value)
         means = [x for own in rows for x in parts((r.steps, value(r)) for r in own).values()]
         if len(means) < 2:
@@ -41,21 +42,22 @@ class Spread(NamedTuple):
 
 
 def mean_of(rows: Sequence[StepRow], value: Callable[[StepRow], float]) -> float:
-    """Over steps, of which a row may stand for many."""
+    """Returns the mean over steps; a row may stand for many. 0 without rows."""
     steps = sum(row.steps for row in rows)
     return sum(row.steps * value(row) for row in rows) / steps if steps else 0.0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in numbers: means over the steps that went by the plan in force, but for the first
-    tenth of their rows. Seconds are of one step, bytes of one step and rank.
+    """A run in numbers: means over the steps of the plan in force, without the first tenth of
+    their rows. Seconds are of one step, bytes of one step and rank.
 
-    rows: these, by rank; since: the first step of the plan. computes: data, forward, backward and
-    optimizer; waits: for the exchange, after backward; waits_for: what lanes did meanwhile, on the
-    rank that waited longest, of steps that were recorded span by span: encode, wire, decode,
-    "ranks", which came later to a move, and "other". lanes: seconds of each kind, beside backward
-    or not. overlap: the part of these that nobody waited for. skipped: of all steps.
+    rows: these rows, by rank; since: the first step of the plan. computes: data, forward, backward
+    and optimizer; waits: for the exchange, after backward; waits_for: what the lanes did
+    meanwhile, on the rank that waited longest, in steps that were recorded span by span: encode,
+    wire, decode, "ranks" (another rank came later to a move), and "other". lanes: seconds of each
+    kind of work, during backward or not. overlap: the part of this work that nobody waited for.
+    skipped: how many of all steps were not finite.
     """
 
     run: Run
@@ -75,12 +77,12 @@ class Summary:
 
     @property
     def alone(self) -> float:
-        """Seconds of a step if nobody waited for anything but the rank that computes longest."""
+        """The seconds of a step if ranks waited for nothing but the rank that computes longest."""
         return max(self.computes_by_rank.values())
 
     @property
     def overlap(self) -> float:
-        """From 0 to 1."""
+        """The part of the lanes' work that nobody waited for, from 0 to 1."""
         busy = sum(self.lanes.values())
         return max(0.0, 1.0 - self.waits.mean / busy) if busy else 0.0
 
@@ -91,8 +93,8 @@ class Summary:
 
     @property
     def slow_ranks(self) -> dict[int, float]:
-        """Ranks that compute longer than the others, by what a step shows, and how many times as
-        long."""
+        """The ranks that compute longer than the others, by more than a twentieth of a step, and
+        how many times as long."""
         usual = median_low(self.computes_by_rank.values())
         matters = usual + 0.05 * self.seconds.mean
         found = {r: x for r, x in self.computes_by_rank.items() if x > max(SLOW * usual, matters)}
@@ -100,7 +102,8 @@ class Summary:
 
 
 def summarize(run: Run, most: int | None = None) -> Summary | None:
-    """None where no rank has finished a step. most: rows of each rank, the last ones."""
+    """Returns the run's summary; None if no rank has finished a step. most: how many of each
+    rank's last rows count; None: all."""
     since, _ = run.in_force
     rows = {
         rank.rank: own
@@ -131,21 +134,21 @@ def _computes(row: StepRow) -> float:
 
 
 def _settled(rows: Sequence[StepRow], since: int) -> Sequence[StepRow]:
-    """Those of the plan in force, without the first ones; all, where it has none."""
+    """The rows of the plan in force (all rows, if it has none), without the first ones."""
     own = [row for row in rows if row.step >= since] or rows
     return own[int(SETTLED * len(own)) :]
 
 
 def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
-    """Step, seconds since the run began, and what was logged by that name."""
+    """Returns (step, seconds since the run began, number) of all logs of that name."""
     return [
         (log.step, seconds, log.numbers[name]) for seconds, log in rank.logs if name in log.numbers
     ]
 
 
 def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
-    """What lanes did while the rank that waited longest waited: means over some of the steps that
-    were recorded span by span; of local steps a step's part of an exchange."""
+    """Returns the seconds of what lanes did while the longest-waiting rank waited: means over some
+    of the steps recorded span by span; with local steps, a step's part of an exchange."""
     steps = [step for step in run.steps_with_spans() if step >= since]
     steps = steps[len(steps) // 10 :]
     chosen = steps[:: max(1, len(steps) // most)][:most]
@@ -155,8 +158,8 @@ def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
 
 
 def waited(trace: Trace) -> dict[str, float] | None:
-    """The same of one step; None if nobody waited. Where lanes do several things at once, the
-    wire comes first, then encoding, decoding, and what waits for ranks."""
+    """Returns the same for one step; None if nobody waited. Where lanes do several things at once,
+    the wire counts first, then encoding, decoding, and waiting for ranks."""
     waits = [span for span in trace.spans if span.kind == "wait"]
     if not waits:
         return None
@@ -182,8 +185,8 @@ def waited(trace: Trace) -> dict[str, float] | None:
 
 
 def _all_there(trace: Trace, rank: int) -> Iterator[float]:
-    """Of each move of a rank, in its order: when the last of all ranks has come to it. Of a move
-    inside a group, whose members are not known: at once."""
+    """Yields, for each move of a rank in order, when the last of all ranks came to it. For a move
+    inside a group, whose members are not known, that is its own start."""
     came: dict[tuple[str, int], float] = {}
     seen: dict[tuple[int, str], int] = {}
     own: list[tuple[Span, tuple[str, int]]] = []
@@ -199,7 +202,7 @@ def _all_there(trace: Trace, rank: int) -> Iterator[float]:
 
 
 def _covered(window: Span, spans: Iterable[Span]) -> float:
-    """Seconds of the window in which any of the spans is under way."""
+    """The seconds of the window in which any of the spans is under way."""
     total, until = 0.0, window.start_seconds
     for span in sorted(spans, key=lambda s: s.start_seconds):
         start, end = max(span.start_seconds, until), min(span.end_seconds, window.end_seconds)
@@ -209,5 +212,6 @@ def _covered(window: Span, spans: Iterable[Span]) -> float:
 
 
 def ratio_of(longer: Summary, shorter: Summary) -> Interval | None:
-    """How many times as long one run's steps take as another's; None where a run has too few."""
+    """Returns how many times as long one run's steps take as another's; None if a run has too
+    few."""
     return noise.ratio(of_all(longer.rows.values()), of_all(shorter.rows.values()))

@@ -16,13 +16,13 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def as_text(self) -> str:
-        """Columns in line, a rule under the headers."""
+        """Returns aligned columns, with a rule under the headers."""
         widths = self._widths()
         lines = [self._line(self.headers, widths), _GAP.join("─" * width for width in widths)]
         return "\n".join([*lines, *(self._line(row, widths) for row in self.rows)])
 
     def as_markdown(self) -> str:
-        """The same, as a README has it."""
+        """Returns the table in Markdown."""
         rule = ["---", *("---:" for _ in self.headers[1:])]
         lines = [self.headers, rule, *self.rows]
         return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines)

@@ -1,8 +1,8 @@
-"""What may be sent to a terminal."""
+"""Makes text safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text that came from files, without what would command a terminal."""
+    """Returns text without control characters, which might command a terminal; line ends stay."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)

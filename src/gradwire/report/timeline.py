@@ -1,4 +1,4 @@
-"""Traces as a page's timeline has them: a row for each lane, spans as plain numbers."""
+"""Traces as the data of a page's timeline: a row for each lane, spans as plain numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 MOST_SPANS = 150_000
-"""In a page, over all traces of its timeline: twenty bytes each."""
+"""The most spans of a page, over all traces of its timeline: each takes twenty bytes."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a timeline shows at once. name: among its steps; predicted: stands above, moved so that
-    rank 0's backward begins at the same place."""
+    """A step that a timeline shows. name: among its steps; predicted: a trace to show above it,
+    moved so that rank 0's backward begins at the same place."""
 
     name: str
     trace: Trace
@@ -27,8 +27,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Timeline:
-    """steps: their names; ranks: those that may be shown alone, and their names; data: JSON, for
-    `assets/page.js`. is_cut: a step was too large for a page, and has its first ranks alone."""
+    """A timeline's data. steps: their names; ranks: those that may be shown alone, and their
+    names; data: JSON, for `assets/page.js`; is_cut: whether a step was too large, and shows its
+    first ranks only."""
 
     steps: list[str]
     ranks: dict[int, str]
@@ -37,14 +38,14 @@ class Timeline:
 
 
 def by_rank(rank: int) -> str:
-    """The name of a rank's rows."""
+    """Returns the name of a rank's rows."""
     return f"rank {rank}"
 
 
 def timeline(steps: Iterable[Step], name: Callable[[int], str] = by_rank) -> Timeline | None:
-    """Steps to choose from; None if there is none. Later ones are left out beyond `MOST_SPANS`,
-    and of a step that has more, later ranks. name: of a rank, before its rows; "" if there is one
-    only."""
+    """Returns a timeline of the steps; None if there is none. Beyond `MOST_SPANS` later steps are
+    left out, and later ranks of a step that alone has more. name: a rank's name, which begins its
+    rows' names; "" if there is only one rank."""
     kinds, labels = _Numbers(), _Numbers()
     shown: list[dict[str, Any]] = []
     ranks: set[int] = set()
@@ -66,7 +67,7 @@ def timeline(steps: Iterable[Step], name: Callable[[int], str] = by_rank) -> Tim
 
 
 def _first_ranks(trace: Trace) -> Trace:
-    """Those of which a page has all spans: rank 0's at least."""
+    """The trace's first ranks, as many as a page has room for, and at least one."""
     if len(trace.spans) <= MOST_SPANS:
         return trace
     many = Counter(span.rank for span in trace.spans)

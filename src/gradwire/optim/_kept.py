@@ -1,4 +1,4 @@
-"""What the optimizers share that leave their moments to an attached plan, if it keeps them."""
+"""Code shared by the optimizers that leave their moments to an attached plan that keeps them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class AsksThePlan(Optimizer):
     asks_the_plan = True
     """Whether it leaves the moments to a plan that keeps them."""
     _kept: bool | None
-    """Whether they are kept, for averages that come from elsewhere; None: what is attached says
-    it."""
+    """Whether a plan keeps the moments, for averages that come from elsewhere; None: the attached
+    plan decides, parameter by parameter."""
 
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
         return {**super().__getstate__(), "_kept": self._kept}
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load a state as torch's optimizers do. Moments of parameters whose attached plan keeps
-        them, and remembers nothing yet, go to the plan."""
-        from gradwire.training.moments import take  # which knows sessions; they know optimizers
+        """Load a state as torch's optimizers do. The moments of a parameter whose attached plan
+        keeps moments, and remembers none yet, move to the plan."""
+        from gradwire.training.moments import take  # at the top this would be an import cycle
 
         super().load_state_dict(state_dict)
         for session in sessions_of(self._parameters()):
@@ -41,7 +41,7 @@ class AsksThePlan(Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def _closed(self, closure: Callable[[], float] | None) -> float | None:
-        """What the closure returns, after which weights are where all ranks have them."""
+        """Return the closure's loss, and leave the weights where all ranks have them."""
         if closure is None:
             return None
         with torch.enable_grad():
@@ -50,7 +50,7 @@ class AsksThePlan(Optimizer):
         return loss
 
     def _parted(self, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-        """Parameters with a `.grad`: those of which it has the moments already, and the others."""
+        """Parameters with a `.grad`: those whose `.grad` is a plan's step, and the rest."""
         kept, own = list[Tensor](), list[Tensor]()
         for p in group["params"]:
             if p.grad is not None:
@@ -58,7 +58,7 @@ class AsksThePlan(Optimizer):
         return kept, own
 
     def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Whether what arrived has the moments already."""
+        """Whether `.grad` came from a plan that keeps the moments, so that it is a step."""
         if self._kept is not None:
             return self._kept
         keeper = keeper_of(parameter)
@@ -67,12 +67,12 @@ class AsksThePlan(Optimizer):
         return keeper is not None
 
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
-        """UsageError unless the plan keeps what this optimizer would."""
+        """Raise UsageError unless the plan keeps the moments that this optimizer would keep."""
         raise NotImplementedError
 
 
 def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
-    """w -= lr·λ·w; w -= lr·u, where u is what arrived."""
+    """Apply w -= lr·λ·w; w -= lr·u, where u, the step that arrived, is in `.grad`."""
     if not parameters:
         return
     rate, steps = float(group["lr"]), [p.grad for p in parameters if p.grad is not None]
@@ -81,9 +81,9 @@ def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
 
 
 def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], owner: str) -> None:
-    """UsageError unless what the plan keeps in the optimizer's place is what it would keep.
+    """Raise UsageError unless the plan keeps the moments that the optimizer would keep.
 
-    rule: by which this group steps. owner: the optimizer, for the error.
+    rule: the update rule of this group. owner: the optimizer's name, for the error.
     """
     if feedback.rule != rule:
         raise UsageError(

@@ -31,7 +31,7 @@ _GROUPS = ".param_groups"
 
 
 class Single:
-    """A number, or a tensor of one, as the schema says."""
+    """A number that fits a schema, or a tensor with one such number."""
 
     def __init__(self, of: Schema) -> None:
         self.of = of
@@ -43,7 +43,7 @@ class Single:
 
 
 class Like:
-    """A finite tensor as a state has it, of a parameter's shape."""
+    """A finite floating-point tensor of a parameter's shape."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.shape = parameter.shape
@@ -59,11 +59,11 @@ class Like:
 
 RATE = Single(Number(0, 1e9))
 BELOW_1 = Number(0, math.nextafter(1, 0))
-"""What groups of ours have: learning rates, and momenta."""
+"""Schemas for numbers in parameter groups: a learning rate, and a momentum."""
 
 
 def _id(value: Any) -> Any:
-    """Which parameter: torch's number, or a name."""
+    """A parameter's key in a state: torch's number, or a name."""
     return value if isinstance(value, int) else Text().read(value)
 
 
@@ -82,10 +82,11 @@ def check(
     optimizer: Optimizer, saved: Any, of_group: Schema,
     of_state: Callable[[Tensor, Mapping[str, Any]], Schema],
 ) -> None:  # fmt: skip
-    """UsageError unless it is a state of this optimizer, with the same numbers of parameters.
+    """Raise UsageError unless `saved` is a state of this optimizer, with as many parameters in
+    each group.
 
-    of_group: what each group has; of_state: what a parameter's state is, if there is one, given
-    its group in what was saved.
+    of_group: the schema of a group. of_state: returns the schema of a parameter's state, given
+    the parameter and its saved group; a parameter may have no state.
     """
     found = _STATE.take(saved)
     sizes = [len(group["params"]) for group in found["param_groups"]]

@@ -1,4 +1,4 @@
-"""AdamW: torch's, whoever keeps the moments."""
+"""AdamW as in torch, whether the optimizer or an attached plan keeps the moments."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from gradwire.strategy import Feedback
 
 
 class AdamW(AsksThePlan, torch.optim.AdamW):
-    """`torch.optim.AdamW`, also where an attached plan keeps the moments (`adam`).
+    """`torch.optim.AdamW` that also works with a plan that keeps the moments (`adam`).
 
         not attached, or ef:     torch's own step
         adam, which sent u:      w -= lr·λ·w;    w -= lr·u
 
-    u is the average of what the ranks' own steps would be. Arguments, states and checkpoints are
-    torch's; a parameter whose moments the plan keeps has no state here.
+    u is the average of the ranks' own steps. Arguments, states and checkpoints are torch's; a
+    parameter whose moments the plan keeps has no state here.
 
-    moments_kept: for averages that come from elsewhere: whether they are steps already. By default
-        what is attached says it, parameter by parameter.
+    moments_kept: whether `.grad` holds steps already, for averages that come from elsewhere. By
+        default the attached plan decides, parameter by parameter.
 
     Example:
         >>> optimizer = gradwire.optim.AdamW(model.parameters(), lr=1e-3)
         >>> handle = gradwire.attach(model, "lloyd(2)+adam | allgather", optimizer=optimizer)
 
     Raises:
-        UsageError: at a step, where the plan keeps the moments, if betas or eps differ from its
-            feedback's, or with amsgrad or maximize.
+        UsageError: at a step, if the plan keeps the moments and betas or eps differ from its
+            feedback's, or amsgrad or maximize is set.
     """
 
     def __init__(self, params: Any, *args: Any, moments_kept: bool | None = None, **kwargs: Any):
         super().__init__(params, *args, **kwargs)
         self._kept = moments_kept
-        # A GradScaler takes its scale out before the step then, also with fused=True.
+        # So that a GradScaler unscales gradients before the step, also with fused=True.
         self._step_supports_amp_scaling = False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with what `.grad` holds; as of torch's. Not collective."""
+        """Take one step with `.grad`, as torch's optimizers do. Not collective."""
         loss = self._closed(closure)
         sent: list[tuple[Tensor, Tensor | None]] = []
         try:
@@ -51,7 +51,7 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
                 sent += [(p, p.grad) for p in kept]
                 step_kept(kept, group)
                 for p in kept:
-                    p.grad = None  # so that torch's step passes it by
+                    p.grad = None  # so that torch's step skips it
             _torch_s_step()(self)
         finally:
             for p, step in sent:
@@ -70,8 +70,8 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
 
 
 def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
-    """torch's step without the hooks that torch puts around it once somebody has made an AdamW of
-    its own: those of this step have been called."""
+    """Returns torch's step without the hooks that torch wraps around it once a torch.optim.AdamW
+    has been made: this step's hooks have been called already."""
     step: Any = torch.optim.AdamW.step
     while getattr(step, "hooked", False):
         step = step.__wrapped__

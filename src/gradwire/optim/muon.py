@@ -1,4 +1,7 @@
-"""Muon: orthogonal steps for hidden matrices, AdamW's for the rest, whoever keeps the momentum."""
+"""Muon: orthogonal steps for hidden matrices, AdamW's steps for the rest.
+
+The optimizer or an attached plan keeps the momentum.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from gradwire.training.trainable import hidden_matrices, unwrapped
 
 
 class Muon(AsksThePlan):
-    """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for the rest, in one.
+    """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for the rest, in one
+    optimizer.
 
         optimizer = gradwire.optim.Muon.of(model, lr=1e-3)
         gradwire.attach(model, "lloyd(2)+muon | alltoall", optimizer=optimizer)
@@ -31,14 +35,15 @@ class Muon(AsksThePlan):
     keeps has no state here.
 
     Args:
-        params: parameters, or groups of them. A group with muon=False is AdamW's; what is no
-            matrix is AdamW's in any group.
+        params: parameters, or groups of them. A group with muon=False is stepped by AdamW, and so
+            is a parameter that is no matrix, in any group.
         lr, weight_decay: of both. momentum, nesterov: of Muon. betas, eps: of AdamW.
-        momentum_kept: for averages that come from elsewhere: whether they are steps already. By
-            default what is attached says it, parameter by parameter.
+        momentum_kept: whether `.grad` holds steps already, for averages that come from elsewhere.
+            By default the attached plan decides, parameter by parameter.
 
     Raises:
-        UsageError: a number is out of its range; or, at a step, the plan keeps another momentum.
+        UsageError: a number is out of its range; or, at a step, the plan keeps moments of another
+            rule or with other numbers.
     Source: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is scalable for LLM training".
     """
 
@@ -66,10 +71,11 @@ class Muon(AsksThePlan):
 
     @classmethod
     def of(cls, module: nn.Module, **options: Any) -> Muon:
-        """Make one for all trainable parameters of a model: its hidden matrices are Muon's.
+        """Make an optimizer for all trainable parameters of a model, with Muon for its hidden
+        matrices.
 
-        Those are the matrices that belong neither to an embedding nor to the last Linear that is
-        registered, the head. options: as of the class.
+        Hidden matrices are those that belong neither to an embedding nor to the last Linear that
+        is registered, the head. options: those of the class.
         """
         names, whole = set(hidden_matrices(module)), unwrapped(module)
         trained = [(name, p) for name, p in whole.named_parameters() if p.requires_grad]
@@ -80,7 +86,7 @@ class Muon(AsksThePlan):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with what `.grad` holds. Not collective."""
+        """Take one step with `.grad`. Not collective."""
         loss = self._closed(closure)
         for group in self.param_groups:
             kept, own = self._parted(group)
@@ -127,7 +133,7 @@ class Muon(AsksThePlan):
 
 
 def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
-    """Whether its steps are orthogonal, not AdamW's."""
+    """Whether Muon steps this parameter, not AdamW."""
     return bool(group.get("muon", True)) and parameter.dim() == 2
 
 

@@ -1,4 +1,4 @@
-"""1-bit Adam: AdamW whose momentum arrives compressed, and whose variance is frozen."""
+"""1-bit Adam: AdamW with a momentum that arrives compressed, and a variance that is frozen."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from gradwire.training.trainable import shard_of
 
 
 class OneBitAdam(AsksThePlan):
-    """AdamW for a plan with `shared_momentum`: `.grad` holds the momentum of all ranks.
+    """AdamW for a plan with `shared_momentum`: `.grad` holds the ranks' shared momentum u.
 
         until freeze_step:   g = (u - β1·u')/(1 - β1);  v = β2·v + (1 - β2)·g²      (AdamW's)
         after:               v stays
         always:              w -= lr·(u/(1 - β1^t) / (√v̂ + ε) + λ·w)
 
-    Where the variance is zero nothing is moved: signs of what never had a gradient are noise. The
-    variance must be learned from exact gradients, so the plan travels dense until then:
+    Elements of zero variance do not move: they never had a gradient, so their signs are noise. The
+    variance must be learned from exact gradients, so the plan sends dense until freeze_step:
 
         handle = gradwire.attach(model, "onebit+shared_momentum(0.9) | alltoall",
                                  warmup=gradwire.Warmup(1000, [1.0]))
         optimizer = gradwire.optim.OneBitAdam(model.parameters(), lr=1e-3, freeze_step=1000)
 
     Args:
-        params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. betas[0] must be the
+        params, lr, betas, eps, weight_decay: as in `torch.optim.AdamW`. betas[0] must be the
             momentum of the plan's feedback.
-        freeze_step: the steps in which the variance is learned: those of the warm-up, by the
-            paper 15 to 25 % of all.
-        momentum_kept: for gradients that come from elsewhere: that they are momenta. By default
-            what is attached says it.
+        freeze_step: the number of steps in which the variance is learned, those of the warm-up:
+            15 to 25 % of all steps, according to the paper.
+        momentum_kept: set it if `.grad` holds momenta that come from elsewhere. By default the
+            attached plan's feedback is checked.
 
     Source: Tang et al. 2021, "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
     Convergence Speed", algorithm 1.
 
     Raises:
-        UsageError: at a step, if a parameter's plan does not share its momentum; while
-            the variance is learned, if momenta travel compressed, or are not what arrived, as
-            after `clip_grad_norm_`.
+        UsageError: at a step, if a parameter's plan does not share its momentum; while the
+            variance is learned, if momenta are sent compressed, or were changed after they
+            arrived, as by `clip_grad_norm_`.
     """
 
     update_rule = "adaptive"
@@ -72,17 +72,18 @@ class OneBitAdam(AsksThePlan):
         self._kept = momentum_kept
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """UsageError, and nothing has changed, for what is no state of it, or is not whole."""
+        """Load a state. Raises UsageError, and changes nothing, if it is no state of this
+        optimizer or is incomplete."""
         check(self, state_dict, _GROUP, _State)
         super().load_state_dict(state_dict)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with the momentum that `.grad` holds. Not collective."""
+        """Take one step with the momentum in `.grad`. Not collective."""
         loss = self._closed(closure)
         for group in self.param_groups:
             for p in group["params"]:
-                # Of a sharded parameter some ranks may keep no part; it is attached on the others.
+                # A rank may keep no part of a sharded parameter, which only others attach then.
                 if p.grad is not None and shard_of(p.grad).numel():
                     if self._kept is None:
                         _check(p, group["betas"][0])
@@ -105,7 +106,7 @@ class OneBitAdam(AsksThePlan):
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             state["momentum"].copy_(u)
         elif "momentum" in state:
-            del state["momentum"]  # it is in the plan
+            del state["momentum"]  # the plan keeps it
         learned = min(step, group["freeze_step"])
         size = variance.div(1 - beta2**learned).sqrt_()
         move = u.div(size.add(group["eps"])).div_(1 - beta1**step)
@@ -121,7 +122,7 @@ _GROUP = Table({
 
 
 class _State:
-    """A step, a variance, and, until that is frozen, the momentum."""
+    """Schema of a parameter's state: step, variance, and the momentum until freeze_step."""
 
     def __init__(self, parameter: Tensor, group: Mapping[str, Any]) -> None:
         self.like, self.freeze_step = Like(parameter), group["freeze_step"]
@@ -146,7 +147,8 @@ def _check(parameter: Tensor, beta: float) -> None:
 
 
 def _check_exact(parameter: Tensor, step: int, freeze_step: int) -> None:
-    """Differences of compressed momenta are mostly what was left out."""
+    """Raise UsageError if the momentum travels compressed while the variance is learned:
+    differences of compressed momenta are mostly compression error."""
     strategy = strategy_of(parameter)
     if strategy is not None and strategy != beside.dense(strategy):
         raise UsageError(
@@ -157,8 +159,9 @@ def _check_exact(parameter: Tensor, step: int, freeze_step: int) -> None:
 
 
 def _check_whole(parameter: Tensor, momentum: Tensor) -> None:
-    """Gradients are differences of momenta: a clipped one is ten times as wrong in the variance,
-    and stays there. Unscaling rounds; NaN is not ours to judge."""
+    """Raise UsageError if the momentum was changed since it arrived. Gradients are differences of
+    momenta: clipping errs ten times as much in the variance, for good. 1 % allows for the rounding
+    of unscaling; NaN passes."""
     arrived = velocity_of(parameter)
     if arrived is not None and (arrived - shard_of(momentum)).norm() > 0.01 * arrived.norm():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""SGD: torch's, whoever keeps the momentum."""
+"""SGD as in torch, whether the optimizer or an attached plan keeps the momentum."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of
 
 _NEUTRAL = {"dampening": 0, "maximize": False}
-"""Only torch's SGD has them; groups hold them, so that it can go on from our state."""
+"""Options of torch's SGD that this one lacks; groups hold them so that torch's can load our state.
+"""
 
 
 class SGD(AsksThePlan):
-    """`torch.optim.SGD`, also where an attached plan keeps the momentum (`dgc`).
+    """`torch.optim.SGD` that also works with a plan that keeps the momentum (`dgc`).
 
         not attached, or ef:    d = g + λ·w;  b = m·b + d;    w -= lr·b         (torch's)
         dgc, which sent u:      b = m·b + λ·w;                w -= lr·(u + b)
         a moving average u:     b = m·b + (1 - m)·λ·w;        w -= lr·(u + b)
 
-    λ·w must pass through the momentum, or weight decay is 1/(1 - m) too weak; but it is the same
-    on every rank, so it is not sent: it has a momentum of its own here. The first two lines are
-    the same arithmetic when all is sent and nothing is masked. (Lin et al. 2018 do not say; this
-    is what their released code does.) The third, for the feedbacks `momentum` and
-    `shared_momentum`, is torch's with dampening=m.
+    λ·w must pass through the momentum, or weight decay is 1/(1 - m) times too weak; but it is the
+    same on every rank, so it is not sent: it has a momentum of its own here. The first two lines
+    are the same arithmetic when all is sent and nothing is masked. (Lin et al. 2018 do not say;
+    this is what their released code does.) The third line, for the feedbacks `momentum` and
+    `shared_momentum`, is torch's SGD with dampening=m.
 
     The first line has torch's bits in float32 (in bfloat16, torch's own ways of computing it
-    differ from each other, too). States of torch's SGD load here, and these there.
+    differ from each other, too). torch's SGD and this one can load each other's states.
 
     Args:
-        params: as of torch's optimizers. Dense gradients.
+        params: as in torch's optimizers, with dense gradients.
         lr: learning rate.
-        momentum, nesterov: as of torch's SGD. Where the plan keeps the momentum they must be
+        momentum, nesterov: as in torch's SGD. If the plan keeps the momentum, they must equal
             those of its feedback: ``dgc(momentum=0.9)`` wants ``momentum=0.9``.
         weight_decay: λ.
-        momentum_kept: for gradients that come from elsewhere: whether they have their momentum
-            already. By default what is attached says it, parameter by parameter.
+        momentum_kept: whether `.grad` has passed through a momentum already, for gradients that
+            come from elsewhere. By default the attached plan decides, parameter by parameter.
 
     Raises:
-        UsageError: at a step, if momentum or nesterov differ from the plan's, or if a group,
-            which may be of torch's SGD, has a dampening or maximizes.
+        UsageError: at a step, if momentum or nesterov differ from the plan's, or if a group, which
+            may come from torch's SGD, has a dampening or maximizes.
     """
 
     def __init__(
@@ -67,22 +68,23 @@ class SGD(AsksThePlan):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:  # one saved before groups had them
+        for group in self.param_groups:  # a state saved before groups had these options
             for name, neutral in _NEUTRAL.items():
                 group.setdefault(name, neutral)
 
     def check_state_dict(self, state_dict: Any) -> None:
-        """UsageError unless `load_state_dict` can take it over."""
+        """Raise UsageError unless `load_state_dict` can load this state."""
         check(self, state_dict, _GROUP, _state_of)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Its own, or that of torch's SGD. UsageError, and nothing has changed, for others."""
+        """Load a state of this class or of torch's SGD. Raises UsageError, and changes nothing,
+        for any other."""
         self.check_state_dict(state_dict)
         super().load_state_dict(state_dict)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with what `.grad` holds; as of torch's optimizers. Not collective."""
+        """Take one step with `.grad`, as torch's optimizers do. Not collective."""
         for group in self.param_groups:
             _check_neutral(group)
         loss = self._closed(closure)
@@ -98,7 +100,7 @@ class SGD(AsksThePlan):
         check_keeper(keeper, "linear", group, "SGD")
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """torch's operations in torch's order, so in float32 its bits."""
+        """Step by torch's operations in torch's order, so with torch's bits in float32."""
         steps: Any = [p.grad for p in parameters]
         if group["weight_decay"]:
             steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
@@ -107,7 +109,7 @@ class SGD(AsksThePlan):
         torch._foreach_add_(parameters, steps, alpha=-group["lr"])
 
     def _step_kept(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """The gradient as it is, and weight decay through a momentum of its own."""
+        """Step by the gradient as it arrived, and weight decay with a momentum of its own."""
         steps: Any = [p.grad for p in parameters]
         if group["weight_decay"]:
             shares = [group["weight_decay"] * _share(p) for p in parameters]
@@ -120,9 +122,9 @@ class SGD(AsksThePlan):
     def _through_momentum(
         self, parameters: list[Tensor], given: list[Tensor], key: str, group: dict[str, Any]
     ) -> Any:
-        """b = m·b + d; b, or with Nesterov d + m·b."""
+        """Update b = m·b + d; return b, or with Nesterov d + m·b."""
         for p in parameters:
-            if self.state[p].get(key) is None:  # as torch's SGD once saved what it had not
+            if self.state[p].get(key) is None:  # older torch saved None for a missing buffer
                 self.state[p][key] = torch.zeros_like(p, memory_format=torch.preserve_format)
         buffers = [self.state[p][key] for p in parameters]
         torch._foreach_mul_(buffers, group["momentum"])
@@ -144,7 +146,8 @@ def _state_of(parameter: Tensor, group: Mapping[str, Any]) -> Schema:
 
 
 def _share(parameter: Tensor) -> float:
-    """The part of weight decay that goes into its momentum: as much of the gradient does."""
+    """The factor of weight decay on its way into the momentum: the one that gradients have, 1 - m
+    where the feedback keeps a moving average."""
     feedback = feedback_of(parameter)
     if feedback is None or not feedback.dampens:
         return 1.0

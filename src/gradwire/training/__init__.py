@@ -1,1 +1,1 @@
-"""Where it plugs in: plain modules and DistributedDataParallel."""
+"""How gradwire attaches to models: plain modules, DistributedDataParallel and fully_shard."""

@@ -1,4 +1,4 @@
-"""Accordion: more of each gradient in critical phases of training, found on the running job."""
+"""Accordion: sends more of each gradient in critical phases, which it detects during training."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 
 
 class Accordion:
-    """Goes between a handle's plan and the same plan at a higher density.
+    """Switches between a handle's plan and the same plan at a higher density.
 
         accordion = gradwire.Accordion(handle, density=0.1, every=500)
         loss.backward();  accordion.step(rate);  optimizer.step()
 
-    A phase is critical if the 2-norm of the sum of averaged gradients, over so many exchanges, has
-    changed by `eta` of what it was over as many before, or if the learning rate fell; and so are
-    the first two, of which that is not known. With feedback the sum of what arrives is that of
-    what was given, at any density, once many exchanges are summed: several times 1/density, an
-    epoch in the paper. Averages are alike on all ranks, and the first rank's word counts. What
-    waits goes on into the other plan's residuals. Memory: a copy of the model in fp32.
+    A phase is critical if the 2-norm of the sum of averaged gradients over `every` exchanges has
+    changed by at least the part `eta` since the `every` exchanges before, or if the learning rate
+    fell. The first interval is critical, too, and so is the second, as nothing precedes the first.
+    With feedback the sum of averages approaches that of the gradients at any density, once many
+    exchanges are summed: several times 1/density, an epoch in the paper. Averages are alike on all
+    ranks, and the first rank decides. Residuals pass to the other plan. Memory: a copy of the
+    model in fp32.
     Source: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime
     Identification" (Accordion), algorithm 1.
 
     Attributes:
-        density: in critical phases: a fraction of elements, or a strategy without a feedback, as
-            text, as in `gradwire.Warmup`.
-        every: exchanges from one decision to the next.
+        density: the density in critical phases: a fraction of elements, or the text of a strategy
+            without a feedback, as in `gradwire.Warmup`.
+        every: the number of exchanges from one decision to the next.
         eta: the relative change that is critical.
 
     Raises:
-        PlanError: a density that Warmup would not take.
-        UsageError: a plan with a warm-up of its own, or numbers that are no such.
+        PlanError: `gradwire.Warmup` refuses the density.
+        UsageError: the plan has a warm-up of its own, or a number is out of range.
     """
 
     def __init__(self, handle: Handle, density: float | str, every: int, eta: float = 0.5) -> None:
@@ -62,14 +63,15 @@ class Accordion:
         handle.adopt(self._dense)
 
     def step(self, rate: float | None = None) -> bool:
-        """After `backward`, while averages are in `.grad`; rate: the learning rate, if that may
-        fall. Whether the phase is critical from now on. Every so-manieth time it is collective."""
+        """Add this step's averages; returns whether the phase is critical from now on. Call it
+        after `backward`, while `.grad` holds averages. rate: the learning rate, if that may fall.
+        Every `every`-th call decides, and is collective."""
         for name, p in self._handle._session.parameters.items():
             if p.grad is not None:
                 if name not in self._sums:
                     self._sums[name] = torch.zeros_like(p, dtype=torch.float32)
                 whole = p.grad.to_dense() if p.grad.is_sparse else p.grad
-                self._sums[name] += whole.nan_to_num(0.0, 0.0, 0.0)  # of a skipped step
+                self._sums[name] += whole.nan_to_num(0.0, 0.0, 0.0)  # a skipped step has NaN
         self._taken += 1
         if self._taken % self._every == 0:
             norms = torch._foreach_norm(list(self._sums.values()))
@@ -78,12 +80,13 @@ class Accordion:
         return self.is_critical
 
     def state_dict(self) -> dict[str, Any]:
-        """Alike on all ranks, at the end of an interval; beside the handle's own."""
+        """Returns the state, alike on all ranks; save it beside the handle's, at the end of an
+        interval, as sums within one are left out."""
         return {"taken": self._taken, "before": self._before, "rate": self._rate,
                 "is_critical": self.is_critical}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Collective. After the handle's own."""
+        """Load a state, after the handle has loaded its own. Collective."""
         self._taken, self._before, self._rate = state["taken"], state["before"], state["rate"]
         self._sums = {}
         self._go(state["is_critical"])
@@ -104,5 +107,5 @@ class Accordion:
 
 
 def changed(before: float, now: float, eta: float) -> bool:
-    """Whether a norm has changed by eta of what it was, as far as is known."""
+    """Whether a norm has changed by at least the part eta; True if `before` is unknown (NaN)."""
     return math.isnan(before) or (now != before and abs(now - before) >= eta * before)

@@ -1,4 +1,4 @@
-"""What all ranks must have alike before anything is exchanged, and who says otherwise."""
+"""Checks that all ranks agree before anything is exchanged; errors name ranks that differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ T = TypeVar("T")
 def same_plan(
     group: dist.ProcessGroup, device: torch.device, settings: str, make: Callable[[], Plan]
 ) -> Plan:
-    """What `make` makes, if it is the same on every rank, and so are the settings."""
+    """Returns the plan that `make` makes; raises PlanError unless it and the settings are the same
+    on every rank. Collective."""
     return same_everywhere(
         group, device, make, lambda plan: f"{_in_short(plan)} {settings}",
         "all ranks attach the same plan to the same model",
@@ -31,11 +32,12 @@ def same_everywhere(
     group: dist.ProcessGroup, device: torch.device, make: Callable[[], T],
     told: Callable[[T], str], rule: str, instead: str,
 ) -> T:  # fmt: skip
-    """What `make` makes, if all ranks tell the same of it; PlanError by the rule, if not; its own
-    error, where it raises one, and a PlanError on the others. Collective."""
+    """Returns the result of `make`, if `told` gives the same text for it on all ranks; otherwise
+    raises PlanError with the rule. An error of `make` on one rank is a PlanError on the others.
+    Collective."""
     try:
         made = make()
-    except Exception as problem:  # whatever it is, the others must not wait for us
+    except Exception as problem:  # whatever it is, the other ranks must not wait for this one
         differing(f"! {problem}", group, device)
         raise
     mine = told(made)
@@ -49,7 +51,7 @@ def same_everywhere(
 
 
 def _in_short(plan: Plan) -> str:
-    """What tells it from another: first what a reader may know of the model."""
+    """A text that identifies a plan, beginning with what a reader may know of the model."""
     parameters = [p for bucket in plan.buckets for p in bucket.parameters]
     elements = sum(p.elements for p in parameters)
     return (

@@ -1,4 +1,4 @@
-"""Handles of attached models, and how a plan that is given is attached."""
+"""The handle of an attached model, and how a given plan is attached."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Handle:
         self._view = AttachedView(session, module)
         enter(session.parameters, session, self.detach)
         self.guard = session.guard = Guard(session) if session.settings.guard else None
-        """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
+        """Watches whether the plan does harm; None without guard=True. See `Guard.apart`."""
         self._check = OptimizerCheck(
             session, Frozen(module), self._view, frontend.averages, self.guard
         )
@@ -93,21 +93,21 @@ class Handle:
 
     @property
     def attached(self) -> bool:
-        """Whether it synchronizes; False after `detach`, and in the child of a fork."""
+        """Whether gradients are synchronized; False after `detach`, and in a forked child."""
         return not (self._detached or self._session.conductor.is_orphan)
 
     @property
     def optimizers(self) -> list[object]:
-        """Those that were named to `attach`, or have stepped parameters of this model since."""
+        """The optimizer passed to `attach`, or else those that have stepped this model since."""
         return self._check.optimizers
 
     @property
     def trace(self) -> Trace:
-        """What the last step did, span by span, on this rank."""
+        """The spans of the last step on this rank."""
         return self._session.conductor.trace
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Inside, gradients accumulate and nothing is exchanged. Not collective.
+        """A context in which gradients accumulate and nothing is exchanged. Not collective.
 
         Example:
             >>> (first, targets), (second, others) = batches
@@ -118,43 +118,44 @@ class Handle:
         return self._frontend.no_sync()
 
     def synchronize(self) -> None:
-        """Exchange what `.grad` holds now, without a backward. Collective; not under DDP."""
+        """Exchange the gradients in `.grad` without a backward. Collective; not under DDP."""
         self._check_usable()
         self._frontend.synchronize()
 
     def stats(self) -> dict[str, float]:
-        """Means per step since the plan in force was adopted (by attach, `adopt`, or the
-        warm-up), of this rank. Not collective.
+        """Returns this rank's means per step since the plan in force was adopted (by attach,
+        `adopt`, or the warm-up). Not collective.
 
-        steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
-        moves inside machines); density (fraction of elements sent, NaN where the data decide);
+        steps; bytes_given (of gradient) and bytes_sent; bytes_across (those of bytes_sent that
+        leave the machine); density (fraction of elements sent, NaN if it depends on the data);
         compute_seconds (from the end of one exchange to the first gradient of the next: data,
-        forward, optimizer); backward_seconds (from there on); encode_seconds, wire_seconds,
-        decode_seconds (in the lanes); exposed_seconds (waited for after backward); overlap
-        (1 - exposed / the lanes' three); residual_norm (now).
+        forward, optimizer); backward_seconds (from there to the end of backward); encode_seconds,
+        wire_seconds, decode_seconds (in the lanes); exposed_seconds (wait after backward); overlap
+        (1 - exposed / the sum of the lanes' three); residual_norm (now).
         """
         return self._session.stats.read(self._view.waiting)
 
     def log(self, **numbers: float | Tensor) -> None:
-        """Tell a recording of this rank numbers of the step just done, as ``handle.log(loss=…)``.
+        """Write numbers of the last step into this rank's recording, as ``handle.log(loss=…)``.
 
-        Numbers, or tensors of one element, which are waited for. Without a recording
-        (`gradwire.record`) nothing happens. Not collective.
+        numbers: floats, or tensors of one element, for which the call blocks. Does nothing without
+        a recording (`gradwire.record`). Not collective.
 
         Raises:
-            UsageError: something else was told.
+            UsageError: a value is neither.
         """
         if self._session.recording is not None:
             self._session.recording.log(numbers)
 
     def state_dict(self) -> dict[str, object]:
-        """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
+        """Returns this rank's residuals and momenta, by parameter name; torch.load reads them with
+        weights_only=True.
 
-        In the parameters' shapes, or with `hierarchical` in those of the parts that this rank
-        owns; but for "owners_residual", (elements of the piece that this rank owns,),
+        Tensors have the parameters' shapes, or with `hierarchical` those of the parts that this
+        rank owns. Exceptions: "owners_residual", (elements of the piece that this rank owns,),
         "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
         (3,), of `adam`, and "residual/1" to "residual/3" of a path's later compressions.
-        The tensors are the live ones; save them before the next forward in training mode,
+        The tensors are not copies; save them before the next forward in training mode,
         optimizer's step or `flush`. Not collective.
 
         Example:
@@ -170,14 +171,14 @@ class Handle:
     ) -> None:
         """Resume from this rank's `state_dict`, bit by bit as if there had been no break.
 
-        With another number of ranks, pass a list of all ranks' states: the sum of what waits,
-        divided by the number of ranks as the average divides, is kept. strict: by the strategies
-        that it was saved with; otherwise what waits passes to this plan, as in `adopt`. Not
-        collective, but for all ranks to do.
+        If the number of ranks has changed, pass a list of all ranks' states: the mean of all
+        residuals over the ranks is kept. strict: refuse a state that was saved with other
+        strategies; otherwise its residuals pass to this plan, as in `adopt`. Not collective, but
+        all ranks must call it.
 
         Raises:
-            PlanError: it is of another model, plan, seed, or number of ranks, or it is not whole;
-                nothing has changed then.
+            PlanError: the state is of another model, plan, seed, or number of ranks, or it is
+                incomplete; nothing has changed then.
         """
         self._check_between_steps()
         load(self._session, state, strict=strict)
@@ -187,10 +188,10 @@ class Handle:
     ) -> None:
         """Resume from a checkpoint of torch.distributed.checkpoint, of any number of ranks.
 
-        Saved as ``dcp.save({"model": …, key: handle.state_dict()}, checkpoint_id=checkpoint)``:
-        each rank writes its own residuals beside its part of the model. Each reads those that it
-        goes on with, as in `load_state_dict`, which says what is raised. Not collective, but for
-        all ranks to do.
+        Save it by ``dcp.save({"model": …, key: handle.state_dict()}, checkpoint_id=checkpoint)``:
+        each rank writes its own residuals beside its part of the model. Here each rank reads the
+        states that it needs, as in `load_state_dict`, which lists the errors. Not collective, but
+        all ranks must call it.
         """
         self._check_between_steps()
         load(self._session, self._read(checkpoint, key), strict=strict)
@@ -201,18 +202,18 @@ class Handle:
         return read(checkpoint, key, partial(wanted, self._session))
 
     def reset(self) -> None:
-        """Drop all that is remembered, residuals and momenta, as if attached anew; steps are
-        counted on. Between two steps; not collective, but for all ranks to do."""
+        """Drop all residuals and momenta, as if the model were attached anew; the step count goes
+        on. Call it between two steps; not collective, but all ranks must call it."""
         self._check_between_steps()
         self._session.reset()
 
     def flush(self) -> None:
-        """Add the average of all that waits in residuals to `.grad`, in one dense all-reduce;
-        nothing waits then. Collective, between two steps; blocks.
+        """Add the average of all residuals to `.grad`, by dense all-reduces, and clear them.
+        Collective, between two steps; blocks.
 
-        For the optimizer's next step, before an evaluation or a checkpoint that any number of
-        ranks may load. Momentum stays. With a GradScaler it has the loss's scale, as gradients
-        have.
+        The optimizer's next step applies it, before an evaluation or a checkpoint that any number
+        of ranks may load. Momentum stays. With a GradScaler the average is scaled as gradients
+        are.
 
         Example:
             >>> optimizer.zero_grad()
@@ -223,16 +224,16 @@ class Handle:
         self._check.flush()
 
     def take_moments(self, optimizer: Optimizer) -> None:
-        """Go on with the moments that an optimizer remembers, of the average: those of the
-        parameters whose moments this plan keeps (`adam`, `muon`). They leave its state; what the
-        plan remembered of these is dropped. Between two steps; not collective, but for all ranks
-        to do, with the same moments.
+        """Move an optimizer's moments of the averaged gradient into the plan, for the parameters
+        whose moments this plan keeps (`adam`, `muon`). They leave the optimizer's state; what the
+        plan remembered of these parameters is dropped. Call it between two steps; not collective,
+        but all ranks must call it, with the same moments.
 
         `attach(…, optimizer=optimizer)` does so by itself, and so does the `load_state_dict` of
-        `gradwire.optim.AdamW` and `Muon`, where the plan remembers nothing yet.
+        `gradwire.optim.AdamW` and `Muon`, for parameters of which the plan remembers nothing yet.
 
         Raises:
-            UsageError: it remembers no such moments.
+            UsageError: the optimizer has no such moments.
         """
         self._check_between_steps()
         if not take(self._session, optimizer, anew=True):
@@ -244,27 +245,28 @@ class Handle:
             )
 
     def give_moments(self, optimizer: Optimizer) -> None:
-        """Write the mean of all ranks' moments into an optimizer's state, as training without
-        gradwire goes on from, or a checkpoint of torch's AdamW has them: after `flush` and its
-        step. The plan keeps its own. Collective, between two steps; blocks.
+        """Write the mean of all ranks' moments into an optimizer's state, so that training can go
+        on without gradwire, or for a checkpoint of torch's AdamW. Call it after `flush` and the
+        step that applies it. The plan keeps its own. Collective, between two steps; blocks.
 
         Raises:
-            UsageError: ranks keep parts of parameters, inside machines or by fully_shard.
+            UsageError: ranks keep parts of parameters, inside machines or by fully_shard; or the
+                optimizer steps by other moments than the plan keeps.
         """
         self._check_between_steps()
         give(self._session, optimizer)
 
     def adopt(self, plan: Plan) -> None:
-        """Go on by another plan, between two steps. Collective.
+        """Switch to another plan, between two steps. Collective.
 
-        What waits in residuals goes into those of the new plan, or is added to the next gradients.
-        A plan has at most as many lanes as there were when attached; more are not used. Of a
-        sharded model it may be another rank's: this one goes by it with its own parts.
+        Residuals pass to those of the new plan, or are added to the next gradients. At most as
+        many lanes are used as there were when the model was attached. For a sharded model the plan
+        may be another rank's: this rank applies it to its own parts.
 
         Raises:
-            PlanError: it does not fit the model, differs between ranks, asks for machines where
-                the first plan did not, or what the old one remembers cannot be passed on (on all
-                ranks).
+            PlanError: the plan does not fit the model, differs between ranks, sums inside machines
+                while the first plan did not, or what the old plan remembers cannot be passed on
+                (on all ranks).
         """
         self._check_between_steps()
         session = self._session
@@ -274,13 +276,13 @@ class Handle:
         self._view.hook()
 
     def as_here(self, plan: Plan) -> Plan:
-        """A plan as this rank goes by it: of its own parts, where fully_shard has sharded the
-        model and the plan is another rank's. Not collective."""
+        """Returns the plan for this rank's own parts, if fully_shard has sharded the model and the
+        plan is another rank's; otherwise the plan itself. Not collective."""
         frontend = self._frontend
         return frontend.part_of(plan) if isinstance(frontend, FsdpFrontend) else plan
 
     def _fitting(self, plan: Plan) -> Plan:
-        """The same, if this session can go on by it."""
+        """Returns the plan as this rank applies it; raises if this session cannot switch to it."""
         session = self._session
         if not isinstance(plan, Plan):
             raise UsageError(
@@ -301,9 +303,9 @@ class Handle:
         return plan
 
     def detach(self) -> None:
-        """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
-        DDP goes back to its own sum, replicas of a sharded model to a dense one. Not collective,
-        but for all ranks to do between two steps."""
+        """Stop synchronizing; residuals are dropped, and all memory is freed. DDP goes back to its
+        own all-reduce, replicas of a sharded model to a dense one. Not collective, but all ranks
+        must call it, between two steps."""
         if self._session.recording is not None:
             self._session.recording.close()
         self._check.close()
@@ -344,12 +346,13 @@ def attach_plan(
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
-    Arguments, result and errors are those of `gradwire.attach`, which adds plan="auto"; but for
+    Arguments, result and errors are those of `gradwire.attach`, which adds plan="auto". More
+    arguments here:
 
     Args:
-        kind: of the handle.
-        wants_machines: have groups of ranks inside machines for plans that are adopted later,
-            though this one needs none. Not made where machines differ in their number of ranks.
+        kind: the class of the handle.
+        wants_machines: make groups of ranks inside machines for plans that are adopted later,
+            though this one needs none. Not made if machines differ in their number of ranks.
     """
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
     settings = Settings(
@@ -415,8 +418,8 @@ def _resolve(
     group: dist.ProcessGroup, *, dense: Sequence[str], everywhere: Collection[str],
     **grouping: Any,
 ) -> Plan:  # fmt: skip
-    """The plan that is asked for; grouping: as of `Plan.make`; everywhere: as of `Plan.of_parts`.
-    PlanError where it does not fit, UsageError where a strict one is unsound."""
+    """Returns the requested plan. grouping: as in `Plan.make`; everywhere: as in `Plan.of_parts`.
+    Raises PlanError if it does not fit, UsageError if it is unsound and strict is set."""
     plan = _asked(asked, parameters, dense, everywhere, grouping)
     if settings.warmup is not None:
         for density in settings.warmup.densities:
@@ -458,10 +461,10 @@ def _asked(
 
 @torch.no_grad()
 def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Rank 0's parameters and buffers, everywhere, as DDP begins.
+    """Copy rank 0's parameters and buffers to all ranks, as DDP does at its start.
 
-    As bytes, row by row: backends do not know all dtypes, and take memory as it lies, while ranks
-    may lay out a tensor differently, with gaps, or one element for many.
+    Tensors travel as bytes, in row-major order: backends do not know all dtypes, and send memory
+    as it lies, while ranks may have other strides, with gaps, or with 0 for repeated elements.
     """
     source = dist.get_process_group_ranks(group)[0]
     with attaching():
@@ -474,7 +477,7 @@ def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _without_repeats(tensor: Tensor) -> Tensor:
-    """One of the many indices that an expanded tensor has for each element."""
+    """Returns a view of an expanded tensor in which each element in memory occurs once."""
     for dim in reversed(range(tensor.dim())):
         if tensor.numel() and tensor.stride(dim) == 0:
             tensor = tensor.select(dim, 0)

@@ -1,4 +1,4 @@
-"""What can be attached: looked at before anything is done."""
+"""Checks that a model can be attached, made before anything else is done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradwire.training.trainable import is_sharded
 def check_ready(
     module: nn.Module, process_group: object, lanes: int | None, settings: Settings
 ) -> None:
-    """UsageError unless it is a module of a job that can be attached, and numbers are in range."""
+    """Raise UsageError unless the module and the job can be attached, and numbers are in range."""
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(
             "attach needs torch.distributed; it is not initialized. Call "
@@ -49,7 +49,7 @@ def check_ready(
 
 
 def check_group(group: Any) -> None:
-    """UsageError unless this rank is in it: what new_group returns to others is no group."""
+    """Raise UsageError unless this rank is in the group: to others new_group returns no group."""
     if group is None or isinstance(group, dist.ProcessGroup):
         if dist.get_rank(group) >= 0:
             return
@@ -65,7 +65,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
-    """UsageError if one is attached already, or of a dtype that is not exchanged."""
+    """Raise UsageError if one is attached already, or has a dtype that is not exchanged."""
     for name, p in parameters.items():
         if is_attached(p):
             raise UsageError(
@@ -81,7 +81,7 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
-    """The device of all of them; UsageError where there are several, or none."""
+    """Returns the device of all parameters; raises UsageError if there are several, or none."""
     devices = {p.device for p in parameters.values()}
     if not devices:
         raise UsageError(
@@ -98,8 +98,8 @@ def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
 
 
 def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torch.device) -> None:
-    """UsageError for several lanes of NCCL: nobody orders the collectives of two communicators on
-    one device, which then wait for each other."""
+    """Raise UsageError for several lanes of NCCL: nothing orders the collectives of two
+    communicators on one device, so they can deadlock."""
     group = group or dist.group.WORLD
     if lanes is not None and lanes > 1 and group and backend_of(group, device) == "nccl":
         raise UsageError(
@@ -111,8 +111,8 @@ def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torc
 def not_carried(
     pairs: Iterable[tuple[Bucket | None, Strategy]], group: dist.ProcessGroup, device: torch.device
 ) -> Strategy | None:
-    """The first that sends from the host's memory, where the group carries what is on devices
-    alone."""
+    """Returns the first strategy that sends from host memory, if the group carries device tensors
+    only; else None."""
     if device.type == "cpu" or backend_of(group, CPU):
         return None
     return next((s for bucket, s in pairs if sends_from_host(s, bucket)), None)
@@ -121,7 +121,7 @@ def not_carried(
 def check_carried(
     pairs: Iterable[tuple[Bucket | None, Strategy]], group: dist.ProcessGroup, device: torch.device
 ) -> None:
-    """PlanError for one that is not."""
+    """Raise PlanError if there is such a strategy; see `not_carried`."""
     if one := not_carried(pairs, group, device):
         raise PlanError(
             f"'{one}' sends from the host's memory, which {backend_of(group, device)} alone does "

@@ -1,4 +1,4 @@
-"""Which parameters are attached, and to what: one look-up for attach, optimizers and checks."""
+"""A registry of attached parameters and their sessions, for attach, optimizers and checks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """What is known of an attached parameter: its session, none where local steps exchange it, and
-    its name there. detach: of the handle, which is kept so: whoever attached may drop it, while
-    hooks stay."""
+    """An attached parameter's session, None if local steps exchange it, and its name there.
+
+    detach: the handle's method, which also keeps the handle alive: callers may drop it, while its
+    hooks stay.
+    """
 
     session: Session | None
     name: str
@@ -26,19 +28,19 @@ class Entry(NamedTuple):
 
 
 _ATTACHED: Any = WeakIdKeyDictionary()
-"""Parameter to its Entry."""
+"""Maps each attached parameter to its Entry."""
 
 
 def enter(
     parameters: Mapping[str, Tensor], session: Session | None, detach: Callable[[], None]
 ) -> None:
-    """These are attached from now on; without a session: by local steps."""
+    """Register parameters as attached to a session, or with None to local steps."""
     for name, p in parameters.items():
         _ATTACHED[p] = Entry(session, name, detach)
 
 
 def leave(parameters: Iterable[Tensor], detach: Callable[[], None]) -> None:
-    """They are not any more; but for those that have been attached anew since."""
+    """Unregister parameters, except those that have been attached anew since."""
     for p in parameters:
         if p in _ATTACHED and _ATTACHED[p].detach == detach:
             del _ATTACHED[p]
@@ -50,9 +52,9 @@ def is_attached(parameter: Tensor) -> bool:
 
 
 def detach(module: nn.Module) -> None:
-    """Detach all that holds parameters of this module: `Handle.detach`, or `LocalSteps.detach`,
-    where nobody has kept what `attach` returned. Not collective, but for all ranks to do between
-    two steps.
+    """Call `Handle.detach` or `LocalSteps.detach` of all that holds parameters of this module, for
+    callers that did not keep what `attach` returned. Not collective, but all ranks must call it,
+    between two steps.
 
     Raises:
         UsageError: none of its parameters is attached.
@@ -68,23 +70,23 @@ def detach(module: nn.Module) -> None:
 
 
 def sessions_of(parameters: Iterable[Tensor]) -> list[Session]:
-    """Those by which they are exchanged."""
+    """Returns the sessions that exchange these parameters, each once."""
     entries = (_ATTACHED.get(p) for p in parameters)
     found = {id(e.session): e.session for e in entries if e is not None}
     return [session for session in found.values() if session is not None]
 
 
 def rest(parameters: Iterable[Tensor]) -> None:
-    """They are where all ranks have them, not at this rank's own view."""
+    """Put these parameters back from this rank's own view to the values that all ranks share."""
     for session in sessions_of(parameters):
         if session.view is not None:
             session.view.leave()
 
 
 def velocity_of(parameter: Tensor) -> Tensor | None:
-    """The momentum of all ranks that its plan remembers, in the unit, shape and dtype of `.grad`
-    after `unscale_`, or of the part of it that this rank keeps of a sharded one; None where this
-    rank does not remember all of that."""
+    """Returns the momentum of all ranks that the parameter's plan remembers, in the unit, shape
+    and dtype of `.grad` after `unscale_`; of a sharded parameter, that of this rank's shard.
+    Returns None if the plan keeps none, or this rank keeps a part only."""
     session, name, _ = _ATTACHED.get(parameter, (None, "", None))
     if session is None or not session.ledger.is_whole(name):
         return None
@@ -96,18 +98,18 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
 
 
 def strategy_of(parameter: Tensor) -> Strategy | None:
-    """The strategy by which its gradient travels now; None where it is not attached."""
+    """Returns the strategy that sends its gradient now; None if it is not attached."""
     session, name, _ = _ATTACHED.get(parameter, (None, "", None))
     return None if session is None else session.plan.strategy_of(name)
 
 
 def feedback_of(parameter: Tensor) -> Feedback | None:
-    """What its strategy remembers it by; None without, or where it is not attached."""
+    """Returns its strategy's feedback; None if that has none, or it is not attached."""
     strategy = strategy_of(parameter)
     return None if strategy is None else strategy.feedback
 
 
 def keeper_of(parameter: Tensor) -> Feedback | None:
-    """The feedback that keeps its momentum in the optimizer's place; None where none does."""
+    """Returns the feedback that keeps its momentum in the optimizer's place; None if none does."""
     feedback = feedback_of(parameter)
     return feedback if feedback is not None and feedback.moments() else None

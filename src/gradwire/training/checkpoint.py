@@ -1,11 +1,11 @@
-"""What ranks remember, out of a checkpoint of torch.distributed.checkpoint.
+"""Reads the states of ranks from a checkpoint of torch.distributed.checkpoint.
 
     dcp.save({"model": …, "gradwire": handle.state_dict()}, checkpoint_id=folder)
     handle.load_checkpoint(folder)
 
 Each rank's state has its rank in its keys, so dcp writes all of them, each rank its own beside its
-part of the model. It fills in what it is given room for, and a handle that has not taken a step
-has none yet: here the room is made from what the checkpoint says it holds.
+part of the model. dcp.load fills existing tensors only, and a handle that has not taken a step has
+none yet: here they are allocated as the checkpoint's metadata says.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ RANKS = "ranks"
 def read(
     checkpoint: str | Path | StorageReader, key: str, ranks: Callable[[int], list[str]]
 ) -> dict[str, Any]:
-    """The state that was saved under `key`, with the entries of some ranks. Not collective.
+    """Returns the state saved under `key`, with the entries of some ranks. Not collective.
 
-    ranks: the names of those that are wanted, given how many there were; what is not there is
-    left out. PlanError if this is no checkpoint, or it holds no such state.
+    ranks: returns the names of the wanted ranks, given how many saved; missing ones are left out.
+    Raises PlanError if this is no checkpoint, or it holds no such state.
     """
     reader = FileSystemReader(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     try:
@@ -70,7 +70,7 @@ def read(
 def _filled(
     paths: dict[str, tuple[Any, ...]], kinds: dict[str, Any], reader: StorageReader, key: str
 ) -> dict[str, Any]:
-    """Nested as the paths say, read from the storage."""
+    """Reads entries from the storage into a dictionary that is nested by their paths."""
     room: dict[str, Any] = {}
     for name, path in paths.items():
         at = room
@@ -78,7 +78,7 @@ def _filled(
             at = at.setdefault(part, {})
         at[path[-1]] = _room(kinds[name])
     if room:
-        with warnings.catch_warnings():  # that each rank reads by itself is what is meant
+        with warnings.catch_warnings():  # each rank is meant to read by itself
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             try:
                 load(room, storage_reader=reader, no_dist=True)

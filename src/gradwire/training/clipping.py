@@ -1,7 +1,7 @@
-"""Local clipping: each rank's own gradient, before it is added to what waits.
+"""Local clipping: clips each rank's own gradient, before it is added to the residual.
 
-Clipping after the exchange, as `torch.nn.utils.clip_grad_norm_` does, would clip the sum of many
-steps, which are sent at once.
+Clipping after the exchange, as `torch.nn.utils.clip_grad_norm_` does, would clip sums of many
+steps' gradients, as residuals send them at once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from gradwire.strategy import Strategy
 
 
 class LocalClip:
-    """Each rank's norm to √N·c at most, which stands for the average's to c; or to c.
+    """Clips each rank's norm to √N·c, which stands for c for the average's norm; or, for `adam`,
+    to c.
 
-    The norm of the average of N independent gradients is about 1/√N of theirs. Where ranks'
+    The norm of the average of N independent gradients is about 1/√N of theirs. If the ranks'
     gradients point the same way, as in the first steps, the average's can be √N·c. (The
     N^(-1/2) of Lin et al. 2018, section 3.2, is for gradients that carry 1/N already.)
 
-    Where a rank divides by how large its own gradients have been (`adam`), how long they are does
-    not matter, only that none is much longer than the others: there c is the limit. For `muon`,
-    which divides too, that has shown no difference, and it stays with what its evidence had
+    If a rank divides by the size of its own past gradients (`adam`), their length does not matter,
+    only that none is much longer than the others: there c is the limit. For `muon`, which divides
+    too, this made no difference, and it keeps the limit √N·c that its evidence was made with
     (docs/design/soundness.md).
 
-    overlap: by the norm of the step before, so that buckets need not wait for the last gradient.
-    The first step waits for all.
+    overlap: clip by the norm of the step before, so that buckets need not wait for the last
+    gradient. The first step waits for all.
     """
 
     def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
@@ -38,32 +39,34 @@ class LocalClip:
         self.waits = not overlap
         """Whether every step's exchange begins after its backward."""
         self.seen: float | None = None
-        """The norm of the last gradient of this rank, finite and not 0, unscaled; to be saved."""
+        """The norm of this rank's last gradient that was finite and not 0, unscaled; it is saved
+        in states."""
         self._squares: list[Tensor] = []
 
     @staticmethod
     def of(norm: float | None, overlap: bool, world: int) -> LocalClip | None:
-        """The clip of a norm; None without one."""
+        """Returns a LocalClip for a norm; None for None."""
         return None if norm is None else LocalClip(norm, world, overlap=overlap)
 
     def follow(self, strategies: Iterable[Strategy]) -> None:
-        """These are in force from the next step on."""
+        """Set the limit for the strategies in force from the next step on."""
         rules = {s.feedback.rule for s in strategies if s.feedback is not None}
         divides = "adaptive" in rules and "orthogonal" not in rules
         self._limit = self._norm * (1.0 if divides else math.sqrt(self._world))
 
     @property
     def needs_all(self) -> bool:
-        """Whether the scale is not known before the last gradient is there."""
+        """Whether the scale is not known before all of the step's gradients are."""
         return self.waits or self.seen is None
 
     def look(self, gradients: Iterable[Tensor]) -> None:
-        """Some of this step's gradients, before anything overwrites them."""
+        """Add the norms of some of this step's gradients, before anything overwrites these."""
         self._squares += [_norm(g).square() for g in gradients]
 
     def learn(self, loss_scale: float = 1.0) -> float:
-        """The norm of all that was looked at since; inf or NaN is not remembered, nor is 0, that
-        of a rank without a batch: it says nothing of the next."""
+        """Returns the norm of all gradients passed to `look` since the last call, and remembers
+        it, except inf, NaN and 0, the norm of a rank without a batch: these say nothing of the
+        next step's."""
         squares, self._squares = self._squares, []
         norm = math.sqrt(float(torch.stack(squares).double().sum())) / loss_scale
         if math.isfinite(norm) and norm > 0.0:
@@ -71,7 +74,7 @@ class LocalClip:
         return norm
 
     def scale_for(self, norm: float | None) -> float:
-        """What gradients of that norm are multiplied by."""
+        """Returns the factor that clips gradients of that norm."""
         above = norm is not None and math.isfinite(norm) and norm > self._limit
         return self._limit / norm if above and norm else 1.0
 

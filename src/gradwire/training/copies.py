@@ -1,7 +1,7 @@
-"""A copy of an attached module: nobody averages what it learns, and it says so.
+"""Warns when a deep copy of an attached module trains, as its gradients are not averaged.
 
-Deep copies that never train, as teachers and moving averages, are nobody's mistake. So a copy is
-silent until a backward() reaches it.
+Copies that never train, as teachers and moving averages, are no mistake. So there is no warning
+until a backward() reaches a copy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from gradwire.training.attached import is_attached
 
 _PLACE = "_gradwire"
-"""In the module's __dict__: deepcopy copies that, after the parameters."""
+"""The key of the mark in the module's __dict__, which deepcopy copies after the parameters."""
 
 
 class Mark:
-    """Marks an attached module. One that pickle has made is not told from others."""
+    """Marks an attached module, so that deep copies are known. Pickled copies have no mark."""
 
     def __init__(self, module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         self._module = weakref.ref(module)
@@ -29,7 +29,7 @@ class Mark:
         module.__dict__[_PLACE] = self
 
     def remove(self) -> None:
-        """It is not attached any more."""
+        """Remove the mark from the module, which is not attached any more."""
         module = self._module()
         if module is not None and module.__dict__.get(_PLACE) is self:
             del module.__dict__[_PLACE]
@@ -42,7 +42,7 @@ class Mark:
 
 
 class OfCopy:
-    """Marks a copy of an attached module, until it has been told that it trains alone."""
+    """Marks a deep copy of an attached module, and warns once when it gets a gradient."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = [weakref.ref(p) for p in parameters]
@@ -69,7 +69,7 @@ class OfCopy:
 
 
 class Hook:
-    """A module's hook that calls a method; in a copy of the module, pickled or not, it does
+    """A module's hook that calls a method; in a deep or pickled copy of the module it does
     nothing."""
 
     def __init__(self, method: Callable[..., None]) -> None:

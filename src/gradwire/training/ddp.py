@@ -1,10 +1,10 @@
 # No `from __future__ import annotations` here: DDP refuses a hook whose annotations are strings.
-"""DistributedDataParallel: its one communication hook, regrouped by parameter name.
+"""DistributedDataParallel: gradients from its communication hook, regrouped by parameter name.
 
 DDP's buckets differ between the first iterations, after a resume, and between its modes; ours are
 the plan's. A DDP bucket's future completes at the end of the step, when all averages are in place.
 
-A step goes from DDP's first bucket to its last, however many backwards that takes: reentrant
+A step lasts from DDP's first bucket to its last, however many backwards that takes: reentrant
 checkpointing runs one inside another, and two losses may each reach a part of the model.
 """
 
@@ -26,18 +26,19 @@ from gradwire.training.session import Session
 
 
 class DdpFrontend:
-    """Owns the model's only comm hook for good; after `close` it reduces as DDP does.
+    """Takes gradients from a DDP model's only communication hook, for good; after `close` the hook
+    reduces as DDP does.
 
-    A rank that has left a `Join` takes part with zeros and goes on sending its residual. Where
-    DDP looks for unused parameters, it does not give averages to those that no rank has used; we
-    do, as some of what waited is in them.
+    A rank that has left a `Join` takes part with zeros and goes on sending its residual. With
+    find_unused_parameters DDP gives no average to parameters that no rank has used; gradwire does,
+    as the averages contain parts of residuals.
     """
 
     def __init__(self, session: Session, ddp: DistributedDataParallel) -> None:
         self._session, self._ddp = session, ddp
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
+        self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages DDP may not hand out
         self.averages, self._raises, self._closed = Averages(), False, False
         session.on_end = self._complete
         self._owner = _Owner(self, ddp.process_group)
@@ -51,41 +52,42 @@ class DdpFrontend:
             ) from error
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """DDP's own."""
+        """Returns DDP's own `no_sync`."""
         context: AbstractContextManager[None] = self._ddp.no_sync()
         return context
 
     def synchronize(self) -> None:
-        """Refuse: under DDP backward() exchanges all. Raises UsageError."""
+        """Raises UsageError: under DDP every exchange is part of backward()."""
         raise UsageError(
             "under DDP every exchange is part of backward(); synchronize() is for plain modules. "
             "Use torch.distributed.algorithms.Join for uneven inputs."
         )
 
     def close(self) -> None:
-        """Amid a backward the hook stays until it is over: its futures are waited for."""
+        """Give the hook back to DDP, amid a backward at its end: DDP waits for its futures."""
         self._closed = True
         if not self._session.under_way:
             self._owner.frontend = None
 
     def take(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """One of DDP's buckets. Returns when its averages are to come."""
+        """Deliver the gradients of one of DDP's buckets. Returns the future of its averages."""
         devices: Any = [self._session.device] if self._session.device.type == "cuda" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
             self._open, self._kept_back, self.averages.under_gradient = [], [], None
-            self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
+            self._raises = torch._C._current_graph_task_id() >= 0  # in a Join no backward runs
             try:
                 self._check_join()
                 self._session.begin()
             except UsageError as error:
                 if not self._raises:
                     raise
-                after_last_words(partial(self._refuse, error))  # so that DDP stays usable
-                future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
+                # Raised from inside the hook, the error would leave DDP unusable.
+                after_last_words(partial(self._refuse, error))
+                future.set_result(bucket.buffer())
                 return future
-        buffer = bucket.buffer()  # of a sparse bucket there are no views
+        buffer = bucket.buffer()  # gradients of a sparse bucket are not views of it
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
@@ -108,13 +110,14 @@ class DdpFrontend:
         return future
 
     def _begins(self, bucket: Any, names: list[str | None]) -> bool:
-        """Whether a step begins with it: in the first of a static graph all buckets have number 0,
-        and none is the last."""
+        """Whether a step begins with this bucket. In the first step of a static graph all buckets
+        have index 0, and none is the last."""
         again = any(name is not None and self._session.delivered(name) for name in names)
         return not self._open or (bucket.index() == 0 and again)
 
     def _check_join(self) -> None:
-        """A rank that has left sees no loss, so its scaler's scale stays as it was."""
+        """Raise UsageError for a Join that does not work, as with a GradScaler: a rank that has
+        left sees no loss, so its scale stays as it was."""
         join = getattr(self._ddp, "_join_config", None)
         if join is None or not join.enable:
             return
@@ -134,17 +137,17 @@ class DdpFrontend:
 
     def _complete(self, error: BaseException | None) -> None:
         opened, self._open = self._open, []
-        if not self._raises:  # in a Join nobody waits
+        if not self._raises:  # in a Join nothing calls `wait`
             self._session.under_way = False
         for future, buffer in opened:
-            # DDP makes of an exception "Unable to cast … to Tensor": `wait` raises it instead.
+            # DDP turns an exception into "Unable to cast … to Tensor": `wait` raises it instead.
             if error is None or self._raises:
                 future.set_result(buffer)
             else:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
 
     def _let_go(self) -> None:
-        """Let DDP go where it was closed amid a backward that is over."""
+        """Give the hook back to DDP if `close` was called amid the backward that is over now."""
         if self._closed:
             self._owner.frontend = None
 
@@ -154,7 +157,7 @@ class DdpFrontend:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """After DDP's own last word."""
+        """Wait, after DDP's own final callback, and set each `.grad` that DDP has not set."""
         self._let_go()
         self._session.wait()
         self.averages.refuse()
@@ -170,8 +173,8 @@ class DdpFrontend:
 
 
 class _Owner:
-    """Owns the hook: DDP keeps that for good, and what it holds. In a copy of a DDP, as by pickle,
-    nobody: its new reducer knows of no hook, and averages as DDP does."""
+    """The hook's state, which DDP keeps for good. A copy, as by pickle, has no frontend: the new
+    reducer of a copied DDP has no hook, and averages as DDP does."""
 
     def __init__(
         self, frontend: DdpFrontend | None = None, group: dist.ProcessGroup | None = None
@@ -183,7 +186,7 @@ class _Owner:
 
 
 # A plain function whose second parameter is called bucket, without annotations: DDP accepts
-# nothing else. At the top of a module, or pickle does not.
+# nothing else. pickle accepts it only at the top of a module.
 def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
     """DDP's communication hook. state: its `_Owner`."""
     if isinstance(bucket, tuple):
@@ -202,7 +205,7 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
 
 
 def _refuse_fork() -> None:
-    """DDP's own exchange would wait for ever: the threads that move its bytes are the parent's."""
+    """Raise UsageError: in a fork DDP's exchange would hang, as its threads are the parent's."""
     raise UsageError(
         "DDP averages in the process that made it; this one is a fork, and its gradients are its "
         "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
@@ -210,7 +213,8 @@ def _refuse_fork() -> None:
 
 
 def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """DDP keeps a channels_last gradient as it lies in memory, and shows it as if contiguous."""
+    """Returns the gradient with the parameter's strides: DDP shows a channels_last gradient as if
+    it were contiguous, though its memory is channels_last."""
     if parameter.is_contiguous() or gradient.layout != torch.strided:
         return gradient
     if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
@@ -219,16 +223,16 @@ def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _shares_memory(ddp: Any) -> bool:
-    """Whether writes to a gradient do not tell of a second backward: buckets count them together,
-    and a parameter that is not used has one of zero_grad."""
+    """Whether a gradient's version counter does not reveal a second backward: gradients that are
+    views of one bucket share a counter, and zero_grad writes to that of an unused parameter."""
     return bool(ddp.gradient_as_bucket_view or ddp.find_unused_parameters or ddp.static_graph)
 
 
 def inner(module: nn.Module) -> nn.Module:
-    """The DistributedDataParallel that a wrapper hides (a trainer's, or torch.compile's), or else
-    the module itself, under its parameters' own names.
+    """Returns the DistributedDataParallel inside a wrapper (a trainer's, or torch.compile's), or
+    else the module itself, without torch.compile's wrapper.
 
-    Attached around it, we would exchange what DDP has averaged already.
+    Attached to such a wrapper, gradwire would exchange gradients that DDP has averaged already.
     """
     inside = [m for m in module.modules() if isinstance(m, DistributedDataParallel)]
     if not inside:
@@ -246,11 +250,11 @@ def inner(module: nn.Module) -> nn.Module:
 
 
 def ddp_kwargs(plan: Plan) -> dict[str, Any]:
-    """Keyword arguments that give DistributedDataParallel the plan's bucket boundaries.
+    """Returns keyword arguments that give DistributedDataParallel the plan's bucket boundaries.
 
-    They need torch 2.13 (`bucket_cap_mb_list`); before it, and for a plan whose buckets are not
-    runs of parameters in reverse order of registration, DDP's own buckets serve as well: the hook
-    regroups by name.
+    They need torch 2.13 (`bucket_cap_mb_list`) and are empty before it. Without them, and for a
+    plan whose buckets are not runs of parameters in reverse order of registration, DDP's own
+    buckets serve as well: the hook regroups by name.
     """
     import inspect
 

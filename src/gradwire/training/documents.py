@@ -1,4 +1,4 @@
-"""What states of training may be; see `state` and `local_steps`, which write them."""
+"""Schemas of saved states; `state` and `local_steps` write these."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradwire.schema import (
 from gradwire.strategy import Strategy
 
 FORMAT = 5
-"""Of a handle's state."""
+"""The version of the format of a handle's state."""
 
 
 def _dense(value: Any) -> Any:
@@ -54,14 +54,14 @@ def _rate(text: str) -> str:
 
 
 def _sent_first(value: Any) -> Any:
-    """A warm-up's steps, or densities, or texts."""
+    """Reads a warm-up's steps, density, or strategy's text."""
     return _parsed(value) if isinstance(value, str) else Number(above=0).read(value)
 
 
 DENSE = Made(Anything(), _dense)
-"""A tensor in a state, dense and with memory."""
+"""A dense tensor that is not on the meta device."""
 FLOATS = Made(DENSE, _floats)
-"""Of floating-point numbers."""
+"""A dense tensor of floating-point numbers."""
 MOST_RANKS = 1 << 20
 STEP = Whole(0, 1 << 48)
 _NAMES = Map(List(Text()), key=Made(Text(), _parsed))

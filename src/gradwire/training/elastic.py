@@ -1,13 +1,13 @@
-"""What ranks remember, when there are more or fewer of them.
+"""Regroups ranks' states when the number of ranks has changed.
 
     4 ranks ──► 2:  rank 0 gets (v0 + v2)/2,  rank 1 gets (v1 + v3)/2
     2 ranks ──► 4:  ranks 0 and 2 get v0,     ranks 1 and 3 get v1
     any n ──► m:    rank k's goes to all r with r ≡ k (mod the smaller), weighted
 
-What is kept is the sum of residuals, each divided by the number of ranks as the average divides:
-Σ v/n before is Σ v/m after, so exactly what waited still arrives. What is equal on all ranks stays
-as it is; of Adam's moments of a rank's own gradient each gets the mean of those that it goes on
-from. Where what waits on two ranks came with different learning rates, it is Σ rate·v/n.
+The mean of residuals over the ranks is kept: Σ v/n before is Σ v/m after, so exactly the unsent
+part of the gradients still arrives. Tensors that are equal on all ranks stay as they are; a rank
+gets the mean of its sources' Adam moments of own gradients. If residuals of two ranks are in the
+units of different learning rates, Σ rate·v/n is kept.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gradwire.strategy import Strategy
 
 
 def sources(rank: int, world: int, before: int) -> list[int]:
-    """Whose state, of `before` ranks, goes to this one of `world`."""
+    """Returns the ranks, of `before`, whose states go to this rank of `world`."""
     return list(range(rank, before, world)) if before >= world else [rank % before]
 
 
 def weight(k: int, before: int, world: int) -> float:
-    """What rank k's state is multiplied by, wherever it goes."""
+    """Returns the factor of rank k's state on all ranks that it goes to."""
     copies = 1 if before >= world else len(range(k, world, before))
     return world / (before * copies)
 
@@ -47,12 +47,12 @@ def regroup(
     entries: Mapping[int, Mapping[str, Any]], plan: Mapping[str, Sequence[str]],
     sizes: Mapping[str, int], before: int, world: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """One rank's entry, from those of its `sources`.
+    """Returns one rank's entry, made of those of its `sources`.
 
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
-    PlanError where what is remembered belongs to a grouping that is no more.
+    Raises PlanError if a state belongs to a grouping of ranks that does not exist any more.
     """
-    shared = dict[str, tuple[str, ...]]()  # what is equal on all ranks
+    shared = dict[str, tuple[str, ...]]()  # keys of tensors that are equal on all ranks
     for text, names in plan.items():
         feedback = Strategy.parse(text).feedback
         shared |= dict.fromkeys(names, (RIGHT_FACTOR, *(feedback.shared if feedback else ())))
@@ -85,15 +85,15 @@ def regroup(
                     own.setdefault(key, value)
                 elif key in MOMENTS:
                     _add(own, key, value, 1.0 / len(entries))
-                elif key not in (THRESHOLD, NOISE):  # they are found again
+                elif key not in (THRESHOLD, NOISE):  # which are measured anew
                     _add(own, key, value, factor)
     first = next(iter(entries.values()))
     return {**first, "state": state, "leftovers": leftovers, "rates": by_rate(rates)}
 
 
 def by_rate(units: Mapping[str, float]) -> dict[str, list[str]]:
-    """Group names by the learning rate in whose unit they wait, as text that reads back the
-    same."""
+    """Returns names by the learning rate that is the unit of their residuals, as text that reads
+    back exactly."""
     found: dict[str, list[str]] = {}
     for name, rate in units.items():
         found.setdefault(repr(rate), []).append(name)
@@ -101,7 +101,7 @@ def by_rate(units: Mapping[str, float]) -> dict[str, list[str]]:
 
 
 def rates_of(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Back, of a rank's entry."""
+    """Returns each name's learning rate from a rank's entry, the inverse of `by_rate`."""
     by_rate = entry.get("rates", {})
     return {name: float(rate) for rate, names in by_rate.items() for name in names}
 
@@ -112,7 +112,8 @@ def _add(total: dict[str, Tensor], key: str, x: Tensor, factor: float) -> None:
 
 
 def _at_its_place(piece: Tensor, name: str, n: int, rank: int, world: int) -> Tensor:
-    """What an owner keeps is of the mean: as part of one rank's gradient it is `world` times."""
+    """Returns a piece that an owner keeps as a whole parameter, zero elsewhere. It is a residual
+    of the mean: as a part of one rank's gradient it is multiplied by `world`."""
     whole = torch.zeros(n, device=piece.device)
     begin, end = Pieces.of(name, n, world).of_owner(rank)
     whole[begin:end] = piece * world

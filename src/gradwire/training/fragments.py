@@ -1,4 +1,4 @@
-"""A part of a model whose progress is exchanged at one time; see `local_steps`."""
+"""Parts of a model whose progress is exchanged together; see `local_steps`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradwire.training.state import checked
 
 
 class Fragment:
-    """Parameters that are exchanged together: where all ranks were, and the outer optimizer."""
+    """Parameters that are exchanged together, with their anchors and the outer optimizer."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], plan: str | Strategy,
@@ -40,7 +40,7 @@ class Fragment:
 
     @torch.no_grad()
     def launch(self, step: int) -> None:
-        """How far this rank came until that step goes on its way. Returns at once."""
+        """Begin to exchange this rank's progress until that step. Collective; returns at once."""
         self._session.refuse_failed()
         self.launched_at = step
         for name, anchor in self.anchors.named_parameters():
@@ -49,8 +49,8 @@ class Fragment:
         self.under_way = True
 
     def land(self, keep: float | None = None) -> None:
-        """Wait for it, step, and go on from there. A round in which any rank's progress is not
-        finite is dropped: all go back to where they were."""
+        """Wait for the exchange, take the outer step, and set the parameters to its result. A
+        round in which any rank's progress is not finite is dropped: all return to the anchors."""
         self._frontend.land()
         self.under_way = False
         try:
@@ -81,20 +81,20 @@ class Fragment:
             here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
 
     def mean_of(self, number: int) -> int:
-        """The mean of a number over the ranks, rounded. Collective."""
+        """Returns the mean of a number over the ranks, rounded. Collective."""
         own = torch.tensor([float(number)], device=self._session.device)
         return round(float(self._session.summed(own, "steps to a round")) / self._session.world)
 
     def refuse_failed(self) -> None:
-        """UsageError once an exchange failed: this rank would go on alone."""
+        """Raise UsageError once an exchange failed, as this rank would train on alone."""
         self._session.refuse_failed()
 
     @torch.no_grad()
     def refuse_moved(self, among: Container[int]) -> None:
-        """UsageError where a parameter, of these ids, is not where all ranks were.
+        """Raise UsageError if a parameter with one of these ids has left its anchor.
 
-        Others are another optimizer's, which steps when it likes. NaN is for `land` to judge, and
-        a hundredth is nothing: optimizers that swap weights for an evaluation and back round.
+        Others belong to another optimizer, which may have stepped. NaN passes, as `land` checks
+        it. 1 % allows for the rounding of optimizers that swap weights for an evaluation and back.
         """
         differ = dict[str, Tensor]()
         for name, anchor in self.anchors.named_parameters():
@@ -113,7 +113,7 @@ class Fragment:
             )
 
     def drop(self) -> None:
-        """Wait for an exchange that is under way; its result is of what is given up."""
+        """Wait for an exchange that is under way, and drop its result."""
         if self.under_way:
             self._frontend.land()
             self.under_way = False
@@ -121,7 +121,7 @@ class Fragment:
 
     @torch.no_grad()
     def reset(self, step: int) -> None:
-        """Begin as if made anew, after that step, from where the parameters are now."""
+        """Start anew after that step, with the current parameters as anchors."""
         self.handle.reset()
         self.outer.state.clear()
         self.launched_at = step
@@ -129,7 +129,7 @@ class Fragment:
             anchor.copy_(self.parameters[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """What is saved of it, between exchanges. Raises UsageError amid one."""
+        """Returns its state, between exchanges. Raises UsageError amid one."""
         if self.under_way:
             raise UsageError(
                 "a state is saved between exchanges, and one is under way; call synchronize(), or "
@@ -142,8 +142,8 @@ class Fragment:
         }  # fmt: skip
 
     def checked(self, states: Sequence[Mapping[str, Any]], strict: bool) -> Callable[[], None]:
-        """These fit, or UsageError or PlanError; what is returned takes them over. An exchange
-        that is under way is dropped before."""
+        """Check states, raising UsageError or PlanError if they do not fit; returns a function
+        that loads them. Call `drop` before that function."""
         first = states[0]
         outer, kept = first["outer"], first["kept"]
         groups = self.outer.state_dict()["param_groups"]
@@ -188,8 +188,8 @@ class Fragment:
 
 
 class Anchors(nn.Module):
-    """The places where all ranks were after the last exchange: copies under the parameters' names,
-    in fp32, or in the parameter's own format where that is longer."""
+    """The values that all ranks' parameters had after the last exchange: copies under the same
+    names, in fp32, or in the parameter's own dtype if that is wider."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
@@ -201,13 +201,13 @@ class Anchors(nn.Module):
         }
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """All of them, flat."""
+        """Yields all of them, without nesting."""
         yield from self._named.items()
 
 
 def split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:
-    """Split parameters, in order, into so many parts of about equal size. count: at most as many
-    as there are."""
+    """Returns the parameters, in order, in `count` parts of about equal size. count: at most the
+    number of parameters."""
     total, parts, begun = sum(p.numel() for p in named.values()), list[dict[str, Any]](), 0
     for i, (name, p) in enumerate(named.items()):
         left = count - len(parts)

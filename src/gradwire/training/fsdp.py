@@ -1,13 +1,13 @@
-"""FSDP2: the replicas of a sharded model exchange gradients by a plan; sharding stays torch's.
+"""FSDP2: replicas of a sharded model exchange gradients by a plan; torch does the sharding.
 
                  shard 0       shard 1
     replica 0    rank 0  ═════ rank 1      ══  fully_shard over mesh["shard"]: fast, dense
                    ┊             ┊
     replica 1    rank 2  ═════ rank 3      ┊   mesh["replicate"]: slow, by the plan
 
-What is exchanged are shards: of each parameter the part that this rank keeps. The ranks of a
-replicate group keep the same parts; each such group agrees on a plan of its own, or all do by
-which strategies and groups of names, where one is found.
+The exchanged gradients are those of shards, the part of each parameter that this rank keeps. The
+ranks of a replicate group keep the same shards; each such group has a plan of its own. Where a
+plan is found (plan="auto"), all groups agree on its strategies and its groups of names.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from gradwire.training.trainable import is_shard, resharded, shard_of, trainable
 
 
 class FsdpFrontend(ModuleFrontend):
-    """Gradients as fully_shard leaves them, from hooks of the sharded parameters.
+    """Takes gradients as fully_shard leaves them, from hooks of the sharded parameters.
 
     torch calls the post-accumulate-grad hooks of a sharded parameter when its `.grad` is final:
-    reduced, divided, cast to the parameter's dtype, added to what was there (pytorch/pytorch
+    reduced, divided, cast to the parameter's dtype, added to its former value (pytorch/pytorch
     #129450, read in torch 2.13's `foreach_reduce`). So one rule serves mixed precision, gradient
-    accumulation and several groups of parameters to a module: the shard in `.grad` is handed over
-    at once, exchanged while backward goes on, and overwritten by the average before backward
-    returns. Only shards offloaded to the CPU are handed over at the end of backward.
+    accumulation and several groups of parameters to a module: the shard in `.grad` is delivered at
+    once, exchanged while backward goes on, and overwritten by the average before backward returns.
+    Only shards offloaded to the CPU are delivered at the end of backward.
 
-    Not by `set_all_reduce_hook`: it is called before all this, with one buffer of the parameters
-    that have a gradient in this backward, and is not told which these are.
+    `set_all_reduce_hook` would not do: it is called before all this, with one buffer of the
+    parameters that have a gradient in this backward, and is not passed which these are.
 
     In `no_sync` shards of gradients accumulate, and nothing crosses the slow network. The fast one
-    goes on reducing, so that no rank must hold whole gradients. Where they fit,
-    `module.set_requires_gradient_sync(False)` spares that traffic, too.
+    still reduces, so that no rank must hold whole gradients. If these fit,
+    `module.set_requires_gradient_sync(False)` saves that traffic, too.
     """
 
     def __init__(
@@ -63,17 +63,19 @@ class FsdpFrontend(ModuleFrontend):
         first: Any = next(iter(parameters.values()))
         place = map(str, first.device_mesh.get_coordinate())
         session.group_name = f" of shard {'.'.join(place)}"
-        # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
-        # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
+        # Before pytorch/pytorch#180666 hooks were called while offloaded shards were still copied.
+        # (A job on CPUs beside an accelerator looks the same here, and delivers late, too.)
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
 
     def launch(self) -> None:
-        """Empty shards get gradients as well: torch's clipping needs equally many on all ranks."""
+        """Begin the exchange. Empty shards get gradients, too: torch's clipping needs equally many
+        on all ranks."""
         _fill(self._parameters.values())
         super().launch()
 
     def close(self) -> None:
-        """Replicas average densely from now on: fully_shard alone would let them drift apart."""
+        """Remove the hooks, and average replicas densely from now on: with fully_shard alone they
+        would drift apart."""
         if self._hooks:
             super().close()
             DenseAverage(self._parameters.values(), self._group)
@@ -83,7 +85,8 @@ class FsdpFrontend(ModuleFrontend):
         return None if gradient is None else shard_of(gradient)
 
     def part_of(self, plan: Plan) -> Plan:
-        """A plan of another rank's parts as this one's; UsageError where it takes whole ones."""
+        """Returns another rank's plan for this rank's shards; raises UsageError if a strategy
+        needs whole matrices."""
         check_parts_do(plan)
         own = [p for bucket in self._session.plan.buckets for p in bucket.parameters]
         return plan.of_parts(own, self._parameters)
@@ -95,13 +98,14 @@ class FsdpFrontend(ModuleFrontend):
             super()._deliver(name, gradient)
 
     def _after_backward(self, callback: Callable[[], None]) -> None:
-        """fully_shard's last words reduce what no hook in the backward pass has reached."""
+        """Queue a callback after fully_shard's final one, which reduces gradients that no hook in
+        the backward pass has reached."""
         after_last_words(callback)
 
 
 class DenseAverage:
-    """Averages over the replicas after each backward, in one order on all ranks: what a detached
-    model does until it is attached again. Lives as long as the parameters."""
+    """Averages gradients over the replicas after each backward, in one order on all ranks, from a
+    model's detach until it is attached again. The parameters' hooks keep it alive."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None
@@ -115,11 +119,11 @@ class DenseAverage:
             _DETACHED[p] = self
 
     def let_go(self, parameter: nn.Parameter) -> None:
-        """It is attached again."""
+        """Stop averaging a parameter, as it is attached again."""
         self._hooks.pop(parameter).remove()
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        if self._backward is None or self._backward() is None:  # that may have been aborted
+        if self._backward is None or self._backward() is None:  # none under way, or it was aborted
             callback = partial(self._average)
             self._backward = weakref.ref(callback)
             after_last_words(callback)
@@ -135,20 +139,21 @@ class DenseAverage:
 
 
 _DETACHED: Any = WeakIdKeyDictionary()
-"""Parameter to the DenseAverage that looks after it, and knows it but weakly."""
+"""Maps a parameter, weakly held, to the DenseAverage that averages its gradient."""
 
 
 def sharded_parameters(
     module: nn.Module, group: dist.ProcessGroup | None, clip_norm: float | None
 ) -> dict[str, nn.Parameter]:
-    """The trainable ones of which this rank keeps a part, as all ranks of the group do.
+    """Returns the trainable parameters of which this rank keeps a shard, as all ranks of the group
+    do.
 
-    A parameter with fewer rows than there are ranks in the shard group has no part on some ranks:
-    these leave it out. Reshards the module. Not collective.
+    A parameter with fewer rows than the shard group has ranks has no shard on some of them: these
+    leave it out. Reshards the module. Not collective.
 
     Raises:
-        UsageError: a parameter is not sharded, or over ranks of the group itself; or what is
-            asked for needs whole gradients.
+        UsageError: a parameter is not sharded, or is sharded over ranks of the group itself; or
+            clip_norm or sparse embeddings need whole gradients.
     """
     if clip_norm is not None:
         raise UsageError(
@@ -172,10 +177,10 @@ def join_circle(
     parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup | None,
     timeout_seconds: float,
 ) -> Performer:  # fmt: skip
-    """A way to all ranks that keep parts of these parameters, in every replica: whoever changes a
-    plan does so on all of them, as all wait for each other in every step. Collective, of all of
-    them. group: the replicate group. The circle's own stays until the process ends: torch names
-    groups of some of the world's ranks by how many there are, and would give a name again."""
+    """Returns a performer over all ranks that keep parts of these parameters, in every replica: a
+    plan changes on all of them at once, as they wait for each other in every step. Collective over
+    all of them. group: the replicate group. The new group stays until the process ends: torch
+    names subgroups by their number, so after a removal a name could occur twice."""
     device = device_of(parameters)
     keeps = torch.zeros(dist.get_world_size(), device=device)
     for p in parameters.values():
@@ -187,7 +192,7 @@ def join_circle(
 
 
 def check_parts_do(plan: Plan) -> None:
-    """UsageError where a strategy takes whole matrices."""
+    """Raise UsageError if a strategy needs whole matrices."""
     for strategy in plan.strategies:
         if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
             raise UsageError(
@@ -197,7 +202,7 @@ def check_parts_do(plan: Plan) -> None:
 
 
 def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
-    """UsageError unless the parameter's parts are on other ranks than these."""
+    """Raise UsageError unless the parameter is sharded, over other ranks than its replicas."""
     if not is_shard(parameter):
         raise UsageError(
             "all trainable parameters of a sharded model are sharded; "
@@ -224,7 +229,7 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
 
 @torch.no_grad()
 def _fill(parameters: Iterable[nn.Parameter]) -> None:
-    """Zeros for gradients that did not come."""
+    """Set gradients that are missing to zeros."""
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)

@@ -1,7 +1,7 @@
-"""Does this strategy do harm in this very run? Seen in its first steps, and now and then after.
+"""Detects whether a strategy does harm in this run, in its first steps and at intervals after.
 
-Of a few thousand elements the dense mean of the gradients is taken beside what arrives, and an
-optimizer as the real one steps a copy of them (`Shadow`). After WINDOW steps a sound strategy has
+For a few thousand elements the dense mean of the gradients is computed, too, and a copy of the
+optimizer steps a copy of the weights by it (`Shadow`). After WINDOW steps a sound strategy has
 taken the weights about where dense training would have, an unsound one has not.
 """
 
@@ -24,36 +24,37 @@ from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
 from gradwire.training.trainable import shard_of, shards_of
 
 WINDOW = 40
-"""Steps that are compared: 2 % of a short run."""
+"""The number of steps that are compared: 2 % of a short run."""
 EVERY = 1000
 """Steps from the beginning of a window to that of the next."""
 LIMIT, LIMIT_OF_MATRICES = 0.45, 0.75
-"""How far apart the paths may be, in the length of the dense one; those of matrices that Muon
-steps. Measured on strategies that are sound and on some that are not: docs/design/guard.md."""
+"""How far apart the paths may be, relative to the length of the dense one: of elements, and of
+matrices that Muon steps. Measured on strategies that are sound and on some that are not:
+docs/design/guard.md."""
 SAMPLE, MATRIX = 16384, 1 << 18
-"""Elements at most: of all parameters together, and of a matrix that is watched whole."""
-_PATIENCE = 5  # steps, until an optimizer is met that steps by element
+"""The most elements of the sample of all parameters, and of a matrix that is watched whole."""
+_PATIENCE = 5  # steps to wait for an optimizer whose steps can be watched
 
 
 class Apart(NamedTuple):
-    """How far apart the paths are at the end of a window, in the length of the dense one."""
+    """How far apart the paths are at a window's end, relative to the length of the dense one."""
 
     elements: float | None
     matrices: float | None
 
     @property
     def too_far(self) -> list[tuple[float, float, str]]:
-        """Distances above their limits, with these, and of what."""
+        """Distances above their limits, each with its limit and the kind of weights."""
         kinds = zip(self, (LIMIT, LIMIT_OF_MATRICES), ("weights", "matrices"))
         return [(x, most, of) for x, most, of in kinds if x is not None and not x <= most]
 
 
 class Guard:
-    """Watches one attached model: on all ranks, at the same steps.
+    """Watches one attached model, on all ranks at the same steps.
 
-    apart: how far the paths were apart at the end of each window, of what steps by element, and of
-    a matrix that Muon steps; None of what was not there. harmed: whether that was too far once, on
-    all ranks alike.
+    apart: how far apart the paths were at the end of each window, for parameters that step by
+    element and for a matrix that Muon steps; None for a kind that was not watched. harmed: whether
+    a distance was above its limit, the same on all ranks.
     """
 
     def __init__(self, session: Session) -> None:
@@ -69,40 +70,40 @@ class Guard:
             self._places[name] = _spread(watched[name], watched[name].numel())
         self._given = dict[str, Tensor]()
         self._arrived = dict[str, Tensor]()
-        self._mean: dict[str, Tensor] | None = None  # of this step, until a shadow has taken it
-        self._late: dict[str, Tensor] | None = None  # at a window's end: what waits, as steps
+        self._mean: dict[str, Tensor] | None = None  # this step's, until a shadow has taken it
+        self._late: dict[str, Tensor] | None = None  # residuals at a window's end, as steps
         self._shadow: Shadow | None = None
         self._watched: weakref.ref[Optimizer] | None = None
         self._next: float = 0  # the step at which a window begins
         self._seen = -1  # the last one
 
     def look_from(self, step: float) -> None:
-        """A window from this step on, and none before: plans that are tried (math.inf) are none
-        that training stays with. On all ranks."""
+        """Begin the next window at this step, and drop the current one. math.inf: none, while
+        plans are tried that training may not keep. All ranks must call it."""
         self._shadow, self._watched, self._next = None, None, step
 
-    # -- what the session tells ------------------------------------------------------------
+    # -- called by the session -------------------------------------------------------------
 
     @property
     def looks(self) -> bool:
-        """Whether this step's gradients are wanted."""
+        """Whether this step's gradients are sampled."""
         return self._shadow is not None or self._session.step >= self._next
 
     def given(self, name: str, gradient: Tensor) -> None:
-        """This rank's own gradient, before anything is sent of it."""
+        """Sample this rank's own gradient, before anything of it is sent."""
         if name in self._places and self.looks:
             self._given[name] = gradient.detach().reshape(-1)[self._places[name]].float()
 
     def arrived(self, name: str, average: Tensor | None) -> None:
-        """What it has become."""
+        """Sample the average that a gradient has become."""
         if name in self._given and average is not None:
             self._arrived[name] = average.detach().reshape(-1)[self._places[name]].float()
 
     # -- before the optimizer's step -------------------------------------------------------
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """The weights are where the last step has left them, `.grad` is what the next one takes.
-        Collective, where the step is looked at."""
+        """Look at the weights as the last step left them, and at `.grad` for the next step.
+        Collective if the step is watched."""
         if self._watched is not None and self._watched() is not optimizer:
             return
         if self._shadow is not None and self._shadow.steps >= WINDOW:
@@ -117,12 +118,13 @@ class Guard:
             self._shadow.take(self._mean)
             self._mean = None
             if self._shadow.steps >= WINDOW and update_rule(optimizer) == "linear":
-                # Late is as good as early then. Now: the next exchange changes what waits.
+                # A linear rule applies residuals later with the same effect. They are read now, as
+                # the next exchange changes them.
                 self._late = self._waiting(optimizer)
 
     def _means(self) -> dict[str, Tensor] | None:
-        """The mean of all ranks' gradients, in the unit in which the optimizer takes them; None in
-        a step that is skipped."""
+        """Returns the mean of all ranks' gradients, in the unit in which the optimizer takes them;
+        None in a step that is skipped. Collective."""
         names, scale = list(self._given), self._session.clip_scale / self._session.world
         total = self._sum(torch.cat([self._given[n] for n in names]).mul_(scale))
         parts = dict(zip(names, torch.split(total, [self._given[n].numel() for n in names])))
@@ -133,8 +135,8 @@ class Guard:
         return {n: x * factor for n, x in parts.items()} if finite and factor else None
 
     def _factor(self, names: list[str]) -> float | None:
-        """What has been done to averages since they arrived: they were clipped, or the loss's
-        scale was taken out."""
+        """Returns the factor by which averages were multiplied since they arrived: by clipping, or
+        by unscaling; None if it is NaN."""
         now, then = 0.0, 0.0
         for name in names:
             gradient = self._session.parameters[name].grad
@@ -150,7 +152,7 @@ class Guard:
     # -- windows ---------------------------------------------------------------------------
 
     def _begin(self, optimizer: Optimizer) -> None:
-        """A window, unless the plan keeps a momentum that has begun without us."""
+        """Begin a window, unless the plan keeps a momentum that began before it."""
         session, named = self._session, self._session.parameters
         warmup = session.settings.warmup
         if warmup is not None and session.taken < warmup.steps:
@@ -168,7 +170,7 @@ class Guard:
 
         whole = _smallest(are(is_by_matrix), named)
         late = [n for n in whole if len(self._places[n]) < named[n].numel()]
-        for name in late:  # from the next step on
+        for name in late:  # sampled whole from the next step on
             self._places[name] = _spread(named[name], named[name].numel())
         if late and not any(keeper_of(named[name]) for name in late):
             self._next = session.step
@@ -183,10 +185,10 @@ class Guard:
             self._next = session.step + EVERY
 
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
-        """All ranks alike. Collective."""
+        """End a window: note how far apart the paths are, and warn if too far. Collective."""
         kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
         own = [shadow.apart(names, self._late) for names in kinds]
-        # Processors of different kinds may round otherwise, and all must decide the same.
+        # Different processors may round differently, and all ranks must decide alike.
         means = (self._sum(torch.tensor(own)) / self._session.world).tolist()
         apart = Apart(*(mean if names else None for mean, names in zip(means, kinds)))
         self.apart.append(apart)
@@ -198,11 +200,12 @@ class Guard:
         self.harmed = True
 
     def _sum(self, own: Tensor) -> Tensor:
-        """Sum over all ranks. Collective."""
+        """Returns the sum over all ranks. Collective."""
         return self._session.summed(own.float().to(self._session.device), "the guard's sample")
 
     def _waiting(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """What waits on all ranks, as the steps that it will be. Collective."""
+        """Returns the mean of all ranks' residuals, as the steps of weights that they will become.
+        Collective."""
         session, found = self._session, self._session.ledger.waiting()
         own = torch.cat([
             found[name].reshape(-1)[at].float() if name in found
@@ -231,19 +234,19 @@ def _words(apart: Apart, session: Session, optimizer: Optimizer) -> str:
 
 
 def _reach(group: Mapping[str, Any], parameter: Tensor) -> float:
-    """How far a gradient takes the weights in the end: through the optimizer's own momentum."""
+    """Returns how far a gradient moves the weights in total, with the optimizer's momentum."""
     kept = 0.0 if keeper_of(parameter) is not None else float(group.get("momentum", 0.0))
     damped = 1.0 - float(group.get("dampening", 0.0))
     return float(group["lr"]) * (damped / (1 - kept) if kept else 1.0)
 
 
 def _smallest(matrices: list[str], named: Mapping[str, Tensor]) -> list[str]:
-    """The one that is watched whole; none where all are too large."""
+    """Returns the smallest matrix, which is watched whole; an empty list if all are too large."""
     fit = [name for name in matrices if named[name].numel() <= MATRIX]
     return sorted(fit, key=lambda name: named[name].numel())[:1]
 
 
 def _spread(parameter: Tensor, most: int) -> Tensor:
-    """Places of so many elements of a parameter at most, evenly."""
+    """Returns evenly spaced places of at most `most` elements of a parameter."""
     step = -(-parameter.numel() // most)
     return torch.arange(0, parameter.numel(), step, device=parameter.device)

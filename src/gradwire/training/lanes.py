@@ -1,4 +1,4 @@
-"""The lanes of an attached model: their process groups, and who performs moves over them."""
+"""The lanes of an attached model: their process groups, and the performers of their moves."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def lane_performers(
     machines: Machines | None, pinned: tuple[Pins, list[int]] | None, timeout_seconds: float,
     device: torch.device,
 ) -> list[Performer]:  # fmt: skip
-    """A performer for each lane of the plan. first: a group that was made already; pinned: and
-    the hosts of ranks. Collective."""
+    """Returns a performer for each lane of the plan. first: a group that was made already;
+    pinned: the pins, and the hosts of ranks. Collective."""
     groups = _groups(plan, first, parent, timeout_seconds, device)
     performers = list[Performer]()
     for group in groups:
@@ -37,9 +37,10 @@ def _groups(
     plan: Plan, first: dist.ProcessGroup, parent: dist.ProcessGroup | None,
     timeout_seconds: float, device: torch.device,
 ) -> list[dist.ProcessGroup]:  # fmt: skip
-    """A group for each lane, which carries what the plan sends. Collective."""
+    """Returns a process group for each lane, with backends for all that the plan sends.
+    Collective."""
     lanes = min(plan.lanes, len(plan.buckets))
-    if backend_of(first, device) == "nccl":  # whatever a plan says, which may know no better
+    if backend_of(first, device) == "nccl":  # a plan may not know that NCCL needs one
         lanes = 1
     by_host = not_carried(zip(plan.buckets, plan.strategies), first, device) is not None
     groups = [] if by_host else [first]

@@ -1,14 +1,14 @@
-"""Local steps: each rank trains alone for a while, then all exchange how far they came.
+"""Local steps: each rank trains alone for a few steps, then all exchange their progress.
 
     θ of all ──► `every` steps on each rank ──► Δ = θ - θ here ──► compressed, averaged
         ▲                                                                │
         └─────────────── θ - outer step of mean Δ  ◄─────────────────────┘
 
-The mean of Δ is a gradient to an outer SGD: with rate 1 all step to the average of parameters;
-with Nesterov momentum it is DiLoCo (Douillard et al. 2023).
-Compressors, feedback and collectives are those of gradients: what was not sent of Δ waits. With
-fragments (Streaming DiLoCo, Douillard et al. 2025) parts of the model take turns, so that the wire
-is used evenly; with a delay the exchange goes on while the next steps are taken.
+The mean of Δ is the gradient of an outer SGD: with rate 1 all ranks step to the average of their
+parameters; with Nesterov momentum it is DiLoCo (Douillard et al. 2023).
+Compressors, feedback and collectives work as for gradients: the unsent part of Δ is a residual.
+With fragments (Streaming DiLoCo, Douillard et al. 2025) parts of the model take turns, so that the
+network is used evenly; with a delay the exchange overlaps with the next steps.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from gradwire.training.trainable import Frozen, excluded, held, is_sharded, trai
 
 
 class LocalSteps:
-    """Exchanges the model's progress after every so many steps of its optimizer. Collective.
+    """Exchanges the model's progress every few steps of its optimizer. Collective.
 
     All ranks step their optimizers equally often; the last step of a round blocks until the
-    exchange is over (with `delay`, until that of `delay` steps ago is).
+    exchange is over (with `delay`, until the exchange begun `delay` steps ago is).
 
     Args:
         model: a plain module, not attached, not in DistributedDataParallel and not sharded. Rank
-            0's parameters and buffers are broadcast; weights are loaded before, or `reset` after.
-        optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
-            GradScaler, which would skip steps on one rank and not on another.
-        every: steps to a round. None: the fewest with which an exchange takes a tenth as long as
-            they do, at most 8. The first 12 steps, in rounds of 4, find it; `every` of this object
-            says it then. Without fragments and delay.
-        plan: how Δ travels: a strategy's text or `Strategy`. Δ is fp32, or float64 where the
-            parameter is, which travels whole, as `attach` says. With `dgc(momentum=…,
-            nesterov=…)` the plan keeps the outer momentum, so they must be `outer_momentum` and
-            `nesterov`.
+            0's parameters and buffers are broadcast; load weights before, or call `reset` after.
+        optimizer: the optimizer of its parameters; its steps are counted. Its state stays with the
+            rank. No GradScaler, which would skip steps on one rank and not on another.
+        every: steps in a round. None: the fewest with which an exchange takes a tenth of the time
+            of its round's steps, at most 8. It is found in the first 12 steps, in rounds of 4, and
+            is this object's `every` from then on. None allows no fragments and no delay.
+        plan: how Δ travels: a strategy's text or `Strategy`. Δ is fp32, or float64 if the
+            parameter is, which is sent uncompressed, as in `attach`. With `dgc(momentum=…,
+            nesterov=…)` the plan keeps the outer momentum, so these must equal `outer_momentum`
+            and `nesterov`.
         outer_lr, outer_momentum, nesterov: of the outer SGD. By default it steps to the average of
-            parameters, which short rounds want; DiLoCo's 0.7, 0.9 and True are for rounds of
+            parameters, which suits short rounds; DiLoCo's 0.7, 0.9 and True are for rounds of
             dozens of steps, in long runs.
-        fragments: into how many parts, of about equal size, the parameters are split; part f is
-            exchanged f·every/fragments steps after part 0.
+        fragments: the number of parts, of about equal size, into which the parameters are split;
+            part f is exchanged f·every/fragments steps after part 0.
         delay: steps between the beginning of an exchange and its use, below every/fragments.
-        keep: with delay, how much of a rank's own progress meanwhile is mixed in: θ = keep·θ here
-            + (1 - keep)·θ of all.
-        process_group, options: as of `gradwire.attach`, but for `scaler` and `guard`. strict=True
-            refuses an optimizer whose local steps are known to learn less (AdamW and its kin), of
-            which there is a warning otherwise.
+        keep: with delay, the share of a rank's own weights, as trained meanwhile, in the result:
+            θ = keep·θ here + (1 - keep)·θ of all.
+        process_group, options: as in `gradwire.attach`, except `scaler` and `guard`. strict=True
+            refuses an optimizer whose local steps are known to learn less (AdamW and its kin);
+            otherwise there is a warning.
 
     Example:
         >>> local = gradwire.LocalSteps(model, optimizer, every=2)
@@ -77,9 +77,9 @@ class LocalSteps:
         ...     optimizer.step()  # every second one exchanges the progress since
 
     Raises:
-        UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
-            not fit. At a step: a scaler takes it, parameters were changed between two rounds, or
-            an exchange failed. What `attach` says.
+        UsageError: the model is synchronized already, the optimizer is another model's, or numbers
+            do not fit. At a step: a GradScaler takes it, parameters were changed between two
+            rounds, or an exchange failed. Also the errors of `attach`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LocalSteps:
             for made in self.fragments:
                 made.handle.detach()
             raise
-        broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
+        broadcast(model, self.fragments[0].group)  # buffers and frozen parameters, too
         enter(named, None, self.detach)
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self.optimizer = optimizer
@@ -133,7 +133,7 @@ class LocalSteps:
 
     @property
     def looks(self) -> bool:
-        """Whether `every` is still being found."""
+        """Whether `every` is still being determined."""
         return self._rounds is not None
 
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -168,9 +168,9 @@ class LocalSteps:
             self.every, self._rounds = self.fragments[0].mean_of(self._rounds.found()), None
 
     def synchronize(self) -> None:
-        """Exchange all progress now, as before an evaluation or a checkpoint: all ranks have the
-        same parameters then. Collective; blocks. An outer step more; the rounds go on as they
-        were. Nothing where no step was taken since the last exchange."""
+        """Exchange all progress now, as before an evaluation or a checkpoint: afterwards all ranks
+        have the same parameters. Collective; blocks. It is an additional outer step; the rounds go
+        on as before. Does nothing if no step was taken since the last exchange."""
         for fragment in self.fragments:
             if fragment.under_way:
                 fragment.land()
@@ -180,9 +180,9 @@ class LocalSteps:
             fragment.land(0.0)
 
     def reset(self) -> None:
-        """Begin anew from rank 0's parameters and buffers, as after weights were loaded: what
-        waits, the outer momentum and an exchange that is under way are dropped; steps are counted
-        on. Collective, between two steps; blocks."""
+        """Begin anew from rank 0's parameters and buffers, as after loading weights: residuals,
+        the outer momentum and an exchange under way are dropped; the step count goes on.
+        Collective, between two steps; blocks."""
         for fragment in self.fragments:
             fragment.drop()
         broadcast(self._model, self.fragments[0].group)
@@ -190,18 +190,18 @@ class LocalSteps:
             fragment.reset(self.step)
 
     def stats(self) -> list[dict[str, float]]:
-        """`Handle.stats` of each fragment, per exchange. Not collective."""
+        """Returns `Handle.stats` of each fragment, as means per exchange. Not collective."""
         return [fragment.handle.stats() for fragment in self.fragments]
 
     def log(self, **numbers: float | Tensor) -> None:
-        """Tell a recording (`gradwire.record`) of this rank numbers of the step just done, as
-        `Handle.log`."""
+        """Write numbers of the last step into this rank's recording (`gradwire.record`), as
+        `Handle.log` does."""
         self.fragments[0].handle.log(**numbers)
 
     def state_dict(self) -> dict[str, object]:
-        """The state of this rank, for torch.save into a file per rank, with the model's and the
-        optimizer's: amid a round they differ between ranks, and torch.distributed.checkpoint would
-        write one rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
+        """Returns this rank's state. Save it with the model's and the optimizer's by torch.save, a
+        file per rank: amid a round they differ between ranks, and torch.distributed.checkpoint
+        would write one rank's. With `delay`, raises UsageError while an exchange is under way."""
         return {
             "step": self.step,
             "every": None if self._rounds else self.every,
@@ -211,19 +211,19 @@ class LocalSteps:
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool = True
     ) -> None:
-        """Go on from `state_dict`; the model and its optimizer load their own states, before or
-        after. All ranks load; waits for an exchange that is under way, and drops it.
+        """Resume from `state_dict`; the model and its optimizer load their own states, before or
+        after. All ranks must call it; it waits for an exchange under way, and drops its result.
 
-        With another number of ranks, pass a list of all ranks' states, as to
+        If the number of ranks has changed, pass a list of all ranks' states, as to
         `Handle.load_state_dict`, saved after `synchronize()`: progress since the last exchange is
         in the model of each rank. strict: as there. Of the outer SGD only momenta are loaded;
-        `outer_lr`, `outer_momentum` and `nesterov` stay the constructor's, and so does `every`;
-        where that is None rounds go on as long as they were.
+        `outer_lr`, `outer_momentum` and `nesterov` stay the constructor's, and so does `every`,
+        unless it was None: then the state's number is used, if it has one.
 
         Raises:
-            UsageError: it is no such state, has other fragments, or is not whole.
-            PlanError: it is of another model, or what `Handle.load_state_dict` says. Nothing has
-                changed then.
+            UsageError: it is no such state, has other fragments, or is incomplete.
+            PlanError: it is of another model, or as in `Handle.load_state_dict`. In both cases
+                nothing has changed.
         """
         given: list[Any] = list(state) if isinstance(state, list | tuple) and state else [state]
         for own in map(LOCAL_STEPS.take, given):
@@ -251,8 +251,8 @@ class LocalSteps:
             take()
 
     def detach(self) -> None:
-        """No more exchanges; each rank's model stays as it is. Not collective, but for all ranks
-        to do between two steps."""
+        """Stop exchanging; each rank's model stays as it is. Not collective, but all ranks must
+        call it, between two steps."""
         for hook in self._hooks:
             hook.remove()
         leave(self._parameters.values(), self.detach)
@@ -264,7 +264,8 @@ def _for_each(
     parts: Sequence[Mapping[str, nn.Parameter]], named: Mapping[str, nn.Parameter],
     model: nn.Module, options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The options of each part's `attach`: of what names parameters, its own."""
+    """Returns the options of `attach` for each part; `exclude` and `buckets` name its parameters
+    only."""
     dense = excluded(model, named, options.get("exclude", ()))
     buckets = [list(names) for names in options.get("buckets") or ()]
     found = []
@@ -278,8 +279,8 @@ def _for_each(
 
 
 def _hooked(optimizer: Any) -> Optimizer:
-    """The one that torch's hooks are called for: what a wrapper holds that never made itself an
-    Optimizer, as Accelerate's."""
+    """Returns the optimizer for which torch calls step hooks: the inner one of a wrapper without
+    hooks, as Accelerate's."""
     while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     own: Optimizer = optimizer
@@ -296,7 +297,8 @@ def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) ->
 
 
 def _advise(optimizer: Optimizer, group: dist.ProcessGroup | None, strict: bool) -> None:
-    """Warn of what is known to learn less, with or without compression."""
+    """Warn of an optimizer whose local steps learn less, with or without compression; with strict,
+    raise UsageError."""
     if update_rule(optimizer) != "adaptive":
         return
     name = name_of(optimizer)

@@ -1,4 +1,4 @@
-"""Plain modules: a hook per parameter, our own buckets, the wait at the end of backward."""
+"""Plain modules: a hook per parameter, the plan's buckets, and a wait at the end of backward."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gradwire.training.trainable import shard_of
 
 
 class Averages:
-    """The averages that were handed out last, and how often each had been written to: what is
-    added on top of one is no gradient. Weakly held: addresses are handed out again."""
+    """Remembers the last averages and their version counters, to detect gradients that are added
+    to one. It holds tensors weakly, as addresses are reused."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self.under_gradient: str | None = None
-        """A parameter that was found to hold one when its next gradient came."""
+        """A parameter whose `.grad` still held an average when its next gradient was added."""
 
     def remember(self, handed_out: Iterable[tuple[str, Tensor | None]]) -> None:
-        """Keep what `.grad` holds now, by parameter name."""
+        """Remember the averages now in `.grad`, by parameter name."""
         self._written = {
             name: (weakref.ref(g), _writes(g)) for name, g in handed_out if g is not None
         }
 
     def look(self, name: str, gradient: Tensor | None, added: int) -> bool:
-        """Whether it is that tensor, to which so many gradients were added since. `refuse` raises
-        it later: other ranks are amid their own backward."""
+        """Whether `gradient` is the last average, with `added` gradients added since. `refuse`
+        raises the error later, as other ranks are amid their own backward."""
         if gradient is None or name not in self._written:
             return False
         written, count = self._written[name]
@@ -44,13 +44,14 @@ class Averages:
         return True
 
     def was_changed(self, name: str) -> bool:
-        """Whether what was handed out for it has been written to since, as far as can be told."""
+        """Whether a parameter's last average has been written to since, as far as is known."""
         kept = self._written.get(name)
         gradient = kept[0]() if kept else None
         return gradient is not None and kept is not None and _writes(gradient) != kept[1]
 
     def refuse(self) -> None:
-        """UsageError if one was found: a strategy would remember it as if it were a gradient."""
+        """Raise UsageError if `look` found such a parameter: a strategy would remember the average
+        as if it were a gradient."""
         name, self.under_gradient = self.under_gradient, None
         if name is not None:
             raise UsageError(
@@ -65,18 +66,18 @@ class Averages:
 
 
 def _writes(gradient: Tensor) -> int:
-    """torch counts apart what is done to the whole of a sharded one, as zero_grad does, and to
-    this rank's shard, to which fully_shard adds."""
+    """Returns the number of writes. For a sharded gradient torch counts writes to the whole, as by
+    zero_grad, and writes to this rank's shard, to which fully_shard adds, separately."""
     shard = shard_of(gradient)
     return gradient._version + (0 if shard is gradient else shard._version)
 
 
 class ModuleFrontend:
-    """Gradients by post-accumulate-grad hooks, so accumulation and sharing are autograd's.
+    """Takes gradients from post-accumulate-grad hooks, so autograd does accumulation and sharing.
 
-    One backward outside `no_sync` is one exchange. A parameter that got no gradient takes part
-    with what its `.grad` holds, or with zeros. A rank whose backward reaches no parameter at all
-    must call `Handle.synchronize` instead, or its peers wait until the timeout.
+    One backward outside `no_sync` is one exchange. A parameter without a new gradient takes part
+    with its `.grad`, or with zeros. A rank whose backward reaches no parameter at all must call
+    `Handle.synchronize` instead, or its peers wait until the timeout.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ModuleFrontend:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, gradients only accumulate."""
+        """A context in which gradients only accumulate."""
         before, self._enabled = self._enabled, False
         try:
             yield
@@ -102,12 +103,12 @@ class ModuleFrontend:
             self._enabled = before
 
     def synchronize(self) -> None:
-        """Exchange what `.grad` holds now. Collective."""
+        """Exchange the gradients in `.grad`. Collective; blocks."""
         self.launch()
         self.land()
 
     def launch(self) -> None:
-        """Begin to exchange what `.grad` holds now. Collective; returns at once."""
+        """Begin to exchange the gradients in `.grad`. Collective; returns at once."""
         self._notice_aborted()
         try:
             if not self._active:
@@ -119,7 +120,7 @@ class ModuleFrontend:
             raise
 
     def land(self) -> None:
-        """Wait for what was launched; or say why it was not."""
+        """Wait for the launched exchange; raise UsageError if there was none, with the reason."""
         try:
             if self._exchanges:
                 self._session.wait()
@@ -128,13 +129,13 @@ class ModuleFrontend:
         self._session.refuse_failed()
         self.averages.refuse()
         if self._session.has_memory:
-            # All, so that a second backward is refused before it has begun an exchange.
+            # All averages, so that a second backward is refused before it begins an exchange.
             self.averages.remember(
                 (name, parameter.grad) for name, parameter in self._parameters.items()
             )
 
     def close(self) -> None:
-        """No more exchanges."""
+        """Remove the hooks: no more exchanges."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -142,7 +143,7 @@ class ModuleFrontend:
     # -- what is a gradient, and when backward is over -------------------------------------
 
     def _gradient(self, name: str) -> Tensor | None:
-        """What `.grad` holds: the memory that an average overwrites."""
+        """Returns the memory of `.grad`, which an average overwrites."""
         return self._parameters[name].grad
 
     def _absent(self, name: str) -> Tensor:
@@ -154,12 +155,11 @@ class ModuleFrontend:
         return gradient
 
     def _after_backward(self, callback: Callable[[], None]) -> None:
-        """Have it called once autograd has nothing left to do, in the thread that called
-        backward()."""
+        """Queue a callback for the end of the backward, in the thread that called backward()."""
         torch.autograd.Variable._execution_engine.queue_callback(callback)
 
     def _notice_aborted(self) -> None:
-        """Autograd drops its callbacks with the backward that they were queued in."""
+        """Fail if the last backward was aborted: autograd has then dropped the queued callback."""
         if self._active and self._backward is not None and self._backward() is None:
             self._active, self.averages.under_gradient = False, None
             if self._exchanges:
@@ -186,12 +186,12 @@ class ModuleFrontend:
         self._session.deliver(name, gradient)
 
     def _look(self, name: str, added: int) -> bool:
-        """Is it our last average, to which so many gradients were added since?"""
+        """Whether `.grad` is the last average, with `added` gradients added since."""
         return self.averages.look(name, self._parameters[name].grad, added)
 
     def _begin(self) -> None:
-        """Begin, without an exchange where `land` will refuse: now would be amid a backward, which
-        torch does not always survive."""
+        """Begin a step, without an exchange if `land` will raise: torch does not always survive an
+        error raised amid a backward."""
         self._active, self._thread = True, threading.get_ident()
         self._exchanges = self.averages.under_gradient is None and not self._session.failed
         try:
@@ -202,8 +202,8 @@ class ModuleFrontend:
             raise
 
     def _refuse_another_thread(self, name: str) -> None:
-        """Refuse a backward of another thread: on CPUs one runs in the thread that called it;
-        those on a GPU share one."""
+        """Raise UsageError for a backward of another thread. On CPUs one runs in the thread that
+        called it; on a GPU all share one, so it is not checked."""
         if self._session.device.type == "cpu" and self._thread != threading.get_ident():
             error = UsageError(
                 "an attached model has one backward() at a time; amid the exchange of step "
@@ -215,7 +215,7 @@ class ModuleFrontend:
 
 
 def after_last_words(callback: Callable[[], None]) -> None:
-    """Have it called, amid a backward, after DDP's and fully_shard's own last words, which still
-    reduce. These are queued in the pass; so we queue when it is over."""
+    """Queue, amid a backward, a callback to run after the final ones of DDP and fully_shard, which
+    still reduce. They are queued during the pass, so this one is queued at its end."""
     queue = torch.autograd.Variable._execution_engine.queue_callback
     queue(lambda: queue(callback))

@@ -1,9 +1,9 @@
-"""Moments go from an optimizer to the plan that keeps them, and back.
+"""Moves moments from an optimizer to the plan that keeps them, and back.
 
     dense AdamW ──► take ──► every rank's own moments ──► give ──► dense AdamW
                              begin as the average's       their mean
 
-A rank's own gradient has the noise of its own batch, and squares that are κ² times as large as the
+A rank's own gradient has the noise of its batch, so its squares are κ² times as large as the
 average's; κ is measured in the first step, or known.
 """
 
@@ -27,9 +27,9 @@ MOMENTUM, FIRST, SECOND = "momentum_buffer", "exp_avg", "exp_avg_sq"
 
 
 def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
-    """Go on in the plan, and return of how many parameters, with the optimizer's moments, which
-    are the optimizer's no more. Those that are kept in parts are left where they are, and, unless
-    `anew`, those of which the plan remembers something."""
+    """Move the optimizer's moments into the plan; returns the number of parameters moved.
+    Parameters that ranks keep in parts are skipped, and, unless `anew`, those of which the plan
+    remembers something."""
     taken = 0
     for name, p, feedback in _kept(session):
         state, mine = optimizer.state.get(p), session.ledger.memory[name]
@@ -49,8 +49,8 @@ def give(session: Session, optimizer: Optimizer) -> None:
     """Write the mean of all ranks' moments into an optimizer's state; the plan's stay. Collective.
 
     Raises:
-        UsageError: some rank looks after a part of a parameter only, or the optimizer steps by
-            other moments than the plan keeps.
+        UsageError: a rank keeps only a part of a parameter, or the optimizer steps by other
+            moments than the plan keeps.
     """
     parts = [name for name in session.parameters if not session.ledger.is_whole(name)]
     if parts or any(type(p) is not nn.Parameter for p in session.parameters.values()):
@@ -62,7 +62,7 @@ def give(session: Session, optimizer: Optimizer) -> None:
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, p, feedback in _kept(session):
         state = session.ledger.memory[name]
-        # One that a rank has no moments of yet, where its gradients were not finite, has zeros.
+        # Moments that a rank lacks, as its gradients were not finite so far, count as zeros.
         if session.step > 0 and id(p) in groups:
             _check_kind(optimizer, groups[id(p)], feedback)
             written = optimizer.state[p] = _written(state, feedback, p, session)
@@ -82,7 +82,7 @@ def _check_kind(optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedba
 
 
 def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
-    """What is stepped by moments that the plan keeps, of what a rank looks after whole."""
+    """Yields the parameters whose moments (Adam's, Muon's) the plan keeps, and this rank whole."""
     for name, p in session.parameters.items():
         feedback = session.plan.strategy_of(name).feedback
         if feedback is not None and feedback.rule != "linear" and session.ledger.is_whole(name):
@@ -90,7 +90,7 @@ def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
 
 
 def _read(state: State, feedback: Feedback, optimizer: Optimizer) -> dict[str, Tensor] | None:
-    """What torch's optimizer remembers, as the feedback does; None if that is something else, as
+    """Returns a torch optimizer's state in the feedback's form; None if it is another kind, as
     SGD's momentum, which is no average."""
     if feedback.rule == "orthogonal":
         is_muon_s = MOMENTUM in state and update_rule(optimizer) == "orthogonal"
@@ -109,10 +109,10 @@ def _flat(x: Tensor) -> Tensor:
 def _written(
     state: State, feedback: Feedback, p: nn.Parameter, session: Session
 ) -> dict[str, Tensor]:
-    """The state as torch's optimizers remember it."""
+    """Returns the mean of all ranks' states in the form of torch's optimizers. Collective."""
 
     def mean(x: Tensor) -> Tensor:
-        if FIRST in feedback.shared:  # it is the average's already
+        if FIRST in feedback.shared:  # all ranks have the average's already
             return _as(p, x)
         return _as(p, session.summed(x / session.world, "moments"))
 
@@ -126,5 +126,5 @@ def _written(
 
 
 def _as(p: Tensor, x: Tensor) -> Tensor:
-    """A copy in its dtype, and in its order in memory, on which fused optimizers rely."""
+    """Returns a copy with the parameter's dtype and strides, on which fused optimizers rely."""
     return torch.empty_like(p).copy_(x.view(p.shape))

@@ -1,7 +1,7 @@
-"""What the optimizer must not do twice, what must have happened before it steps, and its rate.
+"""Checks before each step of an attached model's optimizers, and reads their learning rates.
 
-torch tells of every optimizer's step through one global hook; we look at those of optimizers that
-hold an attached parameter.
+torch calls one global hook before every optimizer's step; the checks apply to optimizers that hold
+an attached parameter.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OptimizerCheck:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        # After how many exchanges, and by which gradient, of which version.
+        # At the last step: the number of exchanges, the first gradient, and its version.
         self._stepped_at: weakref.WeakKeyDictionary[Optimizer, tuple[int, Any, int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -62,7 +62,7 @@ class OptimizerCheck:
 
     @property
     def optimizers(self) -> list[object]:
-        """That were named to `attach`, or else have stepped."""
+        """The optimizer that was passed to `attach`, or else those that have stepped."""
         told = self._session.settings.optimizer
         return [told] if told is not None else [_stepping(seen) for seen in self._seen]
 
@@ -71,9 +71,11 @@ class OptimizerCheck:
         _WATCHED.discard(self)
 
     def before_step(self, optimizer: Optimizer, with_closure: bool = False) -> None:
-        """The first step decides; later ones may bring a momentum, and tell their rates.
+        """Check a step. Most checks are made at an optimizer's first step only; its momentum and
+        rates may change later.
 
-        with_closure: its backward comes inside the step, as in Lightning; then the second does.
+        with_closure: the backward runs inside the step, as in Lightning; the second step counts
+            as the first then.
         """
         self._frozen.refuse(optimizer)
         groups = [g for g in optimizer.param_groups if self._holds(g)]
@@ -88,16 +90,16 @@ class OptimizerCheck:
         if not with_closure and self._guard is not None:
             self._guard.before_step(optimizer)
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
-            self._check_scaler()  # also of a step that `flush` is for
+            self._check_scaler()  # also if the step applies what `flush` added
         if optimizer in self._seen:
             self._follow_rates(optimizer)
             return
         if with_closure and optimizer not in self._began:
             self._began.add(optimizer)
-            self._follow_rates(optimizer)  # after a resume what waits has had its first step
+            self._follow_rates(optimizer)  # after a resume residuals have the rate of a past step
             return
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
-            return  # torch makes optimizers' states by such a step, before training
+            return  # torch initializes optimizers' states by such a step, before training
         self._check_fired()
         self._check_moments(optimizer, groups)
         self._check_decay(optimizer, groups)
@@ -106,8 +108,8 @@ class OptimizerCheck:
         self._follow_rates(optimizer)
 
     def flush(self) -> None:
-        """Add all that waits to `.grad`, at the rates that schedulers have set since the last
-        step. Collective."""
+        """Add the average of residuals to `.grad`, at the rates that schedulers have set since the
+        last step. Collective."""
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
         session = self._session
@@ -115,11 +117,11 @@ class OptimizerCheck:
         self._flushed = _Flushed(session.parameters, averages, session.loss_scale)
 
     def _follow_rates(self, optimizer: Optimizer) -> None:
-        """Follow the rates of SGD, whose step is rate · gradient, and where the plan sends steps;
-        others divide by how large gradients were.
+        """Rescale residuals to an optimizer's rates, if it is SGD, whose step is rate · gradient,
+        or the plan sends steps; other optimizers divide by the size of past gradients.
 
-        Here and not when the exchange begins: only now is this step's rate known, also in the
-        first step after a resume, when we have not yet met the optimizer.
+        It is done here, not when the exchange begins, as only now this step's rate is known, also
+        in the first step after a resume, before which the optimizer is not known.
         """
         session, stepping = self._session, _stepping(optimizer)
         rates = {
@@ -158,7 +160,8 @@ class OptimizerCheck:
         return self._keeper is not None and self._keeper.rule != "linear"
 
     def _check_steps(self, groups: list[dict[str, Any]]) -> None:
-        """What arrived as a step is one still: a clipped one would be no step at all."""
+        """Raise UsageError if a step that arrived was changed, as by clipping: it would not be an
+        optimizer's step any more."""
         if not self._sends_steps:
             return
         for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
@@ -171,8 +174,8 @@ class OptimizerCheck:
                 )
 
     def _check_moments(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-        """Warn of moments of an earlier training: loaded before attach, which was not told of the
-        optimizer."""
+        """Warn of unused moments of an earlier training, loaded into an optimizer that `attach`
+        was not passed."""
         if not self._sends_steps or self._session.taken > 1:
             return
         params = (p for group in groups for p in group["params"])
@@ -187,7 +190,7 @@ class OptimizerCheck:
             )
 
     def _check_decay(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-        """λ·w of torch's SGD passes the plan's momentum by."""
+        """Warn of weight decay in torch's SGD, whose λ·w bypasses the plan's momentum."""
         keeper = self._keeper
         if keeper is None or keeper.dampens or not isinstance(optimizer, torch.optim.SGD):
             return
@@ -203,7 +206,7 @@ class OptimizerCheck:
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         session = self._session
-        if session.settings.optimizer is not None:  # `attach` has looked at it
+        if session.settings.optimizer is not None:  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [
@@ -217,7 +220,8 @@ class OptimizerCheck:
         )  # fmt: skip
 
     def _check_backward_over(self) -> None:
-        """Amid an exchange `.grad` holds this rank's own gradients, and after one that failed."""
+        """Raise UsageError amid an exchange, or after one that failed: `.grad` then holds this
+        rank's own gradients."""
         self._session.refuse_failed()
         if self._session.under_way:
             raise UsageError(
@@ -230,8 +234,8 @@ class OptimizerCheck:
             )
 
     def _check_scaler(self) -> None:
-        """What waits is in the unit of the gradients, which a scaler changes; steps arrive with
-        its scale, too, as it will take it out."""
+        """Raise UsageError unless the GradScaler that steps is the one passed to `attach`:
+        residuals follow its scale, as gradients do, and steps arrive with it, to be unscaled."""
         found, told = calling_scaler() if self._session.has_memory else None, self._session.scaler
         if self._sends_steps and told is not None and told.is_enabled() and found is None:
             raise UsageError(
@@ -246,8 +250,8 @@ class OptimizerCheck:
             )
 
     def _check_exchanged(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-        """Warn once of gradients that were made since the last step and not exchanged. Zeros are
-        of a model that had no part in a loss; what `flush` made is averaged."""
+        """Warn once of gradients that were computed since the last step and not exchanged. Zeros
+        do not count, as of a model without part in the loss, nor what `flush` averaged."""
         own = ((self._names.get(id(p)), p.grad) for group in groups for p in group["params"])
         held = ((name, g) for name, g in own if name and g is not None)
         first = next(held, None)
@@ -282,11 +286,10 @@ class OptimizerCheck:
 
 
 class _Flushed:
-    """Averages that `flush` put into `.grad`, and that may have come with another learning rate
-    than the step's.
+    """Averages that `flush` added to `.grad`, perhaps at another learning rate than the step's.
 
-    After a resume, or where a scheduler moves on, the rate is known at the step only; what waited
-    in residuals is multiplied then, and so is what was taken out of them.
+    After a resume, or if a scheduler steps, the rate is known at the step only; residuals are
+    rescaled then, and so must be what `flush` took out of them.
     """
 
     def __init__(
@@ -298,10 +301,10 @@ class _Flushed:
             p = parameters[name]
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             self._add(name, 1.0)
-            average.div_(loss_scale)  # without which gradients are in the optimizer's step
+            average.div_(loss_scale)  # in the optimizer's step gradients are unscaled
 
     def scale_waiting(self, name: str, factor: float) -> None:
-        """As of a `Ledger`."""
+        """Multiply a parameter's flushed average in `.grad`, as `Ledger.scale_waiting` does."""
         if name in self._averages:
             self._add(name, factor - 1.0)
 
@@ -309,7 +312,7 @@ class _Flushed:
         return name in self._averages
 
     def leave(self, names: Iterable[str]) -> None:
-        """A step is made with them."""
+        """Forget the averages of these parameters, as a step uses them now."""
         for name in names:
             self._averages.pop(name, None)
 
@@ -327,14 +330,14 @@ def _holds_any(gradient: Tensor) -> bool:
 
 
 def _stepping(optimizer: Optimizer) -> Optimizer:
-    """Itself; of ZeroRedundancyOptimizer, which holds all parameters, the one that steps this
-    rank's."""
+    """Returns the optimizer; for ZeroRedundancyOptimizer, which holds all parameters, the inner
+    one, which steps this rank's."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner
 
 
 def calling_scaler() -> GradScaler | None:
-    """The enabled GradScaler whose `step` called the optimizer's, if one did."""
+    """Returns the enabled GradScaler whose `step` called the optimizer's, if one did."""
     for frame in _callers():
         if frame.f_code.co_name in ("step", "_maybe_opt_step"):
             scaler = frame.f_locals.get("self")
@@ -344,13 +347,13 @@ def calling_scaler() -> GradScaler | None:
 
 
 def makes_states() -> bool:
-    """Whether this step is torch.distributed.checkpoint's, which makes an optimizer's state by
-    one with zeros, on any rank that asks for it: a step of the rate 0 may also be a warm-up's."""
+    """Whether torch.distributed.checkpoint makes this step, with zeros, to initialize an
+    optimizer's state, on some ranks only. Its rate of 0 is no sign: a warm-up's may be 0, too."""
     return any(frame.f_code.co_name == "_init_optim_state" for frame in _callers())
 
 
 def _callers() -> Iterator[FrameType]:
-    """The frames of who asks, innermost first."""
+    """Yields the callers' frames, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

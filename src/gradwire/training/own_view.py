@@ -1,4 +1,4 @@
-"""The own view of an attached module: entered when it is called, left before others look."""
+"""A rank's own view of a module's weights: entered by forward, left before other uses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradwire.training.trainable import shard_of, shards_of
 
 
 class AttachedView:
-    """Weights are the shared ones at rest: while a model is evaluated, saved, loaded or stepped.
+    """Moves a module's weights between the shared values and this rank's own view.
 
-    A forward in training mode moves them to where this rank would be; once its gradient is there a
-    parameter is back, and all are before the optimizer's step, a state_dict() or
+    A forward in training mode moves them to the own view. A parameter returns to the shared value
+    when its gradient is ready, and all do before the optimizer's step, a state_dict() or
     load_state_dict(), and while the module is called in eval mode.
     """
 
@@ -35,7 +35,7 @@ class AttachedView:
         self.hook()
 
     def hook(self) -> None:
-        """Listen to the module, if the plan has such a feedback."""
+        """Register hooks on the module, if the plan has a feedback with an own view."""
         strategies = (*self._session.plan.strategies, *self._session.whole_plan.strategies)
         if self._hooks or not any(map(is_local, strategies)):
             return
@@ -50,7 +50,7 @@ class AttachedView:
 
     def _before_forward(self, module: nn.Module, _: object) -> None:
         if not module.training:
-            if self._view.entered:  # whose backward may still come
+            if self._view.entered:  # a backward through it may follow
                 self._looked_from = self._at
                 self.leave()
         elif torch.is_grad_enabled():
@@ -59,7 +59,7 @@ class AttachedView:
                 self._enter()
 
     def _after_forward(self, *_: object) -> None:
-        """Back from an evaluation to where a backward that is to come wants the weights."""
+        """After an evaluation, enter the view again for a backward that may follow."""
         at, self._looked_from = self._looked_from, None
         if at is not None and at == self._session.step:
             self._enter()
@@ -70,33 +70,34 @@ class AttachedView:
         self._at = session.step
 
     def leave(self) -> None:
-        """The shared weights are in the module; the next forward of training enters anew."""
+        """Put the shared weights into the module; the next forward in training enters anew."""
         if self._view.entered:
             self._view.leave(shards_of(self._session.parameters))
         self._at = None
 
     def send(self, names: Iterable[str]) -> None:
-        """The gradients of these are there, and what waits of them is about to be sent."""
+        """Leave the view for parameters whose gradients are ready and are about to be sent."""
         if self._view.entered:
             own = {name: shard_of(self._session.parameters[name]) for name in names}
             self._view.leave(own, own)
-            for name in own:  # a graph that still wants them there says so, not computes wrongly
+            for name in own:  # so that autograd raises if a graph still needs these values
                 torch.autograd.graph.increment_version(self._session.parameters[name])
 
     def uncover(self) -> None:
-        """What waits can be read and changed, also amid a backward."""
+        """Make residuals readable and writable, also amid a backward."""
         if self._view.entered:
             self._view.uncover(shards_of(self._session.parameters))
 
     def waiting(self, name: str, residual: torch.Tensor) -> torch.Tensor:
-        """What waits of a parameter, whose memory this is; to look at, from any thread."""
+        """Returns a parameter's residual, to read, from any thread. residual: its memory, which
+        may hold shared weights."""
         return self._view.waiting(
             name, shard_of(self._session.parameters[name]).detach(), residual
         )
 
     def before_step(self) -> None:
-        """The optimizer steps from the shared weights. A warning, once, where the module itself
-        was not called."""
+        """Leave the view before the optimizer's step. Warns once if the module itself was not
+        called in training mode."""
         self.leave()
         exchanged, self._stepped = self._session.step > self._stepped, self._session.step
         missed = self._hooks and exchanged and not self._called and self._session.step > 1
@@ -111,7 +112,7 @@ class AttachedView:
             )
 
     def close(self) -> None:
-        """Leave the view, and listen to the module no longer."""
+        """Leave the view, and remove the hooks."""
         self.leave()
         for hook in self._hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""Which strategy for which optimizer: what is recommended, and what attach says of others."""
+"""Recommends a strategy for an optimizer, and warns of strategies that are not sound with it."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ from gradwire.warmup import Warmup
 
 FP32 = "none | allreduce"
 _SHAPE = 512, 512
-_MOST_RANKS = 16  # that bytes are counted for, in lockstep, by `instead`: more take seconds
+_MOST_RANKS = 16  # `instead` counts bytes for at most so many, in lockstep: more take seconds
 
 
 def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strategy:
-    """The sound strategy that is nearest to dense among those that send few enough bytes.
+    """Returns the sound strategy that is nearest to dense among those that send few enough bytes.
 
     Args:
         optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon". A strategy
-            that keeps the moments does it by this optimizer's numbers, or torch's defaults.
-        fewer: how many times fewer bytes a rank shall send than by DDP in fp32: of a matrix of
+            that keeps the moments uses this optimizer's numbers, or torch's defaults.
+        fewer: how many times fewer bytes a rank shall send than with DDP in fp32: for a matrix of
             512 × 512, in the mean over a run, with the warm-up that the strategy needs.
-        ranks: how many average.
+        ranks: the number of ranks that average.
 
     Example:
         >>> print(gradwire.recommend("adamw", fewer=7))
         lloyd(2)+adam | allgather
 
     Raises:
-        UsageError: no optimizer has that name, or numbers out of range. PlanError: no strategy
-            that is known to be sound sends so few; the message has those that are.
+        UsageError: no optimizer has that name, or a number is out of range.
+        PlanError: no strategy that is known to be sound sends so few bytes; the message lists
+            those that are sound.
     """
     if ranks < 2 or not fewer > 0:
         raise UsageError(
@@ -69,15 +70,16 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
 
 
 def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
-    """All that are known to be sound with an optimizer, by a run or by their format, and how many
-    times fewer bytes they send, the nearest to dense first. Arguments, errors: of `recommend`.
-    """
+    """Returns all strategies known to be sound with an optimizer, by a run or by their format, and
+    how many times fewer bytes they send, the nearest to dense first. Arguments and errors are
+    those of `recommend`."""
     found = [(s, 1 / _sent(s, ranks, verdict.evidence)) for s, verdict in all_sound(optimizer)]
     return sorted(found, key=lambda pair: pair[1])
 
 
 def all_sound(optimizer: object) -> Iterator[tuple[Strategy, Verdict]]:
-    """All that are known to be sound with an optimizer, and why. Errors: of `recommend`."""
+    """Yields all strategies known to be sound with an optimizer, and why. Errors are those of
+    `recommend`."""
     for strategy in _candidates():
         verdict = sound(strategy, optimizer)
         if verdict.kind == "sound":
@@ -85,7 +87,7 @@ def all_sound(optimizer: object) -> Iterator[tuple[Strategy, Verdict]]:
 
 
 def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
-    """The strategy; where it keeps the moments of Adam or Muon, by the optimizer's numbers."""
+    """Returns the strategy, with the optimizer's numbers if it keeps moments of Adam or Muon."""
     feedback = strategy.feedback
     if feedback is None or feedback.rule == "linear":
         return strategy
@@ -97,10 +99,10 @@ def advise(
     strategies: Iterable[Strategy], optimizer: object, world: int, *, warmup: Warmup | None,
     strict: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Warn, with an alternative, of a strategy that is not sound with an optimizer, if one is not.
+    """Warn of a strategy that is not sound with an optimizer, if there is one, and name another.
 
-    world: how many ranks average. warmup: the run's. strict: refuse what is unsound, on every
-    rank, and warn of what is not known. quiet: do not warn; another rank does.
+    world: the number of ranks that average. warmup: the run's. strict: refuse an unsound strategy,
+    on every rank, and warn of one of which it is not known. quiet: do not warn; another rank does.
 
     Raises:
         UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
@@ -125,7 +127,7 @@ def advise(
 
 
 def _from_the_first_step(verdict: Verdict) -> Verdict:
-    """The verdict where a run does not begin by another strategy."""
+    """Returns the verdict for a run without the other strategy that its evidence began with."""
     evidence = verdict.evidence
     if evidence is None or not evidence.begins:
         return verdict
@@ -137,8 +139,8 @@ def _from_the_first_step(verdict: Verdict) -> Verdict:
 
 
 def instead(optimizer: object, world: int) -> str:
-    """What sends least of the sound strategies that work beside the optimizer as it is, from the
-    first step on."""
+    """Returns, in words, the strategy that sends the fewest bytes of the sound ones that work with
+    the optimizer as it is, from the first step on."""
     *_, (strategy, times) = [
         (strategy, times)
         for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
@@ -152,7 +154,7 @@ def instead(optimizer: object, world: int) -> str:
 
 
 def works_beside(strategy: Strategy, optimizer: object) -> bool:
-    """Whether it is sound beside the optimizer as it is, from the first step on."""
+    """Whether a sound strategy works with the optimizer as it is, from the first step on."""
     feedback = strategy.feedback
     asks = getattr(optimizer, "asks_the_plan", False)  # leaves moments to a plan that keeps them
     if feedback is None or not feedback.moments():
@@ -163,13 +165,13 @@ def works_beside(strategy: Strategy, optimizer: object) -> bool:
 
 
 def _candidates() -> Iterator[Strategy]:
-    """Formats that are as good as exact, and what runs were made with. Of gradwire's own members:
-    what is recommended does not depend on what else is installed."""
+    """Yields strategies of formats as good as exact, and those that evidence names, of gradwire's
+    own members: a recommendation does not depend on what else is installed."""
     texts = [FP32]
     for kind in COMPRESSORS.own.values():
         try:
             compressor = kind()
-        except TypeError:  # what has a parameter to choose is no format
+        except TypeError:  # a compressor with a required parameter is no format
             continue
         if is_exact_enough(compressor) and compressor.claims(1 << 20).fixed:
             way = "allreduce" if compressor.claims(1 << 20).sums else "alltoall"
@@ -180,7 +182,7 @@ def _candidates() -> Iterator[Strategy]:
 
 
 def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
-    """The part of fp32's bytes that is sent, in the mean over a run."""
+    """Returns the bytes sent as a part of fp32's, in the mean over a run."""
     part, begins = (evidence.warmup, evidence.begins) if evidence else (0.0, "")
     first = _share(begins or FP32, ranks) if part else 0.0
     return part * first + (1 - part) * _share(str(strategy), ranks)
@@ -188,7 +190,7 @@ def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
 
 @lru_cache(maxsize=256)
 def _share(strategy: str, ranks: int) -> float:
-    """The part of fp32's bytes that a step sends in which all travels so."""
+    """Returns the bytes of a step by this strategy as a part of fp32's, in the mean over turns."""
     feedback = Strategy.parse(strategy).feedback
     turns = feedback.turns if feedback else 1
     dice = (torch.Generator().manual_seed(rank) for rank in range(ranks))
@@ -197,6 +199,6 @@ def _share(strategy: str, ranks: int) -> float:
 
 
 def _bytes(strategy: str, gradients: list[Tensor], steps: int) -> float:
-    """That a rank sends in so many steps, at most in each."""
+    """Returns the bytes sent in `steps` steps, each by the rank that sends most in it."""
     found = (lockstep(strategy, gradients, step=step)[1] for step in range(steps))
     return sum(max(trace.bytes_sent) for trace in found)

@@ -1,4 +1,4 @@
-"""What a recording is of: a model that is exchanged in every step, or local steps.
+"""The subjects of a recording: a model that is exchanged in every step, or local steps.
 
                           a step                        an exchange
     attached model   one, with its exchange        of every step, of all of the model
@@ -29,9 +29,9 @@ _BUCKET = re.compile(r"^bucket (\d+)")
 
 
 class Recorded(Protocol):
-    """Where a recording finds its numbers.
+    """The source of a recording's numbers.
 
-    sessions: which tell it of their exchanges; facts: what else repeats the run.
+    sessions: they notify the recording of their exchanges. facts: further facts to repeat the run.
     """
 
     sessions: Sequence[Session]
@@ -39,7 +39,7 @@ class Recorded(Protocol):
 
     @property
     def over(self) -> int:
-        """The number of the last step that is over; asked between steps."""
+        """The number of the last step that is over; valid between steps."""
 
     @property
     def ending(self) -> int:
@@ -47,23 +47,23 @@ class Recorded(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """All buckets."""
+        """A plan with all buckets."""
 
     def begin(self) -> None:
         """Count from now on."""
 
     def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
-        """As `Rows.next`."""
+        """Returns the row that ends with a step, as `Rows.next` does."""
 
     def spans(self, session: Session, rank: int) -> list[Span]:
-        """Of the step whose exchange ends now: the training thread's, and the lanes'."""
+        """Returns the training thread's and the lanes' spans of the step that `ending` names."""
 
     def took(self, session: Session) -> tuple[float, int]:
-        """Seconds since the exchange before, and the steps in them."""
+        """Returns the seconds since the exchange before, and the number of steps in them."""
 
 
 class Attached:
-    """Of `gradwire.attach`: an exchange in every step."""
+    """A model attached by `gradwire.attach`, with an exchange in every step."""
 
     def __init__(self, handle: Handle) -> None:
         self._session, self._waiting = handle._session, handle._view.waiting
@@ -82,7 +82,7 @@ class Attached:
 
     @property
     def plan(self) -> Plan:
-        """The one in force."""
+        """The plan in force."""
         return self._session.plan
 
     def begin(self) -> None:
@@ -103,10 +103,10 @@ class Attached:
 
 
 class Alone:
-    """Of `LocalSteps`: fragments take turns, and their buckets are numbered one after the other.
+    """A model of `LocalSteps`: fragments take turns, and their buckets are numbered consecutively.
 
-    All that is not waiting for an exchange is computing. bytes_given: what an exchange in every
-    step would have been given.
+    All time that is not a wait for an exchange counts as compute. bytes_given: the bytes that an
+    exchange in every step would have been given.
     """
 
     def __init__(self, local: LocalSteps) -> None:
@@ -132,7 +132,7 @@ class Alone:
 
     @property
     def plan(self) -> Plan:
-        """All fragments' buckets."""
+        """A plan with all fragments' buckets."""
         plans = [session.plan for session in self.sessions]
         buckets = tuple(bucket for plan in plans for bucket in plan.buckets)
         strategies = tuple(strategy for plan in plans for strategy in plan.strategies)
@@ -186,7 +186,7 @@ class Alone:
         return seconds, max(1, steps)
 
     def _totals(self) -> dict[str, float]:
-        """Of all fragments."""
+        """Returns the sums of all fragments' stats."""
         each = [session.stats.totals() for session in self.sessions]
         return {name: sum(own[name] for own in each) for name in each[0]}
 
@@ -196,5 +196,5 @@ class Alone:
 
 
 def _from(first: int, label: str) -> str:
-    """A label whose bucket is counted from the first of all fragments."""
+    """Returns a label with its bucket number counted over all fragments."""
     return _BUCKET.sub(lambda found: f"bucket {first + int(found[1])}", label) if first else label

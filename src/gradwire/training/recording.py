@@ -1,9 +1,9 @@
-"""`gradwire.record`: an attached model writes what its steps do into a run folder.
+"""`gradwire.record`: an attached model records its steps in a run folder.
 
     session ── step over ──► Recording ── lines ──► run/rank-3.jsonl   (`gradwire.run_folder`)
 
-A line costs the step that writes it some ten microseconds, spans of hundreds of buckets half a
-millisecond. So a recording begins with every step and slows down: see `Pace`.
+A line takes about ten microseconds of its step, the spans of hundreds of buckets half a
+millisecond. So a recording writes every step at first, and fewer later: see `Pace`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ from gradwire.training.rows import micro, numbers
 from gradwire.training.session import Session
 
 ROWS, SPANS = 1024, 128
-"""Lines of each kind at one pace."""
+"""The number of rows, and of lines with spans, that are written at one pace."""
 SHARE = 0.002
-"""Of the time, that lines of each kind may take."""
-_NORM_EVERY = 16  # rows: who looks at residuals passes over all their memory
-_LATE_SECONDS = 10.0  # so long a row is not missed by who looks at the run
+"""The part of the time that lines of each kind may take."""
+_NORM_EVERY = 16  # rows, as a residuals' norm reads all of their memory
+_LATE_SECONDS = 10.0  # after which a row is written anyway, for viewers of a running job
 _TOLD_SECONDS = 1.0
 _OPEN: set[Path] = set()
 
 
 To = Callable[[dict[str, float], int], object]
-"""Numbers by name, and their step: as `wandb.log` takes them."""
+"""A function of numbers by name, and their step, as `wandb.log` is."""
 
 
 class Pace:
-    """Every step, then every second, every fourth, …: slower after `most` lines at one pace, or
-    once lines took more than a share of the time. So a run of any length has some thousand lines,
-    and the steps that a slow rank has written are among those of a faster one."""
+    """Selects the steps to write: every step, then every second, every fourth, …: half as many
+    after `most` lines at one pace, or once lines took more than `share` of the time. So a run of
+    any length has some thousand lines, and the steps of ranks that write fewer are among those of
+    ranks that write more."""
 
     def __init__(self, most: int, share: float = SHARE) -> None:
         self.every, self._most, self._share = 1, most, share
@@ -66,7 +67,8 @@ class Pace:
         return step % self.every == 0
 
     def note(self, spent_seconds: float, passed_seconds: float) -> None:
-        """A step took so long, and its line so long of that; 0 if it had none."""
+        """Count a step that took `passed_seconds`, of which its line took `spent_seconds`, 0 if it
+        had none."""
         self._passed += passed_seconds
         if not spent_seconds:
             return
@@ -84,8 +86,8 @@ P = ParamSpec("P")
 def _harmless(
     method: Callable[Concatenate[Recording, P], None],
 ) -> Callable[Concatenate[Recording, P], None]:
-    """What goes wrong in it ends the recording, never the step. In a process that was forked from
-    the one that records it does nothing."""
+    """Makes an error in a method end the recording, never the step. In a process forked from the
+    recording one the method does nothing."""
 
     @wraps(method)
     def guarded(self: Recording, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -107,7 +109,7 @@ def _harmless(
 
 
 class Recording:
-    """One rank's part of a run folder, under way. Made by `gradwire.record`."""
+    """A recording of one rank into a run folder, made by `gradwire.record`."""
 
     def __init__(
         self, recorded: Recorded, file: RankFile, group: dist.ProcessGroup | None,
@@ -143,11 +145,11 @@ class Recording:
         self._file.add("log", step=step, at=self._now(), numbers=found)
 
     def _note(self, what: str) -> None:
-        """Something that deserves attention, in a sentence."""
+        """Write an event that deserves attention, in a sentence."""
         self._file.add("event", step=max(0, self._recorded.ending), at=self._now(), what=what)
 
     def close(self) -> None:
-        """Write what is left, and no more. Not collective; a second time does nothing."""
+        """Write the last row and end the recording. Not collective; a second call does nothing."""
         self.settle()
         self._stop()
 
@@ -157,29 +159,29 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what the session tells ------------------------------------------------------------
+    # -- called by the session -------------------------------------------------------------
 
     @_harmless
     def settle(self) -> None:
-        """Write what is known of the steps since the last row: its sums end here."""
+        """Write a row of the steps since the last one, before the session's sums start anew."""
         self._row()
 
     @_harmless
     def adopted(self) -> None:
-        """Another plan is in force."""
+        """Write the plan that is in force from now on, on rank 0."""
         if self._rank == 0:
             plan = json.loads(self._recorded.plan.to_json())
             self._file.add("plan", step=self._recorded.over + 1, at=self._now(), plan=plan)
 
     @_harmless
     def left_out(self, seconds: float) -> None:
-        """So long it took to find plans and change them, before a step of which it is no part."""
+        """Note the time that finding and changing plans took before a step, if it is long."""
         if seconds > _TOLD_SECONDS:
             self._note(f"before this step plans were measured and changed for {seconds:.1f} s")
 
     @_harmless
     def step_over(self, session: Session, finite: bool, error: BaseException | None) -> None:
-        """A step has ended with this session's exchange, and is in its sums and trace."""
+        """Write a step whose exchange has ended, and which is in the session's sums and trace."""
         spans = partial(self._write_spans, session)
         took, steps = self._recorded.took(session)
         self._turn, self._last = session.step, self._recorded.ending
@@ -210,7 +212,7 @@ class Recording:
         return perf_counter() - began
 
     def _row(self) -> None:
-        """Means over the steps since the last row, if there were any."""
+        """Write means over the steps since the last row, if there were any."""
         looks = self._written < 0 or self._turn % (_NORM_EVERY * self._pace.every) == 0
         row = self._recorded.row(self._last, self._now(), self._most, looks)
         if row is not None:
@@ -219,7 +221,7 @@ class Recording:
             self._tell(row)
 
     def _tell(self, row: StepRow) -> None:
-        """Whoever wants the numbers, too. One that raises is asked no more."""
+        """Pass a row's numbers to the functions of `to`. One that raises is not called again."""
         for to in list(self._to):
             try:
                 to(numbers(row), row.step)
@@ -259,7 +261,7 @@ class Recording:
 
 
 def _warn(text: str) -> None:
-    """As a warning, which a filter may make an error: then, too, training goes on."""
+    """Warn; if a filter turns the warning into an error, print it, so that training goes on."""
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     except RuntimeWarning:
@@ -269,31 +271,31 @@ def _warn(text: str) -> None:
 def record(
     handle: Handle | LocalSteps, folder: str | Path, to: To | Sequence[To] | None = None
 ) -> Recording:
-    """Write what every step does into a run folder, from now on. Collective, between two steps.
+    """Record every step into a run folder, from now on. Collective, between two steps.
 
-    Each rank writes `rank-N.jsonl` there: seconds and bytes of steps, spans of its lanes and of
-    the thread that trains, plans as they come, and what `handle.log(loss=…)` tells; with, in its
-    first line, the command, versions, and how far its clock is ahead of rank 0's. Machines that
-    share no disk write each their own folder: copy the files together. Read it with `gradwire
-    report FOLDER`. A folder that has a run already is gone on with, as after a restart.
+    Each rank writes `rank-N.jsonl`: seconds and bytes of steps, spans of its lanes and of the
+    training thread, each plan that comes into force, and the numbers of `handle.log(loss=…)`. The
+    first line has the command, versions, and how far the rank's clock is ahead of rank 0's.
+    Machines that share no disk write a folder each: copy the files together. Read it with
+    `gradwire report FOLDER`. If the folder has a run already, it is continued, as after a restart.
 
     Every step is written at first, then every second, and so on: lines take less than half a
-    percent of the time, and the files of a run of a million steps some megabytes each.
+    percent of the time, and the files of a run of a million steps have some megabytes each.
 
     Args:
-        handle: of `gradwire.attach`; or local steps, of which a row is of the optimizer's steps,
-            with their part of the exchanges, so that it compares with a run that exchanges in
-            every step.
-        folder: is made, if it is not there.
-        to: what else is told this rank's numbers, "gradwire/step_seconds" and so on, and the
-            step, at each row: a function, or several; None: nobody. `wandb.log`,
-            `gradwire.metrics.TensorBoard(writer)` and `gradwire.metrics.OpenMetrics(path)` are
-            such. Called by the thread that ends the exchange, which is none of the job's, and
-            waits for it: who keeps a run by thread, as MLflow does, must be told which,
-            ``partial(mlflow.log_metrics, run_id=…)``.
+        handle: the handle of `gradwire.attach`, or local steps: their rows are of the optimizer's
+            steps, with a proportional part of the exchanges, so that they can be compared with a
+            run that exchanges in every step.
+        folder: the run folder, which is made if it is missing.
+        to: a function, or several, that are called with this rank's numbers,
+            "gradwire/step_seconds" and so on, and the step, at each row; None: no function.
+            Examples are `wandb.log`, `gradwire.metrics.TensorBoard(writer)` and
+            `gradwire.metrics.OpenMetrics(path)`. The thread that ends the exchange, not one of the
+            job's, calls the function and waits for it: a library that keeps a run per thread, as
+            MLflow, must be passed the run, ``partial(mlflow.log_metrics, run_id=…)``.
 
     Returns:
-        What ends it: ``recording.close()``, `detach`, or a ``with`` block.
+        The recording; ``recording.close()``, `detach`, or the end of a ``with`` block ends it.
 
     Example:
         >>> with gradwire.record(handle, "run/"):
@@ -305,14 +307,14 @@ def record(
         ...         handle.log(loss=loss)
 
     Raises:
-        UsageError: the folder cannot be written, or another recording is under way there, of this
-            process or another, or one of this handle, or `to` is not what it may be; on the other
-            ranks a PlanError says so.
+        UsageError: the folder cannot be written, another recording is under way in it, of this
+            process or another, or of this handle, or `to` is no function or list of functions.
+            The other ranks raise a PlanError that says so.
     """
     recorded = _recorded(handle)
     session = recorded.sessions[0]
     group = session.performers[0].group
-    # Replicas of a sharded model are several groups, and files are named among all ranks.
+    # A sharded model has several replicate groups, but files are numbered by the global rank.
     is_sharded = isinstance(handle, Handle) and isinstance(handle._frontend, FsdpFrontend)
     group_of_names = None if is_sharded else group
     opened: list[RankFile] = []
@@ -397,10 +399,10 @@ def _ahead(ahead: Ahead) -> dict[str, float]:
 
 
 def _facts(session: Session) -> dict[str, Any]:
-    """What repeats the run."""
+    """Facts that are needed to repeat the run."""
     try:
         folder = os.getcwd()
-    except OSError:  # it is gone
+    except OSError:  # the folder was removed
         folder = ""
     optimizer = session.settings.optimizer
     return {

@@ -1,6 +1,6 @@
-"""How many steps local training takes to a round, found while the first ones are taken.
+"""Finds the number of local steps in a round, while the first steps are taken.
 
-the fewest with which the exchange takes a tenth of the round's steps, at most 8
+It is the fewest with which an exchange takes a tenth of the time of the round's steps, at most 8.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from time import perf_counter
 import torch
 
 FIRST = 4
-"""Steps to a round until it is found."""
+"""Steps in a round until the number is found."""
 ROUNDS = 3
-"""So many rounds are measured; the first also connects and allocates."""
+"""The number of rounds that are measured; the first also connects and allocates."""
 SHARE = 0.1
+"""The most time that an exchange should take, as a part of the time of its round's steps."""
 LONGEST = 8
-"""What benchmarks/convergence has judged: with Muon, 8 lose 3.7 % to dense Muon, 4 lose 2.1 %."""
+"""The most steps that benchmarks/convergence has judged: with Muon, 8 lose 3.7 % to dense Muon, 4
+lose 2.1 %."""
 
 
 class Rounds:
-    """Watches one rank's steps and exchanges. device: where they are computed, which is waited
-    for after each step that is watched."""
+    """Measures one rank's steps and exchanges. device: the model's, which is synchronized after
+    each measured step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -30,7 +32,7 @@ class Rounds:
         self._steps, self._exchanges = list[float](), list[float]()
 
     def step_over(self) -> None:
-        """A step of the optimizer has been taken; what follows is exchange."""
+        """Record that a step of the optimizer is over; an exchange may follow."""
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         now = perf_counter()
@@ -39,7 +41,7 @@ class Rounds:
         self._since = now
 
     def exchange_over(self) -> None:
-        """An exchange is over; a step follows."""
+        """Record that an exchange is over; a step follows."""
         assert self._since is not None, "an exchange follows a step"
         now = perf_counter()
         self._exchanges.append(now - self._since)
@@ -47,14 +49,14 @@ class Rounds:
 
     @property
     def are_enough(self) -> bool:
-        """Whether as many rounds as it takes have been measured."""
+        """Whether enough rounds have been measured."""
         return len(self._exchanges) == ROUNDS
 
     def found(self) -> int:
-        """How many steps a round has, by this rank's clock."""
+        """Returns the number of steps in a round, by this rank's clock."""
         return steps_to_a_round(median(self._steps[1:]), min(self._exchanges))
 
 
 def steps_to_a_round(step: float, exchange: float) -> int:
-    """How many steps a round has, by the seconds of a step and of an exchange."""
+    """Returns the number of steps in a round, given the seconds of a step and of an exchange."""
     return min(LONGEST, max(1, math.ceil(exchange / (SHARE * step))))

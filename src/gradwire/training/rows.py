@@ -1,6 +1,6 @@
-"""What steps took, as rows: means over the steps since the row before.
+"""Rows of what steps took: means over the steps since the row before.
 
-Recordings write them, trainers' loggers are told them.
+Recordings write them, and trainers' loggers receive their numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gradwire.training.stats import KINDS
 
 
 class Rows:
-    """Makes rows of a session's steps, from now on: what was done since the last exchange is no
-    part of them. A row over several plans has the size of the last one's gradient. waiting: as of
+    """Makes rows of a session's steps, from now on: the time since the last exchange is excluded.
+    A row over several plans has the gradient size of the last one. waiting: as in
     `Stats.residual_norm`."""
 
     def __init__(
@@ -29,14 +29,14 @@ class Rows:
         self.forget_now()
 
     def forget_now(self) -> None:
-        """What this rank did since the last exchange, as between two trainings, is no step's."""
+        """Exclude the time since the last exchange from all steps, as between two trainings."""
         self._session.stats.forget_now()
 
     def next(
         self, step: int, at: float = 0.0, most_seconds: float = 0.0, *, has_norm: bool = True
     ) -> StepRow | None:
-        """The row that ends with a step; None if there was no step since the last one. has_norm:
-        looks at all that waits, which passes over all its memory."""
+        """Returns the row that ends with a step; None if there was no step since the last row.
+        has_norm: compute the residuals' norm, which reads all of their memory."""
         stats = self._session.stats
         totals = stats.totals()
         new = {name: total - self._seen[name] for name, total in totals.items()}
@@ -57,15 +57,15 @@ class Rows:
 
 
 def numbers(row: StepRow) -> dict[str, float]:
-    """By the names that loggers show: gradwire/step_seconds and so on."""
+    """Returns a row's numbers by the names that loggers show, gradwire/step_seconds and so on."""
     return {f"gradwire/{name}": float(x) for name, x in named(row).items()}
 
 
 def micro(seconds: float) -> float:
-    """To the microsecond, which is short to write."""
+    """Returns seconds rounded to microseconds, which are short to write."""
     return round(seconds, 6)
 
 
 def short(norm: float) -> float | None:
-    """Six figures of a norm; None of one that is not finite."""
+    """Returns a norm rounded to six digits; None if it is not finite."""
     return float(f"{norm:.6g}") if math.isfinite(norm) else None

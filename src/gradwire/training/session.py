@@ -34,7 +34,7 @@ from gradwire.warmup import Warmup, at_density
 
 @dataclass(frozen=True)
 class Settings:
-    """What `attach` was asked for beside the plan; the same on every rank."""
+    """The options of `attach` beside the plan; the same on every rank."""
 
     clip_norm: float | None = None
     clip_overlap: bool = False
@@ -42,12 +42,12 @@ class Settings:
     warmup: Warmup | None = None
     strict: bool = False
     timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
-    optimizer: object = field(default=None, repr=False)  # that was named
+    optimizer: object = field(default=None, repr=False)
     guard: bool = False
 
 
 class _View(Protocol):
-    """An `AttachedView` (`training.own_view`), which is made around its session."""
+    """The session's `AttachedView` (`training.own_view`)."""
 
     def leave(self) -> None: ...
     def send(self, names: Iterable[str]) -> None: ...
@@ -55,14 +55,14 @@ class _View(Protocol):
 
 
 class _Watch(Protocol):
-    """A `Guard` (`training.guard`), which is made around its session."""
+    """The session's `Guard` (`training.guard`)."""
 
     def given(self, name: str, gradient: Tensor) -> None: ...
     def arrived(self, name: str, average: Tensor | None) -> None: ...
 
 
 class _Recording(Protocol):
-    """A `Recording` (`training.recording`), which is made around its session."""
+    """The session's `Recording` (`training.recording`)."""
 
     def settle(self) -> None: ...
     def adopted(self) -> None: ...
@@ -79,8 +79,8 @@ T = TypeVar("T")
 def _fatal(
     method: Callable[Concatenate[Session, P], T],
 ) -> Callable[Concatenate[Session, P], T]:
-    """What is raised in it, even from a keyboard, comes amid an exchange: this rank may be
-    elsewhere than the others then, so the session begins no other one."""
+    """Makes any exception in a method, even KeyboardInterrupt, fail the session: ranks may then be
+    at different points of an exchange, so no other may begin."""
 
     @wraps(method)
     def guarded(self: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -96,8 +96,7 @@ def _fatal(
 class Session:
     """Plan, memory and conductor of one model. Frontends call begin, deliver, flush, wait.
 
-    Once something failed in one of them, `begin` refuses, with that as its reason, whatever came
-    between.
+    Once one of them has failed, `begin` raises for good, with the first failure as its reason.
     """
 
     def __init__(
@@ -108,36 +107,37 @@ class Session:
         self.parameters, self.settings, self.scaler = dict(parameters), settings, scaler
         self.rank, self.world = performers[0].rank, performers[0].world
         self.device = next(iter(parameters.values())).device
-        self.expects_memory = False  # of a plan that may come later
+        self.expects_memory = False  # whether a plan with memory may be adopted later
         self.performers, self.machines = list(performers), machines
         self.circle = performers[0]
-        """All ranks whose steps wait for each other: these, or, of a sharded model for which a
-        plan is found, those of all its replicate groups."""
+        """A performer over all ranks whose steps wait for each other: this group's, or, while a
+        plan is found for a sharded model, those of all its replicate groups."""
         self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
-        self.launches_at_end = False  # as the recorder wants it
+        self.launches_at_end = False
+        """Whether all buckets wait for the end of backward, even without clipping."""
         self.step, self.loss_scale, self.rates = 0, 1.0, Rates()
-        self.taken = 0  # steps that were not skipped: those of the warm-up
+        self.taken = 0  # steps that were not skipped, which the warm-up counts
         begins = dist.get_process_group_ranks(performers[0].group)[0]
-        # Of these ranks, where others save beside them; fully_shard has one of its own.
+        # Names this group in states where other groups save beside it; fully_shard sets its own.
         self.group_name = f" of ranks from {begins}" if begins else ""
-        self.under_way = False  # an exchange whose averages nobody has waited for
+        self.under_way = False  # whether an exchange has begun and `wait` has not returned
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
-        self.on_part: Callable[[str, Tensor], None] | None = None  # of a sharded gradient
+        self.on_part: Callable[[str, Tensor], None] | None = None  # for each sharded gradient
         self.view: _View | None = None
         self.guard: _Watch | None = None
         self.recording: _Recording | None = None
-        self.stats = Stats(())  # of no plan yet
+        self.stats = Stats(())  # until `_conduct` has a plan
         self._copied: list[tuple[Tensor, Tensor]] = []
-        self._at_end = False  # of the step under way
-        self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
+        self._at_end = False  # whether this step's buckets are launched at the end of backward
+        self.clip_scale = 1.0  # the factor of clipping for this rank's gradients of this step
         self.whole_plan = plan
         asked = {s.collective.per_node for s in plan.strategies} - {None}
         as_found = 0 if machines is not None else None
         self.per_node = asked.pop() if asked else as_found
-        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
-        inside machines."""
-        self._density: float | str | None = 0.0  # of none
+        """Ranks per machine according to the plan that was attached, 0 for as many as are found;
+        None: there are no groups inside machines."""
+        self._density: float | str | None = 0.0  # no density yet, so that the first is applied
         first = self.plan_at(0)
         self.ledger = Ledger(
             first, self.rank, self.world, machines, lanes=self._lanes(first),
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def has_memory(self) -> bool:
-        """Whether something is remembered from step to step, or may soon be."""
+        """Whether a plan keeps state from step to step, or may soon do so."""
         plans = (self.plan, self.whole_plan)
         strategies = (strategy for plan in plans for strategy in plan.strategies)
         return self.expects_memory or any(
@@ -163,7 +163,7 @@ class Session:
         return min(plan.lanes, len(plan.buckets), len(self.performers))
 
     def _conduct(self) -> None:
-        """Slots and lanes for the plan in force."""
+        """Make gradient slots, lanes and a conductor for the plan in force."""
         if self.recording is not None:
             self.recording.settle()
         plan, lanes = self.plan, self.performers[: self._lanes(self.plan)]
@@ -182,19 +182,19 @@ class Session:
         if self.recording is not None:
             self.recording.adopted()
 
-    # -- what goes wrong -------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------
 
     @property
     def failed(self) -> bool:
-        """Whether there is no other exchange until the model is attached again."""
+        """Whether an exchange failed, so that the model must be attached again."""
         return self.conductor.error is not None
 
     def fail(self, error: BaseException) -> None:
-        """This is why; the first reason stays."""
+        """Refuse all further exchanges; the first error stays the reason."""
         self.conductor.fail(error)
 
     def fail_aborted(self) -> None:
-        """A backward ended before its exchange."""
+        """Fail because a backward ended before its exchange did."""
         self.fail(
             UsageError(
                 f"the backward() of step {self.step} was aborted amid its exchange, in which the "
@@ -203,28 +203,28 @@ class Session:
         )
 
     def refuse_failed(self) -> None:
-        """UsageError, the same each time, once something failed."""
+        """Raise a UsageError, always the same, if something failed before."""
         self.conductor.refuse_failed()
 
     # -- plans -----------------------------------------------------------------------------
 
     def adopt(self, plan: Plan) -> None:
-        """Another plan for the same model, between two steps. The same on all ranks."""
+        """Switch to another plan for the same model, between two steps, the same on all ranks."""
         self.whole_plan = plan
         self._go_by(self.plan_at(self.taken))
 
     @_fatal
     def _go_by(self, plan: Plan) -> None:
         self.conductor.stop()
-        self.refuse_failed()  # another conductor would know nothing of it
+        self.refuse_failed()  # a new conductor would not know of the failure
         if self.view is not None:
             self.view.uncover()
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 
     def plan_at(self, taken: int, world: int | None = None) -> Plan:
-        """The plan in force after so many steps, among so many ranks; by default those that there
-        are."""
+        """Returns the plan in force after `taken` steps among `world` ranks, by default the
+        session's."""
         return at_density(self.whole_plan, self._density_after(taken), world or self.world)
 
     def _density_after(self, taken: int) -> float | str | None:
@@ -232,12 +232,12 @@ class Session:
         return None if warmup is None else warmup.density(taken)
 
     def rank_name(self, rank: int) -> str:
-        """The name by which a rank of this group is told from all others that save beside it."""
+        """Returns a rank's name in saved states, unique among all groups that save together."""
         return f"{rank}{self.group_name}"
 
     def go_to(self, step: int, taken: int) -> None:
-        """The next step has this number: seeds and headers follow; and warm-up that of steps
-        which were not skipped."""
+        """Set the next step's number, which seeds and headers use, and the number of steps that
+        were not skipped, which warm-up uses."""
         self.step, self.taken = step, taken
         self._warm_up()
 
@@ -250,7 +250,7 @@ class Session:
 
     @_fatal
     def _follow_scaler(self) -> None:
-        """What is remembered is in the unit of the gradients: the loss's, times its scale."""
+        """Rescale memory if the loss scale has changed: it has the gradients' unit."""
         scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
         if scale != self.loss_scale:
             self.ledger.scale(scale / self.loss_scale)
@@ -259,11 +259,11 @@ class Session:
     # -- one step --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The first gradient of a step is here.
+        """Begin a step, when its first gradient is ready.
 
         Raises:
-            UsageError: something failed before; or another exchange is under way, of a backward
-                that was aborted.
+            UsageError: something failed before; or an exchange is still under way, as a backward
+                was aborted.
         """
         if self.under_way:
             self.fail_aborted()
@@ -282,14 +282,14 @@ class Session:
         self._missing = [len(slots) for slots in self._slots]
 
     def _leave_out(self, seconds: float) -> None:
-        """What plans are found and changed by is no part of a step, and told by itself."""
+        """Exclude the time for finding and changing plans from steps."""
         self.stats.leave_out(seconds)
         if self.recording is not None:
             self.recording.left_out(seconds)
 
     @_fatal
     def deliver(self, name: str, gradient: Tensor) -> None:
-        """One parameter's gradient, which its average will overwrite: dense, or rows (COO)."""
+        """Take one parameter's gradient, dense or rows (COO), which its average will overwrite."""
         b, i = self._place[name]
         if self._slots[b][i] is not None:
             raise UsageError(
@@ -318,17 +318,17 @@ class Session:
         return flat.view(-1)
 
     def delivered(self, name: str) -> bool:
-        """Whether this step's gradient of a parameter is there."""
+        """Whether this step's gradient of a parameter has been delivered."""
         b, i = self._place[name]
         return self._slots[b][i] is not None
 
     @property
     def all_delivered(self) -> bool:
-        """Whether this step's gradients of all parameters are there."""
+        """Whether this step's gradients of all parameters have been delivered."""
         return not any(self._missing)
 
     def nothing(self, name: str) -> Tensor:
-        """What stands for a gradient that did not come."""
+        """Returns a zero gradient, to stand for a missing one: dense, or with no rows."""
         b, i = self._place[name]
         parameter = self.parameters[name]
         sparse = self.plan.buckets[b].parameters[i].sparse
@@ -336,11 +336,11 @@ class Session:
 
     @_fatal
     def flush(self, absent: Callable[[str], Tensor]) -> None:
-        """No more gradients will come: `absent` says what stands for each that did not."""
+        """End the step's deliveries. absent: returns a gradient to stand for a missing one."""
         self.stats.backward_over()
         if self.conductor.is_over:
             return
-        # Where nothing is missing a lane may end the step at any moment, and empty the slots.
+        # If none is missing, a lane may end the step at any moment, and empty the slots.
         missing = [] if self.all_delivered else [n for n in self._place if not self.delivered(n)]
         for name in missing:
             self.deliver(name, absent(name))
@@ -354,9 +354,8 @@ class Session:
 
     @_fatal
     def average_waiting(self) -> dict[str, Tensor]:
-        """The average of all that waits on any rank, by the name of each dense parameter, in its
-        shape, fp32, in the loss's scale now; nothing waits any more. Collective, between two
-        steps."""
+        """Returns the average of all ranks' residuals, and clears these: by the name of each dense
+        parameter, in its shape, fp32, in the current loss scale. Collective, between two steps."""
         self._follow_scaler()
         waiting, averages = self.ledger.waiting(), dict[str, Tensor]()
         for b, bucket in enumerate(self.plan.buckets):
@@ -371,13 +370,13 @@ class Session:
         return averages
 
     def summed(self, own: Tensor, what: str) -> Tensor:
-        """The sum over all ranks, by the first lane. Collective, between two steps."""
+        """Returns the sum over all ranks, by the first lane. Collective, between two steps."""
         total = self.performers[0].perform(AllReduce(own.to(self.device)), what)
         assert isinstance(total, Tensor)
         return total
 
     def reset(self) -> None:
-        """Remember nothing, between two steps."""
+        """Drop all residuals, momenta, rates and norms, between two steps."""
         self.ledger.forget()
         self.rates = Rates()
         if self.clip is not None:
@@ -385,14 +384,14 @@ class Session:
 
     @_fatal
     def wait(self) -> None:
-        """Block until every average is in place; raise what went wrong, here or in a lane."""
+        """Block until every average is in place; raise an error of this thread or of a lane."""
         try:
             self.conductor.wait()
         finally:
             self.under_way = False
 
     def close(self) -> None:
-        """Stop the lanes and give their groups back. Not collective."""
+        """Stop the lanes and release their process groups. Not collective."""
         self.conductor.close()
         for performer in self.performers:
             if performer not in self.conductor.performers:
@@ -409,21 +408,21 @@ class Session:
         self.conductor.ready(b, gradients, gradients, info)
 
     def _unit(self, b: int) -> float:
-        """The scale of the loss, where a bucket's gradients become steps, which have none."""
+        """Returns the loss scale if a bucket sends steps, which have no loss scale; else 1."""
         feedback = self.plan.strategies[b].feedback
         return self.loss_scale if feedback is not None and feedback.rule != "linear" else 1.0
 
     def _end(self, error: BaseException | None) -> None:
         try:
             self._take_up(error)
-        finally:  # whatever happens: DDP waits for it
+        finally:  # even after an error, as DDP waits for it
             if self.on_end is not None:
                 self.on_end(error)
 
     def _take_up(self, error: BaseException | None) -> None:
-        """What a step leaves behind."""
+        """Finish a step: scale and copy averages, empty the slots, and record what it took."""
         for b, slots in enumerate(self._slots):
-            if (unit := self._unit(b)) != 1.0:  # which the scaler takes out of all that arrives
+            if (unit := self._unit(b)) != 1.0:  # as the scaler unscales steps, too
                 for average in slots:
                     if average is not None:
                         average.mul_(unit)
@@ -449,9 +448,10 @@ class Session:
 def describe(
     parameters: Mapping[str, nn.Parameter], module: nn.Module | None = None
 ) -> list[Parameter]:
-    """The parameters as planning sees them. module: theirs, to know which gradients are sparse."""
+    """Returns the parameters as a plan describes them. module: their module, which tells which
+    gradients are sparse."""
     parts = () if module is None else module.modules()
-    tables = {  # by DistributedDataParallel's own rule
+    tables = {  # by the same rule as DistributedDataParallel
         id(m.weight) for m in parts if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse
     }
     return [
@@ -461,7 +461,8 @@ def describe(
 
 
 def _check(parameter: Parameter, gradient: Tensor, device: torch.device) -> None:
-    """UsageError unless it is a gradient of the parameter that was attached, as it was then."""
+    """Raise UsageError unless the gradient has the dtype, size, device and layout that the
+    parameter had when it was attached."""
     found = gradient.dtype, gradient.numel(), gradient.device
     if found != (getattr(torch, parameter.dtype), parameter.elements, device):
         dtype = str(gradient.dtype).removeprefix("torch.")

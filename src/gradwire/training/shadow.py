@@ -1,4 +1,4 @@
-"""Where dense training would have taken some of the weights, beside where they are.
+"""Compares a sample of the weights with where dense training would have taken them.
 
 gradients of all ranks ─► mean, of a sample ─► an optimizer as the real one ─► the dense path
 weights, of the sample, as they really moved ───────────────────────────────► the real path
@@ -22,29 +22,29 @@ _BY_ELEMENT = (
     SGD, torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam,
     torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad,
 )  # fmt: skip
-"""Optimizers that step each element by itself, for which a sample can stand."""
+"""Optimizers that step each element by itself, so that a sample of elements can represent them."""
 _KERNELS = "foreach", "fused", "capturable"
-"""How torch steps many parameters at once: a sample needs none of it."""
+"""Options for torch's kernels over many parameters, which a sample does not need."""
 
 
 def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether its elements step each by itself, from dense gradients."""
+    """Whether the optimizer steps each element of a parameter by itself, from dense gradients."""
     if isinstance(optimizer, Muon):
         return not is_muon_s(parameter, dict(group))
     return isinstance(optimizer, _BY_ELEMENT)
 
 
 def is_by_matrix(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether it steps as a whole, so that all of it must be watched."""
+    """Whether the optimizer steps a parameter as a matrix, so that all of it must be watched."""
     ours = isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group))
     return (ours or isinstance(optimizer, torch.optim.Muon)) and not is_shard(parameter)
 
 
 class Shadow:
-    """A copy of an optimizer at work on a sample of its parameters' elements.
+    """A copy of an optimizer that steps a sample of its parameters' elements.
 
-    places: of each parameter that is watched, by its name, flat, int64. whole: names of those that
-    step as matrices, with all their places. It goes on from the optimizer's own state.
+    places: the sampled places of each watched parameter, by its name, flat, int64. whole: names of
+    those that step as matrices, with all their places. The copy starts from the optimizer's state.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Shadow:
         self.steps = 0
 
     def take(self, means: Mapping[str, Tensor]) -> None:
-        """The step that the optimizer is about to make, with dense gradients: fp32, of the sample,
-        by name."""
+        """Take the step that the optimizer is about to take, but with dense gradients. means: the
+        sample of these, fp32, by name."""
         for mine, group in zip(self._copy.param_groups, self._groups()):
             mine |= {k: v for k, v in group.items() if k != "params" and k not in _KERNELS}
         for name, own in self._own.items():
@@ -83,9 +83,9 @@ class Shadow:
         self.steps += 1
 
     def apart(self, names: Iterable[str], waiting: Mapping[str, Tensor] | None = None) -> float:
-        """How far the weights of these parameters are from the dense path, in its length.
+        """Returns the distance of these parameters' weights from the dense path, over its length.
 
-        waiting: what will come, in steps of the weights: it counts as done.
+        waiting: residuals as steps of the weights, which count as taken already.
         """
         real, dense, weights = 0.0, 0.0, self._weights()
         for name in names:
@@ -107,11 +107,12 @@ class Shadow:
         return [name for name in self._places if id(self._named[name]) in ids]
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Those with something to watch."""
+        """Returns the optimizer's groups that have watched parameters."""
         return [group for group in self._optimizer.param_groups if self._names(group)]
 
     def _sampled(self, name: str, value: Any) -> Any:
-        """The sample of a value in a parameter's state."""
+        """Returns the sample of a value in a parameter's state; a copy of a number or another
+        shape."""
         if not isinstance(value, Tensor):
             return value
         if value.shape != self._named[name].shape or value.numel() == 1:
@@ -120,5 +121,5 @@ class Shadow:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """What this rank keeps of it."""
+    """Returns this rank's part of a tensor, flat."""
     return shard_of(tensor).detach().reshape(-1)

@@ -1,15 +1,15 @@
-"""What a session remembers, as a dictionary for torch.save, and taken over from one.
+"""A session's state as a dictionary for torch.save, and how it is loaded.
 
     {"format", "world", "step", "taken", "seed", "loss_scale",
      "plan": {strategy: names}, "aim": the same, "warmup": [steps, density, …],
      "ranks": {"3": {"part", "tensors", "state": {name: {key: tensor}}, "leftovers",
                      "rates": {rate: names}, "gradient_norm"}}}
 
-taken: steps that were not skipped. plan: in force at the last step; aim: after the warm-up.
-tensors: how many were saved.
+taken: the number of steps that were not skipped. plan: the plan in force at the last step; aim:
+the plan after the warm-up. tensors: the number of tensors that were saved.
 
 Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
-checkpoint, and several may be loaded where the number of ranks has changed (`elastic`).
+checkpoint, and several may be loaded if the number of ranks has changed (`elastic`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from gradwire.training.elastic import by_rate, rates_of, regroup, sources
 from gradwire.training.session import Session
 
 Strict = Literal[True, False, "alike"]
-"""By the strategies that it was saved with; by any; by those of the same dynamics."""
+"""Strategies that a state may be loaded with: those it was saved with; any; those of the same
+dynamics."""
 Names = Mapping[str, Sequence[str]]
-"""Of parameters, by the text of their strategy."""
+"""Names of parameters, by the text of their strategy."""
 COMMON = ("world", "step", "taken", "seed", "loss_scale", "plan", "aim", "warmup")
-"""What all ranks' states say alike."""
+"""Keys whose values are the same in all ranks' states."""
 
 
 def state_of(session: Session) -> dict[str, object]:
-    """What this rank remembers, in the shapes that `Handle.state_dict` says; "leftovers" of a plan
-    before this one."""
+    """Returns this rank's state, in the shapes listed in `Handle.state_dict`; "leftovers" are
+    residuals of a former plan."""
     ledger = session.ledger
     state = {
         name: {
@@ -56,8 +57,8 @@ def state_of(session: Session) -> dict[str, object]:
 
 
 def poured_state_of(session: Session) -> dict[str, object]:
-    """The same for whatever plan comes next: all that waits is "leftovers", in the parameters'
-    sizes, which is added to the next gradients. For plans that can be adopted by each other."""
+    """Returns this rank's state for any plan that can be adopted next: all residuals are
+    "leftovers", in the parameters' sizes, which are added to the next gradients."""
     return {**_head(session, {}, {}), **_own(session, {}, session.ledger.waiting())}
 
 
@@ -77,7 +78,7 @@ def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
 
 
 def _warmup(session: Session) -> list[float | str]:
-    """The warm-up in numbers; none without one."""
+    """Returns the warm-up's steps and densities; an empty list without one."""
     warmup = session.settings.warmup
     return [] if warmup is None else [warmup.steps, *warmup.densities]
 
@@ -89,7 +90,7 @@ def _own(
     own["tensors"] = _count(state, leftovers)
     if leftovers:
         own["leftovers"] = dict(leftovers)
-    if session.rates.units:  # a rank that has left a Join has its own
+    if session.rates.units:  # per rank, as one that has left a Join has others
         own["rates"] = by_rate(session.rates.units)
     if session.clip is not None and session.clip.seen is not None:
         own["gradient_norm"] = session.clip.seen
@@ -97,7 +98,7 @@ def _own(
 
 
 def load(session: Session, saved: object, *, strict: Strict) -> None:
-    """Take over what `state_of` returned; PlanError, and nothing is changed, if it does not fit.
+    """Load what `state_of` returned; raises PlanError, and changes nothing, if it does not fit.
 
     saved: a state, or states of several ranks.
     """
@@ -105,8 +106,8 @@ def load(session: Session, saved: object, *, strict: Strict) -> None:
 
 
 def checked(session: Session, saved: object, *, strict: Strict) -> Callable[[], None]:
-    """The same in two halves, for several sessions that load all or nothing: it fits, or
-    PlanError; what is returned takes it over."""
+    """Check a state as `load` does, raising PlanError if it does not fit; returns a function that
+    loads it. So several sessions can load all or nothing."""
     head, ranks = _read(saved)
     now = session.plan_at(head["taken"])
     _check_names(head, ranks, now)
@@ -115,7 +116,7 @@ def checked(session: Session, saved: object, *, strict: Strict) -> Callable[[], 
         _check_dynamics(head, now)
         _check_run(head, session)
     elif strict:
-        # Warm-up goes on at the next step, and is dense above a density that ranks decide.
+        # Warm-up goes on only at the next step; when it is dense depends on the number of ranks.
         then = (head["taken"], max(head["taken"] - 1, 0))
         plans = [session.plan_at(taken, head["world"]) for taken in then]
         passes = any(not _changes(head["plan"], plan) for plan in plans)
@@ -143,7 +144,7 @@ def checked(session: Session, saved: object, *, strict: Strict) -> Callable[[], 
 
 
 def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None:
-    """PlanError unless it goes on as it was."""
+    """Raise PlanError unless strategies, seed and warm-up are those the state was saved with."""
     changed = changed or _changes(head["aim"], session.whole_plan)
     if changed:
         raise PlanError(
@@ -155,13 +156,13 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
 
 
 def _check_dynamics(head: Mapping[str, Any], now: Plan) -> None:
-    """PlanError unless all that it was saved with means the same to the optimizer as the plan."""
+    """Raise PlanError unless the saved strategies mean the same to the optimizer as the plan's."""
     own, second = Dynamics.of(now.main_strategy), beside.second(now.main_strategy)
     alike = {own, own.of_vectors, PLAIN, *(Dynamics.of(s) for s in [second] if s is not None)}
     texts = [text for text, names in head["plan"].items() if names]
     found = [Dynamics.of(Strategy.parse(text)) for text in texts]
     others = [t for t, d in zip(texts, found) if d not in alike]
-    # What remembers nothing is PLAIN, and so are rows beside any; poured states have no plan.
+    # A strategy without memory is PLAIN, and so are rows beside any; poured states have no plan.
     is_plain = own != PLAIN and head["step"] > 0 and not any(d == own for d in found)
     if others or is_plain:
         was = f"'{others[0]}'" if others else "one that leaves the momentum to the optimizer"
@@ -174,7 +175,7 @@ def _check_dynamics(head: Mapping[str, Any], now: Plan) -> None:
 
 
 def _check_run(head: Mapping[str, Any], session: Session) -> None:
-    """PlanError unless the seed and the warm-up are those it was saved with."""
+    """Raise PlanError unless the seed and the warm-up are those the state was saved with."""
     saved, own = head["warmup"], _warmup(session)
     if saved != own and head["taken"] < max([*saved[:1], *own[:1]]):
         raise PlanError(
@@ -196,7 +197,8 @@ def _in_words(warmup: Sequence[float | str]) -> str:
 
 
 def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """What all ranks' states say alike, and what each says. PlanError if they do not."""
+    """Returns what all ranks' states have in common, and each rank's entry. Raises PlanError if
+    they differ where they must not."""
     states = list(saved) if isinstance(saved, list | tuple) and saved else [saved]
     heads, ranks = list[dict[str, Any]](), dict[str, Mapping[str, Any]]()
     for state in map(STATE.take, states):
@@ -221,8 +223,8 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
 def _check_names(
     head: Mapping[str, Any], ranks: Mapping[str, Mapping[str, Any]], now: Plan
 ) -> None:
-    """PlanError unless all parameters travelled by one strategy each; what `poured_state_of`
-    returned, which remembers none of them, says nothing of that."""
+    """Raise PlanError unless the state has one strategy for each parameter. A state from
+    `poured_state_of`, which has no memory by parameter, may have none."""
     present = {name for bucket in now.buckets for name in bucket.names}
     is_poured = not head["plan"] and not any(
         tensors for entry in ranks.values() for tensors in entry.get("state", {}).values()
@@ -241,7 +243,7 @@ def _check_names(
 
 
 def wanted(session: Session, before: int) -> list[str]:
-    """The entries that this rank goes on with, if there were so many ranks."""
+    """Returns the names of the entries that this rank needs from a state of `before` ranks."""
     found = sources(session.rank, session.world, before) if before else []
     return [session.rank_name(k) for k in found]
 
@@ -250,7 +252,7 @@ def _of_this_rank(
     head: Mapping[str, Any], ranks: Mapping[str, Mapping[str, Any]], session: Session,
     ledger: Ledger,
 ) -> Mapping[str, Any]:  # fmt: skip
-    """This rank's entry, regrouped if there were more or fewer ranks."""
+    """Returns this rank's entry, regrouped if the number of ranks has changed."""
     before, now = head["world"], session.world
     names = {k: session.rank_name(k) for k in sources(session.rank, now, before)}
     missing = [name for name in names.values() if name not in ranks]
@@ -273,7 +275,7 @@ def _of_this_rank(
 
 
 def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
-    """PlanError unless it is whole, and parts and shapes are this model's."""
+    """Raise PlanError unless an entry is complete, finite, and fits this model."""
     state, left, part = entry.get("state", {}), entry.get("leftovers", {}), _part(ledger)
     count = _count(state, left)
     if count != entry.get("tensors"):
@@ -313,10 +315,10 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
 
 
 def _fits(key: str, x: Tensor, shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether that may be remembered of a parameter; sizes of pieces are looked at later."""
+    """Whether a tensor may be remembered of a parameter; sizes of pieces are checked later."""
     if is_waiting(key) and x.dtype != torch.float32:
         return False
-    own = key in ("velocity", RIGHT_FACTOR, THRESHOLD)  # others are members' of other packages
+    own = key in ("velocity", RIGHT_FACTOR, THRESHOLD)  # members of other packages have other keys
     if own and str(x.dtype) not in ("torch.float32", f"torch.{dtype}"):
         return False
     if key not in OF_OTHER_SHAPE:
@@ -330,7 +332,7 @@ def _count(state: Mapping[str, Any], leftovers: Mapping[str, Any]) -> int:
 
 
 def _changes(saved: Names, now: Plan) -> str:
-    """The first parameter that goes by another strategy than it was saved with, in words."""
+    """Returns, in words, the first parameter that has another strategy now than when saved."""
     known = {str(s): s.expand() for s in now.strategies}
     for text, names in saved.items():
         strategy = known.get(text) or Strategy.parse(text).expand()
@@ -342,7 +344,7 @@ def _changes(saved: Names, now: Plan) -> str:
 
 
 def _plan_saved(saved: Names, now: Plan) -> Plan:
-    """A plan of the strategies that a state was saved with, of the parameters of this one."""
+    """Returns a plan of the saved strategies for the parameters of this plan."""
     known = {p.name: p for bucket in now.buckets for p in bucket.parameters}
     buckets, strategies = list[Bucket](), list[Strategy]()
     for text, names in saved.items():
@@ -354,7 +356,7 @@ def _plan_saved(saved: Names, now: Plan) -> Plan:
 
 
 def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
-    """Copies, where the model is."""
+    """Copy an entry's tensors into a ledger, on the model's device."""
     device = ledger.device
     for name, values in entry.get("state", {}).items():
         for key, value in values.items():
@@ -373,7 +375,7 @@ def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
 
 
 def _part(ledger: Ledger) -> list[int]:
-    """Which part of each parameter a rank looks after, of how many."""
+    """Returns which part of each parameter a rank keeps, and the number of parts."""
     if ledger.machines is None or all(map(ledger.is_whole, ledger.shapes)):
         return [0, 1]
     own = ledger.machines.node(ledger.rank).ranks

@@ -1,10 +1,10 @@
-"""What a session's steps took: sums, from which `handle.stats()` and recordings have their means.
+"""Sums of what a session's steps took, from which `handle.stats()` and recordings compute means.
 
     ┬── compute ──┬──── backward ────┬── exposed ──┬── compute ──
     exchange      first              backward      exchange
     over          gradient           over          over
 
-Where an exchange ends before backward does, as of one part of a larger model, nothing is exposed.
+If an exchange ends before backward does, as for one part of a larger model, nothing is exposed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gradwire.runtime.context import BucketContext
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 KINDS = "encode", "wire", "decode"
-"""Of spans in the lanes."""
+"""The kinds of spans in the lanes."""
 
 
 class Stats:
-    """Sums over steps of one plan; reads the trace that the lanes wrote.
+    """Sums over the steps of one plan, from the trace that the lanes wrote.
 
     sums: "steps", of which "skipped" were not finite; seconds of "compute", "backward", "exposed"
     and of each of KINDS; "bytes_sent", "bytes_across", and "row_bytes", of sparse gradients.
     """
 
     def __init__(self, contexts: Sequence[BucketContext], before: Stats | None = None) -> None:
-        """before: of the plan that was in force until now, whose last exchange began what this
-        one's first step computes."""
+        """before: the sums of the plan that was in force until now; the first step's compute time
+        begins at the end of its last exchange."""
         self._contexts = contexts
         names = ("steps", "skipped", "compute", "backward", "exposed", *KINDS)
         self.sums = dict.fromkeys((*names, "bytes_sent", "bytes_across", "row_bytes"), 0.0)
@@ -47,37 +47,37 @@ class Stats:
         self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
 
     def totals(self) -> dict[str, float]:
-        """The sums since the model was attached, of all plans."""
+        """Returns the sums since the model was attached, over all plans."""
         return {name: total + self._sums_before[name] for name, total in self.sums.items()}
 
     @property
     def exchanges(self) -> int:
-        """Since the model was attached; what is loaded has a step number of its own."""
+        """The number of exchanges since attach, whatever step number a loaded state has."""
         return int(self.sums["steps"] + self._sums_before["steps"])
 
     def given(self, gradient: Tensor) -> None:
-        """One whose size is not known beforehand."""
+        """Count the bytes of a gradient whose size is not known beforehand."""
         dense = gradient.layout == torch.strided
         self.sums["row_bytes"] += (gradient if dense else gradient._values()).nbytes
 
     def forget_now(self) -> None:
-        """What this rank did since the last exchange is no part of a step."""
+        """Exclude the time since the last exchange from all steps."""
         self._ended = perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """These, of what this rank did since the last exchange, are no part of a step."""
+        """Exclude so many seconds of the time since the last exchange from the next step."""
         self._ended += seconds
 
     def begun(self) -> None:
-        """The first gradient of a step is here."""
+        """Note that the first gradient of a step is ready."""
         self._begun, self._over = perf_counter(), None
 
     def backward_over(self) -> None:
-        """From here on the step only waits for the exchange."""
+        """Note that backward is over: from now on the step only waits for the exchange."""
         self._over = perf_counter()
 
     def record(self, trace: Trace, skipped: bool = False) -> None:
-        """Take up one step, which ends now. skipped: as it was not finite."""
+        """Add a step, which ends now. skipped: whether it was not finite."""
         sums = self.sums
         self._before, self._ended = self._ended, perf_counter()
         self._over = over = self.backward_ended
@@ -93,26 +93,26 @@ class Stats:
 
     @property
     def last_seconds(self) -> float:
-        """Of the last step, from the end of the exchange before to the end of its own."""
+        """The seconds of the last step, from the end of the exchange before to that of its own."""
         return self._ended - self._before
 
     @property
     def backward_ended(self) -> float:
-        """When backward of the last step was over, by `perf_counter`."""
+        """The time when backward of the last step was over, by `perf_counter`."""
         return self._ended if self._over is None else self._over
 
     def last_spans(self, rank: int) -> list[Span]:
-        """What the last step's time went to on the thread that trains."""
+        """Returns the spans of the last step on the training thread."""
         times = (self._before, self._begun, self.backward_ended, self._ended)
         parts = zip(("compute", "backward", "wait"), times, times[1:])
         return [Span(rank, TRAINING_THREAD, kind, "", a, b) for kind, a, b in parts if b > a]
 
     def residual_norm(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> float:
-        """The 2-norm of all that waits on this rank, now."""
+        """Returns the 2-norm of all residuals on this rank, now."""
         return math.hypot(*(c.residual_norm(waiting) for c in self._contexts))
 
     def read(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> dict[str, float]:
-        """See `Handle.stats`."""
+        """Returns the means; see `Handle.stats`."""
         steps = max(self.sums["steps"], 1.0)
         mean = {name: total / steps for name, total in self.sums.items()}
         busy, exposed = sum(mean[kind] for kind in KINDS), mean["exposed"]
@@ -132,6 +132,6 @@ class Stats:
 def _elements_sent(context: BucketContext) -> float:
     compressor, bucket = context.strategy.compressor, context.bucket
     if context.ragged or context.strategy.collective.own_feedback:
-        return math.nan  # not known, or no elements at all
+        return math.nan  # it depends on the data, or what is sent are no elements
     spoken = ((compressor.claims(n, bucket.dtype).elements, n) for n in bucket.sizes)
     return sum(n if elements is None else elements for elements, n in spoken)

@@ -1,7 +1,7 @@
-"""Parameters of a module by their names: which train, are left dense, are Muon's, did not train;
-and the part of each that a rank keeps.
+"""A module's parameters by name: those that train, stay dense, are Muon's, or are frozen; and the
+part of each that a rank keeps.
 
-What did not train when it was attached is averaged by nobody.
+A parameter that was frozen when the module was attached is not averaged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gradwire.training.attached import is_attached
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What is averaged: of DDP, by the wrapped module's own names, what it reduces."""
+    """Returns the parameters that are averaged, by name; for DDP those that it reduces, by the
+    wrapped module's names."""
     own, ignored = unwrapped(module), set[str]()
     if own is not module:
         ignored.update(getattr(own, "_ddp_params_and_buffers_to_ignore", ()))
@@ -31,47 +32,48 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel, or torch.compile within it; or the module
-    itself."""
+    """Returns the module without DistributedDataParallel, and without torch.compile in it."""
     own: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
     plain: nn.Module = getattr(own, "_orig_mod", own)
     return plain
 
 
 def held(optimizer: Optimizer) -> set[int]:
-    """Which parameters it steps, by id."""
+    """Returns the ids of the parameters that an optimizer steps."""
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-# -- those of which a rank keeps a part ----------------------------------------------------------
+# -- sharded parameters --------------------------------------------------------------------------
 
 
 def sharded_parts(module: nn.Module) -> list[Any]:
-    """What fully_shard was applied to, in it or itself. Loads nothing that this would need."""
+    """Returns the modules that fully_shard was applied to, of this one and those in it, without
+    importing fully_shard."""
     marks = "set_requires_gradient_sync", "reshard"
     return [part for part in module.modules() if all(hasattr(part, mark) for mark in marks)]
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether fully_shard was applied, to it or to parts."""
+    """Whether fully_shard was applied to the module or to a part of it."""
     return bool(sharded_parts(module))
 
 
 def resharded(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What trains of a sharded module, as parts: after a forward pass parameters may be whole."""
+    """Reshard a module, whose parameters may be whole after a forward pass; returns those that
+    train."""
     for part in sharded_parts(module):
         part.reshard()
     return trainable(module)
 
 
 def is_shard(tensor: object) -> bool:
-    """Whether other ranks may have other parts of it."""
+    """Whether a tensor is a shard, so that other ranks may keep other parts."""
     return hasattr(tensor, "to_local")
 
 
 def shard_of(tensor: Any) -> Tensor:
-    """The part of a sharded tensor that this rank keeps, its very memory; all of a plain one."""
-    if not is_shard(tensor):  # of every gradient it is asked in every step
+    """Returns this rank's part of a sharded tensor, not a copy; a plain tensor as it is."""
+    if not is_shard(tensor):  # the fast path, taken for every gradient in every step
         plain: Tensor = tensor
         return plain
     with torch.no_grad():
@@ -80,21 +82,21 @@ def shard_of(tensor: Any) -> Tensor:
 
 
 def shards_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, Any]:
-    """The same of each."""
+    """Returns `shard_of` each parameter, by name."""
     return {name: shard_of(p) for name, p in parameters.items()}
 
 
-# -- those that travel another way ---------------------------------------------------------------
+# -- parameters with another strategy ------------------------------------------------------------
 
 
 def excluded(
     module: nn.Module, names: Iterable[str], exclude: Sequence[str | type[nn.Module]]
 ) -> list[str]:
-    """Those of the trainable parameters `names` that an entry of `exclude` means.
+    """Returns those of the trainable parameters `names` that an entry of `exclude` selects.
 
-    A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
-    means all parameters inside modules of it, subclasses too, also if they are shared with
-    others. PlanError where an entry means none.
+    A text is a parameter's name, in which *, ? and [] match as in file names; a type selects all
+    parameters inside modules of it and its subclasses, even if they are shared with other modules.
+    Raises PlanError if an entry selects none.
     """
     if isinstance(exclude, str | type):
         raise PlanError(
@@ -129,9 +131,9 @@ def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
 
 
 def hidden_matrices(module: nn.Module) -> list[str]:
-    """Names of the hidden matrices, in order: all trainable parameters of two dimensions, but for
-    those of embeddings, those of the last `torch.nn.Linear` that is registered, which is a
-    model's head, and those that share memory with either."""
+    """Returns the names of the hidden matrices, in order: all trainable parameters of two
+    dimensions, except those of embeddings, those of the last `torch.nn.Linear` that is registered,
+    which is a model's head, and those shared with either."""
     whole = unwrapped(module)
     linear = [child for child in whole.modules() if isinstance(child, nn.Linear)]
     ends = [
@@ -146,8 +148,8 @@ def hidden_matrices(module: nn.Module) -> list[str]:
 
 
 def others(module: nn.Module, optimizer: Any = None) -> list[str]:
-    """Names of all trainable parameters that are not Muon's: as the optimizer's groups say it, if
-    it is `gradwire.optim.Muon`; else all but the hidden matrices."""
+    """Returns the names of all trainable parameters that are not Muon's: by the optimizer's
+    groups, if it is `gradwire.optim.Muon`; else all but the hidden matrices."""
     groups = [g for g in getattr(optimizer, "param_groups", ()) if "muon" in g]
     named = [(n, p) for n, p in unwrapped(module).named_parameters() if p.requires_grad]
     if not groups:
@@ -157,13 +159,13 @@ def others(module: nn.Module, optimizer: Any = None) -> list[str]:
     return [name for name, p in named if id(p) not in taken]
 
 
-# -- those that did not train --------------------------------------------------------------------
+# -- frozen parameters ---------------------------------------------------------------------------
 
 
 class Frozen:
-    """Parameters of an attached module that each rank would step its own way: those that do not
-    train now, and those that will have come by then, in the place of one that does or beside
-    them. Weakly held."""
+    """Refuses steps of parameters that are not averaged, as ranks would differ: those frozen when
+    the module was attached, and those that came later, new or in place of an attached one. It
+    holds parameters weakly."""
 
     def __init__(self, module: nn.Module) -> None:
         self._names: Any = WeakIdKeyDictionary()
@@ -178,7 +180,7 @@ class Frozen:
                 self._attached.add(name)
 
     def refuse(self, optimizer: Optimizer) -> None:
-        """UsageError if it is about to step one of them."""
+        """Raise UsageError if an optimizer is about to step one of them."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if self._known.get(optimizer) != count:
             self._refuse_others(optimizer)

@@ -1,7 +1,8 @@
-"""Trainers, one thin file each: one line in the trainer, and residuals in its checkpoints.
+"""Integrations of trainers, one thin file each: one line in the trainer, and residuals in its
+checkpoints.
 
-A file imports its trainer and nothing of gradwire imports the file. Trainers save custom state on
-rank 0 alone, but what waits in residuals differs between ranks: here each rank writes its own.
+Each file imports its trainer, and no other module of gradwire imports the file. Trainers save
+custom state on rank 0 alone, but residuals differ between ranks: here each rank writes its own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gradwire.training.rows import Rows, numbers
 
 @contextmanager
 def needing(trainer: str, module: str, install: str) -> Iterator[None]:
-    """Around a module's import of its trainer: where that is missing, the ImportError says what
-    to install."""
+    """A context for a module's import of its trainer: if that is missing, the ImportError says
+    what to install."""
     try:
         yield
     except ImportError as error:
@@ -35,15 +36,15 @@ def needing(trainer: str, module: str, install: str) -> Iterator[None]:
 
 
 class Numbers:
-    """A handle's numbers, for a trainer's logger: "gradwire/step_seconds" and so on, means over
-    the steps since it was asked last; empty where there was none."""
+    """A handle's numbers for a trainer's logger, "gradwire/step_seconds" and so on. A call returns
+    means over the steps since the last call; nothing if there was no step."""
 
     def __init__(self, handle: gradwire.Handle) -> None:
         self._handle = handle
         self._rows = Rows(handle._session, handle._view.waiting)
 
     def forget_now(self) -> None:
-        """What was done since the last exchange is no step's, as between two trainings."""
+        """Exclude the time since the last exchange from all steps, as between two trainings."""
         self._rows.forget_now()
 
     def __call__(self) -> dict[str, float]:
@@ -54,20 +55,21 @@ class Numbers:
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:
-    """Write what this rank remembers into a checkpoint's folder, as NAME-RANK-of-WORLD.pt.
+    """Write this rank's state into a checkpoint's folder, as NAME-RANK-of-WORLD.pt.
 
-    For every rank to call, between two steps; not collective; blocks until it is written. Files
-    that another number of ranks has left there are removed: they are of an earlier step.
+    Every rank must call it, between two steps; not collective; blocks until the file is written.
+    Files that another number of ranks has left in the folder are removed, as they are of an
+    earlier step.
 
     Args:
-        handle: of the attached model.
-        folder: a path or an fsspec URL; made where it is missing. One that all ranks will read.
-        name: one for each attached model.
+        handle: the handle of the attached model.
+        folder: a path or an fsspec URL that all ranks will read; made if it is missing.
+        name: a name for each attached model.
     """
     files, root = url_to_fs(str(folder))
     files.makedirs(root, exist_ok=True)
     whole = f"{root}/{name}-{_rank()}.pt"
-    with files.open(f"{whole}.part", "wb") as file:  # who dies here has the one before
+    with files.open(f"{whole}.part", "wb") as file:  # a crash here leaves the former file intact
         torch.save(handle.state_dict(), file)
     files.mv(f"{whole}.part", whole)
     if dist.get_rank() == 0:
@@ -79,14 +81,15 @@ def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") ->
 def load(
     handle: gradwire.Handle, folder: str | Path, name: str = "gradwire", *, strict: bool = True
 ) -> None:
-    """Resume from what `save` wrote, also with another number of ranks. For every rank to call.
+    """Resume from the files that `save` wrote, also with another number of ranks. Every rank must
+    call it.
 
-    A folder without any such file is of a run without gradwire: a warning, and residuals begin
-    empty. strict: as of `Handle.load_state_dict`.
+    A folder without any such file is of a run without gradwire: there is a warning, and residuals
+    begin empty. strict: as in `Handle.load_state_dict`.
 
     Raises:
-        PlanError: what is there belongs to another model or plan, is not complete, or is of two
-            numbers of ranks, where a job died while it saved.
+        PlanError: the files belong to another model or plan, are incomplete, or are of two numbers
+            of ranks, as after a job that died while it saved.
     """
     files, root = url_to_fs(str(folder))
     by_world = _by_world(files, root, name)
@@ -121,7 +124,7 @@ def load(
 
 
 def _by_world(files: Any, root: str, name: str) -> dict[int, list[str]]:
-    """What is there, by the number of ranks that wrote it."""
+    """Returns the paths of saved states in a folder, by the number of ranks that saved."""
     found: dict[int, list[str]] = {}
     files.invalidate_cache(root)
     for path in sorted(files.ls(root, detail=False)) if files.isdir(root) else ():

@@ -23,23 +23,23 @@ def attach(
     accelerator: Accelerator, model: nn.Module,
     plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any,
 ) -> gradwire.Handle:  # fmt: skip
-    """Attach a prepared model, and have `save_state` and `load_state` keep residuals. Collective.
+    """Attach a prepared model, and keep residuals in `save_state` and `load_state`. Collective.
 
-    `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank's are
-    a file in the checkpoint's folder, until the handle is detached. `accelerator.log` logs what
-    exchanges take, too.
+    `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank writes
+    a file into the checkpoint's folder, until the handle is detached. `accelerator.log` also logs
+    the numbers of exchanges.
 
     Args:
-        accelerator: that prepared the model.
-        model: what `accelerator.prepare` returned.
-        plan, options: as of `gradwire.attach`; the scaler of mixed precision is the accelerator's.
+        accelerator: the Accelerator that prepared the model.
+        model: the module that `accelerator.prepare` returned.
+        plan, options: as in `gradwire.attach`; the scaler of mixed precision is the accelerator's.
 
     Raises:
         As `gradwire.attach`; UsageError also if Accelerate has a `comm_hook` of its own.
     """
     handle = gradwire.attach(model, plan, **{"scaler": accelerator.scaler, **options})
 
-    # Accelerate keeps its hooks, also when another handle has taken the place of this one.
+    # Accelerate keeps these hooks even after another handle has replaced this one.
     def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:
         if handle.attached:
             save(handle, folder, _name(models, model))
@@ -61,7 +61,7 @@ def attach(
 
 
 def _name(models: Sequence[nn.Module], model: nn.Module) -> str:
-    """The name by which Accelerate numbers the weights of several models: none, _1, _2."""
-    inside = set(model.modules())  # Accelerate lists what it was given, not what it wrapped it in
+    """Returns a name with the number of this model's weights in Accelerate: none, _1, _2."""
+    inside = set(model.modules())  # Accelerate lists modules as passed to it, without wrappers
     number = next((i for i, m in enumerate(models) if m in inside), 0)
     return f"gradwire_{number}" if number else "gradwire"

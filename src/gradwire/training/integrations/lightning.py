@@ -24,27 +24,26 @@ _OPTIONS = {
     for option in inspect.signature(gradwire.attach).parameters.values()
     if option.kind is option.KEYWORD_ONLY
 }
-"""What belongs to attach: Lightning's strategy and DDP know none of these names."""
+"""Keyword arguments of attach; none is a name that Lightning's strategy or DDP knows."""
 
 
 class GradwireStrategy(DDPStrategy):
-    """Lightning's DDPStrategy, with gradients that travel by a plan.
+    """Lightning's DDPStrategy, with gradients that are exchanged by a plan.
 
-    A strategy, not a callback: it alone is told a checkpoint's path, on every rank, and can write
-    residuals beside it, into `PATH.gradwire/`. And on CPUs Lightning drops `ddp_comm_hook`
-    without a word.
+    Only a strategy, not a callback, gets a checkpoint's path on every rank, to write residuals
+    beside it, into `PATH.gradwire/`. Also, Lightning silently drops `ddp_comm_hook` on CPUs.
 
     Args:
-        plan: as of `gradwire.attach`.
+        plan: as in `gradwire.attach`.
         options: keyword arguments of `gradwire.attach`, as a dictionary; the scaler of mixed
             precision is the trainer's.
         more: the same, as `clip_norm=1.0`, and those of Lightning's DDPStrategy.
 
-    `Trainer.fit` raises what `gradwire.attach` raises, on all ranks.
+    `Trainer.fit` raises the errors of `gradwire.attach`, on all ranks.
     """
 
     handle: gradwire.Handle | None = None
-    """Of the attached model, from the beginning of `fit` on; detached, but readable, after it."""
+    """The attached model's handle from the start of `fit` on; detached, but readable, after it."""
 
     def __init__(
         self, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
@@ -58,7 +57,7 @@ class GradwireStrategy(DDPStrategy):
         self._told_at = -1
 
     def configure_ddp(self) -> None:
-        """Collective."""
+        """Wrap the model in DDP and attach it; load residuals if `fit` resumes. Collective."""
         super().configure_ddp()
         options = {"scaler": getattr(self.precision_plugin, "scaler", None), **self._options}
         self.handle = gradwire.attach(self.model, self._plan, **options)
@@ -67,12 +66,12 @@ class GradwireStrategy(DDPStrategy):
             load(self.handle, self._resume_from)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """What exchanges take goes to the trainer's loggers as often as its own metrics."""
+        """Take a step, and log the numbers of exchanges as often as the trainer logs metrics."""
         done = super().optimizer_step(*args, **kwargs)
         module = self.lightning_module
         trainer = None if module is None else module.trainer
         if trainer is not None and self._numbers is not None:
-            # As Lightning numbers what it logs: by batches, of which each optimizer has a step.
+            # Lightning numbers its metrics by batches, in which each optimizer takes a step.
             step = trainer.fit_loop.epoch_loop._batches_that_stepped
             every = trainer.log_every_n_steps  # 0: never
             if trainer.loggers and every and (step + 1) % every == 0 and step != self._told_at:
@@ -90,7 +89,8 @@ class GradwireStrategy(DDPStrategy):
             save(self.handle, _beside(filepath))
 
     def load_checkpoint(self, checkpoint_path: str | Path, *args: Any, **kwargs: Any) -> Any:
-        """Called before the model is wrapped; by tuners, which undo their steps, in `fit`, too."""
+        """Load residuals, or note the path if the model is not attached yet, as Lightning calls
+        this before it wraps the model; tuners, which undo their steps, call it in `fit`, too."""
         checkpoint = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         if self.handle is not None and self.handle.attached:
             load(self.handle, _beside(checkpoint_path))
@@ -113,15 +113,15 @@ def attach(
     fabric: Fabric, model: nn.Module,
     plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any,
 ) -> gradwire.Handle:  # fmt: skip
-    """Attach what `fabric.setup(model)` returned. Collective.
+    """Attach the module that `fabric.setup(model)` returned. Collective.
 
-    `fabric.save` writes on rank 0 alone; residuals are for `save` and `load` of
-    `gradwire.training.integrations`. `fabric.log_dict` logs what exchanges take, too.
+    `fabric.save` writes on rank 0 alone; save and load residuals by `save` and `load` of
+    `gradwire.training.integrations`. `fabric.log_dict` also logs the numbers of exchanges.
 
     Args:
-        fabric: with `strategy="ddp"`.
-        model: set up by it.
-        plan, options: as of `gradwire.attach`; the scaler of mixed precision is Fabric's.
+        fabric: a Fabric with `strategy="ddp"`.
+        model: the module that it set up.
+        plan, options: as in `gradwire.attach`; the scaler of mixed precision is Fabric's.
 
     Raises:
         As `gradwire.attach`.
@@ -139,5 +139,5 @@ def attach(
 
 
 def _beside(checkpoint: str | Path) -> str:
-    """last.ckpt may be a link."""
+    """Returns the folder for residuals beside a checkpoint; last.ckpt may be a symbolic link."""
     return f"{os.path.realpath(checkpoint) if os.path.islink(checkpoint) else checkpoint}.gradwire"

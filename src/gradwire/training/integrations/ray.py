@@ -19,14 +19,14 @@ def prepare_model(
     model: nn.Module, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
     prepare: Mapping[str, Any] | None = None, **options: Any,
 ) -> tuple[nn.Module, gradwire.Handle]:  # fmt: skip
-    """`ray.train.torch.prepare_model`, with gradients that travel by a plan. Collective.
+    """Call `ray.train.torch.prepare_model`, and attach the model it returns. Collective.
 
     A single worker gets no DistributedDataParallel from Ray; its model is attached as it is, so
     that one plan means the same training with any number of workers.
 
     Args:
-        model: as of Ray's `prepare_model`.
-        plan, options: as of `gradwire.attach`.
+        model: as in Ray's `prepare_model`.
+        plan, options: as in `gradwire.attach`.
         prepare: keyword arguments of Ray's `prepare_model`.
 
     Returns:

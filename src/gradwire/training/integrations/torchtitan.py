@@ -1,6 +1,6 @@
-"""Loops in the style of TorchTitan: a device mesh and micro-batches.
+"""Training loops in the style of TorchTitan: a device mesh and micro-batches.
 
-Checkpoints of torch.distributed.checkpoint take `handle.state_dict()` under a key of its own, and
+Save `handle.state_dict()` under a key of its own in a checkpoint of torch.distributed.checkpoint;
 `handle.load_checkpoint` reads it.
 """
 
@@ -20,15 +20,15 @@ def attach(
     model: nn.Module, plan: str | gradwire.Strategy | gradwire.Plan | Path, mesh: DeviceMesh,
     **options: Any,
 ) -> gradwire.Handle:  # fmt: skip
-    """The last step of a parallelize function: gradients travel by a plan. Collective.
+    """Attach a model over a mesh, as the last step of a parallelize function. Collective.
 
-    gradwire averages over the mesh. TorchTitan divides a loss by the tokens of all ranks and lets
-    gradients be summed: multiply such a loss by `mesh.size()`.
+    gradwire averages over the mesh. TorchTitan divides a loss by the tokens of all ranks and sums
+    gradients: multiply such a loss by `mesh.size()`.
 
     Args:
-        model: a plain module, or what `gradwire.attach` takes.
-        plan, options: as of `gradwire.attach`.
-        mesh: the dimension of replicas, as `parallel_dims.get_mesh("dp_replicate")`.
+        model: a plain module, or another that `gradwire.attach` takes.
+        plan, options: as in `gradwire.attach`.
+        mesh: the mesh dimension of replicas, as `parallel_dims.get_mesh("dp_replicate")`.
 
     Raises:
         As `gradwire.attach`.
@@ -37,5 +37,5 @@ def attach(
 
 
 def micro_batch(handle: gradwire.Handle, index: int, count: int) -> AbstractContextManager[Any]:
-    """Around micro-batch number `index` of `count`: gradients are exchanged in the last one's."""
+    """A context for micro-batch `index` of `count`: only the last one's backward exchanges."""
     return nullcontext() if index == count - 1 else handle.no_sync()

@@ -18,11 +18,11 @@ with needing("Hugging Face's Trainer", __name__, "'transformers[torch]'"):
 
 
 class GradwireCallback(TrainerCallback):
-    """Attaches once the trainer has wrapped its model, keeps residuals in checkpoints, and has
-    what the exchange takes logged with the loss."""
+    """Attaches once the trainer has wrapped its model, keeps residuals in checkpoints, and logs
+    the numbers of exchanges with the loss."""
 
     handle: gradwire.Handle | None = None
-    """Of the attached model, from the beginning of training on; stays attached after it."""
+    """The attached model's handle from the start of training on; stays attached after it."""
 
     def __init__(
         self, trainer: Trainer, plan: str | gradwire.Strategy | gradwire.Plan | Path,
@@ -34,7 +34,7 @@ class GradwireCallback(TrainerCallback):
         self._numbers: Numbers | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Collective."""
+        """Attach the wrapped model, and load residuals if training resumes. Collective."""
         self._attach(self._trainer.model_wrapped)
         assert self.handle is not None
         if self.resume_from is True:
@@ -48,10 +48,10 @@ class GradwireCallback(TrainerCallback):
             save(self.handle, Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def _attach(self, model: nn.Module) -> None:
-        """Another train() of the same Trainer may bring a new DDP around the same parameters.
+        """Attach the model, again if another train() has made a new DDP of the same parameters.
 
-        After `handle.detach()` it needs one, or gradwire.attach says so: without exchanges
-        nothing is trained silently.
+        After `handle.detach()` a new DDP is needed, or gradwire.attach raises, so that nothing
+        trains silently without exchanges.
         """
         if self.handle is not None and self.handle.attached:
             if model is self._attached and self._numbers is not None:
@@ -63,7 +63,8 @@ class GradwireCallback(TrainerCallback):
         self._attached, self._numbers = model, Numbers(self.handle)
 
     def with_numbers(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the trainer logs of its steps, and ours beside it."""
+        """Returns the trainer's log of steps with the numbers of exchanges added; other logs as
+        they are."""
         is_of_steps = self._numbers is not None and "loss" in logs
         return {**logs, **(self._numbers() if is_of_steps and self._numbers else {})}
 
@@ -71,21 +72,21 @@ class GradwireCallback(TrainerCallback):
 def attach(
     trainer: Trainer, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any
 ) -> GradwireCallback:
-    """Have a Trainer's gradients travel by a plan, from its next `train()` on. Not collective.
+    """Exchange a Trainer's gradients by a plan, from its next `train()` on. Not collective.
 
     Args:
-        trainer: a `transformers.Trainer`, or of a class made from it.
-        plan, options: as of `gradwire.attach`; the scaler of mixed precision is the trainer's.
+        trainer: a `transformers.Trainer`, or an instance of a subclass.
+        plan, options: as in `gradwire.attach`; the scaler of mixed precision is the trainer's.
 
     Returns:
-        The callback that was added; its `handle` is there once training has begun. `train()` then
-        raises what `gradwire.attach` raises, on all ranks.
+        The callback that was added; its `handle` is set once training has begun. `train()` then
+        raises the errors of `gradwire.attach`, on all ranks.
     """
     callback = GradwireCallback(trainer, plan, options)
     trainer.add_callback(callback)
     train = trainer.train
 
-    # Callbacks are not told which checkpoint is resumed from.
+    # Callbacks are not passed the checkpoint from which training resumes.
     @wraps(train)
     def train_from(
         resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
@@ -95,7 +96,7 @@ def attach(
 
     log = trainer.log
 
-    # Callbacks that report to loggers come before ours.
+    # Callbacks that report to loggers run before this one.
     @wraps(log)
     def log_with(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         log(callback.with_numbers(logs), *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What is known without data: where things lie in messages, in pieces, along a path.
+"""What is known without data: the positions of things in messages, in pieces, and along a path.
 
-Whoever makes moves and whoever prices them reads it here, so that both say the same.
+The code that makes moves and the code that prices them both read it here, so that they agree.
 """

@@ -1,10 +1,10 @@
-"""Sums inside machines first: the steps of one rank, whatever its work is made of.
+"""Sums inside machines first: the steps of one rank, without the work on its data.
 
 my gradients ─ part by part ─► (the machine) ─► mean of my part
                                  another collective: (across machines)
 my results   ◄─ every part ─── (the machine) ◄─ mean of my part over all machines
 
-What each step does with data is the heir's business, which may have none.
+A subclass says what each step does with data; one that only prices the moves has no data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradwire.strategy import Rounds
 
 
 class MachineSums(ABC):
-    """Local work where every rank owns a part of its machine's mean. In order of use.
+    """Local work where every rank owns a part of its machine's mean. Methods in order of use.
 
     kept: this rank's parts of the bucket's parameters.
     """
@@ -35,7 +35,7 @@ class MachineSums(ABC):
         self.kept = Bucket(tuple(part_of(p, own, self._local) for p, own in parts))
 
     def rounds(self) -> Rounds[None]:
-        """The moves, inside the machine and across."""
+        """Yields the moves, inside the machine and across machines."""
         arrived = yield replace(self._scatter(), group=self._node)
         told = yield AllGather(self._average(arrived), group=self._cross)
         yield from over(self._cross, self._cross_over(told))
@@ -43,22 +43,24 @@ class MachineSums(ABC):
 
     @abstractmethod
     def _scatter(self) -> AllToAll:
-        """The move inside the machine that brings gradients, as they are, to the owners of their
-        parts."""
+        """Returns the move inside the machine that brings gradients, uncompressed, to the owners
+        of their parts."""
 
     @abstractmethod
     def _average(self, arrived: Tensor) -> Tensor:
-        """The owner's mean, in fp32; a message that says across machines if all was well here."""
+        """Computes the owner's mean, in fp32. Returns a message that tells other machines whether
+        all was well here."""
 
     @abstractmethod
     def _cross_over(self, told: Tensor) -> Rounds[None]:
-        """Across machines: the mean of this part, compressed, by the other member's rounds. told:
-        what each said; where all was not well, what crosses is not finite."""
+        """Averages this part across machines, compressed, by the rounds of the other collective.
+        told: the message of each machine. If one was not well, the values that cross are not
+        finite."""
 
     @abstractmethod
     def _gather(self) -> Tensor:
-        """The owner's result, for all inside the machine."""
+        """Returns the owner's result, for all ranks of the machine."""
 
     @abstractmethod
     def _collect(self, messages: Tensor) -> None:
-        """The result. PayloadError where a rank found damage."""
+        """Writes the result. Raises PayloadError if a rank found damage."""

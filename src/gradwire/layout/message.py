@@ -3,9 +3,9 @@
     0        8        16       24       32
     │ magic  │ flags  │ digest │ step   │ p0.section0 p0.section1 p1.section0 …      │ pad to 16
 
-Every section begins at a multiple of 16 bytes, so that a GPU loads four numbers at once; codes of
-4 KiB and more begin, and then messages end, at a multiple of 64: a cache line.
-The sizes follow from the plan alone, so nothing about them travels; the digest of the plan does.
+Every section begins at a multiple of 16 bytes, so that a GPU loads four numbers at once. Codes of
+4 KiB and more begin at a multiple of 64 (a cache line), and a message with such codes ends at one.
+The sizes follow from the plan alone, so they are not sent; the digest of the plan is.
 Bare numbers (for AllReduce, where the network adds) are the same buffer without its header.
 """
 
@@ -23,28 +23,28 @@ from gradwire.strategy import Claims
 
 HEADER_BYTES = 32
 WIRE_VERSION = 2
-"""Of the format; ranks with another one are refused when a model is attached. 2: sections begin at
-multiples of 16, not of their items' sizes."""
+"""The version of the format; attaching a model refuses ranks with another one. Version 2: sections
+begin at multiples of 16, not of their items' sizes."""
 _LINE = 64
 _LONG_CODE = 4096
 
 
 def told_bytes(numbers: int, luggage: int = 0) -> int:
-    """Bytes of the message that tells all ranks so many numbers: header, numbers, so many bytes
-    that go along, check."""
+    """The size in bytes of a message that tells all ranks this many numbers: the header, the
+    numbers, `luggage` more bytes, and a check."""
     return HEADER_BYTES + 8 * (numbers + 1) + luggage
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Says where each section lies in a message, and how long it is."""
+    """The offset and length of each section in a message."""
 
     sections: tuple[tuple[tuple[torch.dtype, int, int], ...], ...]  # (dtype, begin, end) in bytes
     bytes: int
 
     @staticmethod
     def of(claims: Sequence[Claims]) -> Layout:
-        """The layout for parameters with these claims, in order."""
+        """Returns the layout for parameters with these claims, in order."""
         at, end, parameters = HEADER_BYTES, ALIGNED, []
         for claim in claims:
             sections = []
@@ -60,21 +60,21 @@ class Layout:
         return Layout(tuple(parameters), at + -at % end)
 
     def views(self, message: Tensor) -> list[tuple[Tensor, ...]]:
-        """The sections of each parameter, sharing the message's memory."""
+        """Returns the sections of each parameter, sharing the message's memory."""
         return [
             tuple(message[begin:end].view(dtype) for dtype, begin, end in sections)
             for sections in self.sections
         ]
 
     def numbers(self, message: Tensor) -> Tensor:
-        """All values of a one-dtype layout, as one tensor without the header; zeros between the
-        values of two parameters, as in the message."""
+        """Returns all values of a one-dtype layout as one tensor without the header, with zeros
+        between the values of two parameters, as in the message."""
         dtype, begin, _ = self.sections[0][0]
         end = self.sections[-1][-1][2]
         return message[begin:end].view(dtype)
 
     def values(self, numbers: Tensor) -> list[Tensor]:
-        """The values of each parameter in what `numbers` returned, or in a sum of such."""
+        """Returns the values of each parameter in a tensor from `numbers`, or in a sum of such."""
         if len(self.sections) == 1:
             return [numbers]
         first = self.sections[0][0][1]
@@ -85,7 +85,7 @@ class Layout:
 
     @cached_property
     def longest(self) -> slice:
-        """Where the parameter with most values has them in `numbers`; of one section each."""
+        """The slice of `numbers` with the largest parameter's values; each has one section."""
         first = self.sections[0][0][1]
         dtype, begin, end = max((one[0] for one in self.sections), key=lambda x: x[2] - x[1])
         return slice((begin - first) // dtype.itemsize, (end - first) // dtype.itemsize)

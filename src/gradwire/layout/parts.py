@@ -1,4 +1,4 @@
-"""A parameter in as many parts as a machine has ranks: what each owns of the machine's sum."""
+"""A parameter in as many parts as a machine has ranks; each rank owns one part of the sum."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from gradwire.buckets import Parameter
 from gradwire.layout.pieces import GRAIN, Pieces
 
 _ROWS = 8
-"""Parts are whole rows where each owner gets so many: cut evenly, to an eighth."""
+"""Parts are whole rows if each owner gets at least this many: they are even to an eighth then."""
 
 
 def cut(p: Parameter, per_node: int) -> Pieces:
-    """Tell where a parameter is cut among the ranks of a machine; the same on every one."""
+    """Returns where a parameter is cut among the ranks of a machine; the same on every rank."""
     return Pieces.of(p.name, p.elements, per_node, _row(p, per_node) or GRAIN)
 
 
 def part_of(p: Parameter, pieces: Pieces, local: int) -> Parameter:
-    """What one of them owns, as a parameter of its own, whose name its dice look at."""
+    """Returns the part that one rank owns as a parameter; its dice depend on its name."""
     (begin, end), row = pieces.of_owner(local), _row(p, len(pieces.bounds))
     shape = ((end - begin) // row, *p.shape[1:]) if row else (end - begin,)
     return Parameter(f"{p.name}/{pieces.number_of(local)}", shape)
 
 
 def _row(p: Parameter, per_node: int) -> int:
-    """Elements of a row, where parts are whole rows; else 0."""
+    """Returns the number of elements in a row if parts are whole rows, else 0."""
     many = len(p.shape) > 1 and p.shape[0] >= _ROWS * per_node
     return p.elements // p.shape[0] if many else 0

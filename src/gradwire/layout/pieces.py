@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-GRAIN = 64  # elements: pieces begin at cache lines, unless another grain is asked for
+GRAIN = 64  # elements: pieces begin at cache lines, unless another grain is requested
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class Pieces:
 
     @staticmethod
     def of(name: str, n: int, world: int, grain: int = GRAIN) -> Pieces:
-        """Cut n elements into a piece for each rank; all but the last are multiples of `grain`."""
+        """Cuts n elements into a piece per rank; all but the last are multiples of `grain`."""
         size = -(-n // (world * grain)) * grain
         bounds = tuple((min(j * size, n), min((j + 1) * size, n)) for j in range(world))
         return Pieces(bounds, zlib.crc32(name.encode()) % world)
 
     def of_owner(self, rank: int) -> tuple[int, int]:
-        """The piece that belongs to a rank."""
+        """Returns the bounds of the piece that belongs to a rank."""
         return self.bounds[self.number_of(rank)]
 
     def number_of(self, rank: int) -> int:
-        """Which piece belongs to a rank."""
+        """Returns the index of the piece that belongs to a rank."""
         return (rank - self.first_owner) % len(self.bounds)
 
     def owners(self) -> list[int]:
-        """The owner of each piece."""
+        """Returns the owner of each piece."""
         return [(self.first_owner + j) % len(self.bounds) for j in range(len(self.bounds))]

@@ -1,4 +1,4 @@
-"""A bucket split among owners: the messages to each, and what each sends to all."""
+"""A bucket split among owners: the messages to each owner, and the message of each to all."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """pieces: of each parameter. layouts: of the message to each owner, by rank; answers: of each
-    owner's to all."""
+    """A bucket's layouts. pieces: of each parameter. layouts: of the message to each owner, by
+    rank. answers: of each owner's message to all."""
 
     pieces: tuple[Pieces, ...]
     layouts: tuple[Layout, ...]
@@ -31,8 +31,8 @@ class ShardLayout:
         compressor: Compressor, bucket: Bucket, world: int, pieces: Sequence[Pieces] | None = None,
         means: Compressor | None = None,
     ) -> ShardLayout:  # fmt: skip
-        """pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means:
-        what compresses the owners' means, if it is another one."""
+        """Returns a bucket's layouts. pieces: of each parameter; by default `Pieces.of` cuts
+        evenly. means: the compressor of the owners' means, if another one."""
         own = pieces or [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
         by_owner = [
             tuple(end - begin for begin, end in (p.of_owner(owner) for p in own))
@@ -51,14 +51,14 @@ class ShardLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes to each owner."""
+        """The number of bytes to each owner."""
         return tuple(layout.bytes for layout in self.layouts)
 
     @property
     def answer_bytes(self) -> int:
-        """Bytes of an owner's message to all: as long as the longest."""
+        """The size in bytes of an owner's message to all: that of the longest one."""
         return max(layout.bytes for layout in self.answers)
 
     def outgoing(self, sent: Tensor, rank: int) -> AllToAll:
-        """A rank's first move, of (sum(sizes),) bytes."""
+        """Returns a rank's first move, of (sum(sizes),) bytes."""
         return AllToAll(sent, self.sizes, (self.sizes[rank],) * len(self.sizes), rank, alike=True)

@@ -1,10 +1,10 @@
-"""What each rank has before each task of a path: known without data, on every rank alike.
+"""What each rank holds before each task of a path: known without data, the same on every rank.
 
     whole ─ reduce_scatter@node ─► my part ─ compress ─► leaf, leaf ─ all_to_all@cross ─► my leaf
           ◄─ all_gather@node ─────         ◄─ decompress ───────── ◄─ all_gather@cross ─
 
-A region is, of each parameter, where it begins and ends. What is compressed is cut into as many
-leaves, a message each, as the moves up to the next decompress will have to tell apart.
+A region is a (begin, end) pair for each parameter. Compressing cuts a region into leaves, one for
+each message, as many as the moves up to the next decompress have to tell apart.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ Region: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
 class Leaf(NamedTuple):
-    """What goes into one message. names: what the dice of each parameter look at."""
+    """The content of one message. names: the names on which each parameter's dice depend."""
 
     region: Region
     names: tuple[str, ...]
 
 
 class Circle(NamedTuple):
-    """The ranks that make a move together; this one's number among them, and that of the root.
+    """The ranks that make a move together; `place` is this rank's index among them.
 
-    root: gets all, whatever the bucket: across machines another one for each local number.
+    root: the index of the rank that gets all, the same for every bucket. Across machines it
+    differs from one local rank to the next.
     """
 
     group: Group | None
@@ -43,7 +44,7 @@ class Circle(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @property
@@ -53,9 +54,9 @@ class Circle(NamedTuple):
 
 
 class Having(NamedTuple):
-    """What a rank has: numbers of a region, or, of each leaf, so many messages.
+    """What a rank holds: numbers of a region, or `contributions` messages of each leaf.
 
-    voice: the first of the ranks that have the very same. They draw alike.
+    voice: the first of the ranks that hold exactly the same; they draw the same dice.
     """
 
     region: Region
@@ -66,7 +67,8 @@ class Having(NamedTuple):
 
 
 class StageLayout:
-    """machines: None where no task asks for them. What ranks ask in every step is kept."""
+    """What every rank holds along a path; answers are cached. machines: None if no task needs
+    them."""
 
     def __init__(
         self, path: Path, bucket: Bucket, world: int, compressor: Compressor,
@@ -80,7 +82,7 @@ class StageLayout:
         self.layout = cache(self._layout)
 
     def _circle(self, rank: int, task: Task) -> Circle:
-        """Who makes a move with this rank."""
+        """Returns the ranks that make a move with this rank."""
         if not task.at or self.machines is None:
             return Circle(None, self._everybody, rank)
         node, cross = self.machines.node(rank), self.machines.cross(rank)
@@ -90,22 +92,22 @@ class StageLayout:
         return Circle(everybody, group.ranks, group.ranks.index(rank), root)
 
     def _layout(self, leaf: Leaf) -> Layout:
-        """The layout of a leaf's message."""
+        """Returns the layout of a leaf's message."""
         claims, dtype = self.compressor.claims, self.bucket.dtype
         return Layout.of([claims(end - begin, dtype) for begin, end in leaf.region])
 
     def bytes(self, having: Having) -> int:
-        """Bytes of all messages."""
+        """Returns the size of all messages in bytes."""
         return having.contributions * sum(self.layout(leaf).bytes for leaf in having.leaves)
 
     def _before(self, rank: int, number: int) -> Having:
-        """What a rank has before a task; after all of them, number being len(path.tasks)."""
+        """Returns what a rank holds before a task, or at the end if number is len(path.tasks)."""
         if number:
             return self._after(rank, number - 1)
         return Having(tuple((0, n) for n in self.bucket.sizes), rank)
 
     def second(self, number: int) -> int | None:
-        """The first step, by number, of which a task is the second."""
+        """Returns the number of the task whose second half this task is, or None."""
         tasks, waiting = self.path.tasks, list[int]()
         for i, task in enumerate(tasks[: number + 1]):
             if task.name in SECOND:
@@ -151,12 +153,12 @@ class StageLayout:
 
     @staticmethod
     def chunks(having: Having, n: int) -> list[Having]:
-        """The leaves of each of n owners."""
+        """Returns the leaves of each of n owners."""
         leaves, each = having.leaves, len(having.leaves) // n
         return [having._replace(leaves=leaves[r * each : (r + 1) * each]) for r in range(n)]
 
     def _split(self, region: Region, n: int) -> list[Region]:
-        """The part of each of n owners."""
+        """Returns each of n owners' part of a region."""
         cuts = [
             Pieces.of(p.name, end - begin, n)
             for p, (begin, end) in zip(self.bucket.parameters, region)
@@ -170,7 +172,8 @@ class StageLayout:
         ]
 
     def _cut_up(self, number: int, region: Region) -> tuple[Leaf, ...]:
-        """The same on all ranks that have the same: circles are of one size everywhere."""
+        """Cuts a region into leaves: equal ones on all ranks with equal regions, as a task's
+        circles are of one size."""
         regions = [region]
         for task in self._until_decompress(number):
             if task.name == "all_to_all":
@@ -199,30 +202,30 @@ class StageLayout:
         )
 
     def names(self, rank: int, number: int) -> tuple[str, ...]:
-        """What the dice look at where a task compresses."""
+        """Returns the names on which the dice of a compress task depend."""
         return self._names(number, self.before(rank, number).region)
 
     def holders(self, rank: int, number: int) -> int:
-        """How many ranks have, before a task, what they have of the same region."""
+        """Returns the number of active ranks that hold the same region before a task."""
         own = self.before(rank, number).region
         having = (self.before(r, number) for r in range(self.world))
         return sum(had.is_active and had.region == own for had in having)
 
     def site(self, number: int) -> int:
-        """How often was compressed before a task."""
+        """Returns the number of compress tasks before a task."""
         return sum(task.name == "compress" for task in self.path.tasks[:number])
 
 
 def in_order(leaves: Sequence[Leaf], p: int) -> list[int]:
-    """The leaves by where they begin in parameter p."""
+    """Returns the indices of the leaves, sorted by where they begin in parameter p."""
     return sorted(range(len(leaves)), key=lambda i: leaves[i].region[p])
 
 
 def _together(regions: Sequence[Region]) -> Region:
-    """Neighbours, of each parameter, as one."""
+    """Joins neighbouring regions into one."""
     ends = zip(*regions)
     return tuple((min(b for b, _ in own), max(e for _, e in own)) for own in ends)
 
 
 _FOR_ALL = ("all_reduce", "all_gather", "broadcast")
-"""Moves after which those who made them have the same."""
+"""Moves after which all ranks that took part hold the same."""

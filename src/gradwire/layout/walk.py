@@ -1,9 +1,9 @@
-"""A path, task by task, on one rank: whose turn it is, what travels, and what is made of it.
+"""A path, task by task, on one rank: which ranks take part, what they send, what comes of it.
 
     compress ─► messages ─► moves of messages ─► decompress ─► numbers ─► moves of numbers
 
-What arrives lies in memory that the next move uses again, so numbers are copied, and messages
-before they move on. What compressing does with data is the heir's business, which may have none.
+A move's output lies in memory that the next move reuses. So numbers are copied at once, and
+messages before they are sent on. A subclass says what compressing does with data, if it has any.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from gradwire.moves import (
 from gradwire.strategy import Rounds
 
 Tensors: TypeAlias = "list[Tensor]"
-"""Of each parameter, of a region: 1-D."""
+"""The numbers of a region: one 1-D tensor for each parameter."""
 Messages: TypeAlias = "list[list[Tensor]]"
-"""Of each leaf, its contributions: 1-D uint8."""
+"""The contributions to each leaf: 1-D uint8."""
 
 
 class Walk(ABC):
-    """One rank's way along a path; begin each step with `_numbers`, the gradients.
+    """One rank's way along a path. Each step begins with the gradients in `_numbers`.
 
-    dtype: in which numbers travel.
+    dtype: the dtype in which numbers are sent.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class Walk(ABC):
 
     @abstractmethod
     def _compress(self, number: int) -> None:
-        """Numbers to messages."""
+        """Compresses the numbers into messages."""
 
     @abstractmethod
     def _decompress(self, number: int) -> None:
-        """Messages to numbers: their mean."""
+        """Decompresses the messages into numbers: their mean."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """The result. PayloadError where this rank found damage."""
+        """Writes the result. Raises PayloadError if this rank found damage."""
 
     def rounds(self) -> Rounds[None]:
-        """The moves this rank makes, in order."""
+        """Yields the moves of this rank, in order."""
         for number, task in enumerate(self._tasks):
             before = self._before(number)
             if not (before.is_active or self._before(number + 1).is_active):
-                continue  # where one rank has all, others wait for the second step
+                continue  # one rank holds all; the others wait for the second half
             if task.name == "compress":
                 self._compress(number)
             elif task.name == "decompress":
@@ -157,12 +157,12 @@ class Walk(ABC):
         return whole
 
     def _added(self, arrived: Tensor, had: Having) -> Messages:
-        """Every rank's messages of the same leaves: of each leaf all, in rank order."""
+        """Returns all ranks' messages of each leaf, in rank order. All sent the same leaves."""
         by_rank = [self._read(part, had) for part in arrived]
         return [[m for own in by_rank for m in own[i]] for i in range(len(had.leaves))]
 
     def _read(self, data: Tensor, had: Having) -> Messages:
-        """One rank's messages, end to end."""
+        """Splits one rank's messages, which lie end to end. Raises PayloadError."""
         sizes = [self._plan.layout(leaf).bytes for leaf in had.leaves
                  for _ in range(had.contributions)]  # fmt: skip
         if data.numel() < sum(sizes):
@@ -176,7 +176,7 @@ class Walk(ABC):
     # -- writing ---------------------------------------------------------------------------
 
     def _flat(self, number: int, parts: Sequence[Tensor], room: int = 0) -> Tensor:
-        """End to end, in the wire's dtype; zeros behind them."""
+        """Copies the parts end to end, in the dtype that is sent; zeros follow."""
         total = sum(part.numel() for part in parts)
         data = self._room(f"{number} sent", max(total, room), self._dtype)
         for part, place in zip(parts, torch.split(data[:total], [x.numel() for x in parts])):
@@ -185,7 +185,7 @@ class Walk(ABC):
         return data
 
     def _joined(self, number: int, room: int = 0, is_sent: bool = True) -> Tensor:
-        """All messages, end to end; where they are not sent, room for those of others."""
+        """Copies all messages end to end; if they are not sent, a buffer for those of others."""
         parts = [message for own in self._messages for message in own] if is_sent else []
         total = sum(part.numel() for part in parts)
         data = self._room(f"{number} sent", max(total, room), torch.uint8)
@@ -197,12 +197,12 @@ class Walk(ABC):
     def _room(
         self, name: str, n: int, dtype: torch.dtype, device: torch.device | None = None
     ) -> Tensor:
-        """Memory of this bucket alone, as it is needed until the step ends."""
+        """Returns a buffer of this bucket alone, as it is needed until the step ends."""
         return self._rooms.room(name, n, dtype, device or self._device)
 
 
 def _made(move: Move, circle: Circle) -> Rounds[Tensor]:
-    """What arrives; a rank moves with nobody where it is alone."""
+    """Makes a move and returns what arrives. A rank that is alone makes no move."""
     if circle.size > 1:
         arrived: Tensor = yield move
         return arrived
@@ -211,18 +211,18 @@ def _made(move: Move, circle: Circle) -> Rounds[Tensor]:
 
 
 def elements(region: Region) -> int:
-    """How many."""
+    """The number of elements."""
     return sum(end - begin for begin, end in region)
 
 
 def split(flat: Tensor, region: Region) -> Tensors:
-    """Tensors that lie end to end, by parameter."""
+    """Splits a flat tensor into one tensor for each parameter of the region."""
     sizes = [end - begin for begin, end in region]
     return list(torch.split(flat[: sum(sizes)], sizes))
 
 
 def cuts(x: Tensors, region: Region, part: Region) -> Tensors:
-    """A part of a region's numbers."""
+    """Returns the numbers of a part of a region, as views."""
     return [
         own[begin - start : end - start] for own, (start, _), (begin, end) in zip(x, region, part)
     ]

@@ -1,1 +1,1 @@
-"""Who performs moves: ranks in one process (lockstep), or torch.distributed (conductor)."""
+"""Performs moves: among ranks in one process (lockstep), or by torch.distributed (conductor)."""

@@ -3,10 +3,11 @@
     rank 0  ──enter──────────────leave──      nobody leaves an all-gather before
     rank r  ─────────enter───────leave──      everybody has entered it
 
-so in seconds of its own clock each, ``enter of r - leave of 0 <= ahead <= leave of r - enter of
-0``. Each all-gather bounds it anew; what all bounds allow is the answer, and half their distance
-the error. It needs nothing of a backend but that, and as many moves for a thousand ranks as for
-two. Cristian 1989 bounds a clock by one answered question in the same way.
+With each time in seconds of the rank's own clock, ``enter of r - leave of 0 <= ahead <= leave of
+r - enter of 0``. Each all-gather gives new bounds. The answer is the middle of the tightest ones,
+and half their distance is the error. This needs only an all-gather of the backend, and as many
+moves for a thousand ranks as for two. Cristian 1989 bounds a clock in the same way by one request
+and its answer.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ ROUNDS = 24
 
 
 class Ahead(NamedTuple):
-    """Of a rank's `perf_counter`: seconds that it shows more than the first rank's at the same
-    moment, and how wrong that may be."""
+    """How many seconds a rank's `perf_counter` is ahead of the first rank's at the same moment,
+    and how wrong that may be."""
 
     seconds: float
     error_seconds: float
 
 
 def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahead:
-    """Of the calling rank, in the group; None: of all ranks. device: on which the group exchanges.
-    Collective; blocks for some milliseconds."""
+    """Measures how far the calling rank is ahead in the group (None: all ranks). device: on which
+    the group exchanges. Collective; blocks for some milliseconds."""
     seen = torch.empty(ROUNDS, 2, dtype=torch.float64)
     for i in range(ROUNDS):
         entered = perf_counter()
@@ -42,16 +43,16 @@ def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahe
 
 
 def of_first(own: Tensor, group: dist.ProcessGroup | None, device: torch.device) -> Tensor:
-    """What the group's first rank has given, on the CPU. Nobody has it before all have given
-    theirs, which a broadcast would not promise. Collective, and blocks."""
+    """Returns the tensor of the group's first rank, on the CPU. No rank returns before all have
+    called, which a broadcast would not guarantee. Collective, and blocks."""
     mine = own.to(device)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, mine, group=group)
-    return every[0].cpu()  # on a device only asked for until then
+    return every[0].cpu()  # on a device the gather is only queued until then
 
 
 def between(first: Tensor, own: Tensor) -> Ahead:
-    """What (rounds, enter and leave) on two clocks, fp64, allow."""
+    """Computes the offset from the times on two clocks, (rounds, enter and leave), fp64."""
     least = float((own[:, 0] - first[:, 1]).max())
     most = float((own[:, 1] - first[:, 0]).min())
     return Ahead((least + most) / 2, (most - least) / 2)

@@ -1,10 +1,10 @@
-"""A bucket's gradients, compressed in one step and, if it comes to nothing, taken back.
+"""Compresses a bucket's gradients in a step, and undoes that if the step does not count.
 
 begin ──► compress ──► … ──► conclude ──► end
      states updated      averages       skipped: what was sent is given back
-                         or, where some rank saw inf or NaN, NaN, and states as they were
+                         or, if some rank saw inf or NaN: NaN, and states as they were
 
-Whoever encodes something beside, as owners do, takes part by a `Part`.
+Other code that encodes something in a step, as owners do, takes part as a `Part`.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from gradwire.strategy import (
 )
 
 Memory: TypeAlias = "dict[str, State]"
-"""State by parameter name, then by the feedback's names; survives regrouping and resume."""
+"""States by parameter name, then by the feedback's names; they survive regrouping and resume."""
 
 
 Outcome: TypeAlias = Literal["kept", "skipped", "spoiled"]
-"""Of a step, for one bucket: it counts; another bucket was not finite; this one was not."""
+"""The outcome of a step for one bucket: it counts; another bucket was not finite; this was not."""
 
 
 class Part(Protocol):
-    """What remembers something of a step, or has encoders of its own."""
+    """Code that keeps state during a step, or has encoders of its own."""
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
 
     def undo(self) -> None:
-        """The step is spoiled: everything as it was before it."""
+        """Restores everything to what it was before the step, which is spoiled."""
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step. Where it is skipped, what was sent is given back."""
+        """Ends the step, after all its buckets. If it is skipped, what was sent is given back."""
 
 
 class Codec:
     """The compression of one bucket on one rank, step after step.
 
     The message's buffer is made once, when first needed. memory: shared by all buckets of a model.
-    exact_undo keeps a copy of the state during a step, so that undoing a non-finite step is exact
-    to the bit instead of to rounding. scratch: shared by the buckets of one lane. lost: a word
-    that is raised where it is known beforehand that a step comes to nothing.
+    exact_undo: keep a copy of the state during a step, so that undoing a non-finite step is exact
+    to the bit instead of to rounding. scratch: shared by the buckets of one lane. lost: a status
+    word that is raised if it is known beforehand that a step will not count.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Codec:
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self._exact_undo = seed, exact_undo
-        # Rows travel as they are, of tables with more elements than places can count.
+        # Rows are sent uncompressed; their tables may have more elements than places can count.
         by: Compressor = Compressor.parse("none") if bucket.has_rows else strategy.compressor
         self.claims = [by.claims(n, bucket.dtype) for n in bucket.sizes]
         self.ragged = not all(claim.fixed for claim in self.claims)
@@ -83,13 +83,13 @@ class Codec:
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
-        self._used = self.layout.bytes  # of ragged: at most
+        self._used = self.layout.bytes  # if ragged, the most
         self.length = torch.tensor([self._used], device=self.device)
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict, self._lost = Verdict(self.digest, self.device), lost
         self._compressed = False
-        self._is_open = False  # whether what averages became is not known until the step ends
+        self._is_open = False  # whether it is unknown until the step ends if averages are valid
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
         self.known = kernels.Known()
@@ -102,12 +102,12 @@ class Codec:
 
     @cached_property
     def header(self) -> Header:
-        """The message's."""
+        """The message's header."""
         return Header(self.buffer)
 
     @cached_property
     def numbers(self) -> Tensor:
-        """The message's, as `Layout.numbers`."""
+        """The message's values, as `Layout.numbers` returns them."""
         return self.layout.numbers(self.buffer)
 
     @cached_property
@@ -120,14 +120,14 @@ class Codec:
 
     @property
     def _at_work(self) -> Sequence[Encoder]:
-        """The encoders that this step went through; none in others' turn, when it may not be
-        known yet of which pieces they are."""
+        """The encoders that this step used: none if it encodes nothing, when it may not be known
+        yet which pieces they are for."""
         return self._encoders if self._own else ()
 
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
-        """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
+        """Starts a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self._compressed, self._own, self._is_open = False, (), False
         self.verdict.begin(info.step)
@@ -137,29 +137,29 @@ class Codec:
     # -- compressing -------------------------------------------------------------------------
 
     def cast(self) -> Tensor:
-        """The gradients as bare numbers, of a compressor that casts: what is not finite stays so,
-        for the sum to tell."""
+        """Returns the gradients as bare numbers, for a compressor that only casts. The sum shows
+        whether they are finite."""
         work = zip(self.gradients, self._sections)
         into = [kernels.CastInto(x, section) for x, (section,) in work]
         kernels.cast_many(into, None, self.known)
         return self.numbers
 
     def compress(self) -> None:
-        """Into the buffer, once in a step, however often it is asked for; the header's flags tell
-        how it went."""
+        """Compresses into the buffer, once in a step, however often it is called. The header's
+        flags say whether all was finite."""
         if self._compressed:
             return
         self._compressed = True
         self.header.write(self.digest, self.info.step)
         if self.ragged:
-            self._tell_length(HEADER_BYTES)  # of what is lost
+            self._tell_length(HEADER_BYTES)  # the length if the step is lost
             self._unless_lost(self._compress_ragged, self.header.status)
         else:
             self.encode(self._sections, self.header.status)
 
     def _compress_ragged(self) -> None:
-        """Payloads where each has room for its longest; then each where the one before it ended.
-        The host reads their lengths, and the word, once."""
+        """Encodes each payload where its longest would fit, then moves each to the end of the one
+        before. The host reads their lengths, and the status word, once."""
         status = self.header.status
         self._encode(self._sections, status)
         words = [section[:8].view(torch.int64) for (section,) in self._sections]
@@ -170,7 +170,7 @@ class Codec:
         for (section,), length in zip(self._sections, lengths):
             here = self.buffer[at : at + section.numel()]
             if here.data_ptr() != section.data_ptr():
-                here[:length] = section[:length].clone()  # which may overlap
+                here[:length] = section[:length].clone()  # the two may overlap
             own.append((here,))
             at += padded(length)
         self._own = own
@@ -181,12 +181,12 @@ class Codec:
         kernels.stamp(self.length, [length])
 
     def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
-        """Encode every parameter into its sections, which raises the status if all is not well."""
+        """Encodes every parameter into its sections, and raises the status if all is not well."""
         self._unless_lost(lambda: self._encode(sections, status), status)
 
     def _unless_lost(self, work: Callable[[], None], status: Tensor) -> None:
-        """Work on gradients; if the step is lost, they are NaN, and a room that is not waited for
-        need not begin."""
+        """Does the work unless the step is lost (gradients are NaN then). If the host would have
+        to wait to know, the work is done anyway."""
 
         def give_up() -> None:
             status.bitwise_or_(kernels.NON_FINITE)
@@ -205,24 +205,24 @@ class Codec:
 
     @property
     def encoded(self) -> Tensor:
-        """The message, as much of it as this step has."""
+        """The message, as long as it is in this step."""
         return self.buffer[: self._used] if self.ragged else self.buffer
 
     def sections_in(self, message: Tensor) -> list[Sections]:
-        """What was encoded of each parameter, in the message or a copy of it."""
+        """Returns each parameter's encoded sections, in the message or a copy of it."""
         if message.data_ptr() == self.buffer.data_ptr():
             return list(self._own)
         return [tuple(_same_part(s, self.buffer, message) for s in own) for own in self._own]
 
     def brings(self) -> list[Own]:
-        """What this rank has of each parameter in this step."""
+        """Returns what this rank brings of each parameter to this step."""
         step, clip_scale, _ = self.info
         shapes = (p.shape for p in self.bucket.parameters)
         infos = map(StepInfo, repeat(step), repeat(clip_scale), shapes)
         return list(map(Own, self.gradients, self.states, infos, self._keys()))
 
     def locals(self) -> list[Local]:
-        """The parameters themselves, clipped."""
+        """Returns the parameters themselves, with clipped gradients."""
         self.snapshot()
         scale = self.info.clip_scale
         work = zip(self.bucket.parameters, self.gradients, self.results, self.states)
@@ -232,7 +232,7 @@ class Codec:
         ]
 
     def _keys(self) -> list[Key]:
-        """The keys of the parameters' dice in this step."""
+        """Returns the keys of the parameters' dice in this step."""
         seed, step, rank = self.seed, self.info.step, self.rank
         return list(map(Key, repeat(seed), repeat(step), self.bucket.names, repeat(rank)))
 
@@ -240,8 +240,8 @@ class Codec:
 
     @property
     def means(self) -> Sequence[Tensor]:
-        """The tensors into which averages are written: the results, or fp32 rooms for a feedback
-        that wants it."""
+        """The tensors into which averages are written: the results, or fp32 buffers if the
+        feedback wants those."""
         feedback = self.strategy.feedback
         if feedback is None or not feedback.exact_mean or self.bucket.dtype == "float32":
             return self.results
@@ -251,8 +251,8 @@ class Codec:
         ]
 
     def conclude(self, write: Callable[[], None]) -> None:
-        """Write the averages, if all that arrived is well: PayloadError, if one is bad. Else every
-        state becomes what it was, and averages are NaN."""
+        """Writes the averages if all messages are well; the verdict keeps a PayloadError that
+        `write` raises. Else every state becomes what it was, and averages are NaN."""
 
         def write_or_refuse() -> None:
             try:
@@ -266,12 +266,13 @@ class Codec:
     def conclude_sums(
         self, write: Callable[[Tensor | None], None], by: Compressor | None = None
     ) -> None:
-        """`conclude` of averages. Where kernels heed the word nobody waits: averages are written
-        on the device if all is well, and what is to be taken back is when the step ends. Until
-        then gradients are what they were, though results may lie where they do.
+        """Does what `conclude` does, for averages. Where kernels heed the status word, the host
+        does not wait: the device writes averages if all is well, and undoing follows when the step
+        ends. Until then an invalid step leaves gradients as they were, even if results share their
+        memory.
 
-        write: is given the word then, else None. by: whose payloads are added up, if not the
-        strategy's compressor's."""
+        write: called with the status word in that case, else with None. by: the compressor whose
+        payloads are added up, if not the strategy's."""
         word = self.verdict.word
         if self.ragged or not heeds(by or self.strategy.compressor, word):
             self.conclude(lambda: write(None))
@@ -283,13 +284,13 @@ class Codec:
             self.verdict.refuse(error)
 
     def leave(self, status: Tensor) -> None:
-        """`conclude` of averages that are in place already, whatever they are: they count unless
-        the status is raised, too."""
+        """Does what `conclude` does, for averages that are in place already: they count unless the
+        verdict or this status is raised."""
         self.verdict.word.bitwise_or_(status)
         self._is_open = True
 
     def _take_back(self) -> None:
-        """Undone first: results may lie where gradients do."""
+        """Undoes the step, then writes NaN: undoing reads gradients, where results may lie."""
         self._undo()
         self._spoil_results()
 
@@ -297,23 +298,23 @@ class Codec:
         self, payloads: Sequence[Sequence[Sections]], status: Tensor | None,
         known: kernels.Known | None,
     ) -> None:  # fmt: skip
-        """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
-        status: instead of an error, and of what is written where it is raised."""
+        """Averages payloads, given by parameter, then by rank. Raises PayloadError if one is bad.
+        status: kernels raise it instead of an error, and write nothing if it is raised."""
         work = zip(self.means, payloads, self._keys())
         by = float(self.world)
         sums = [Sum(parts, mean, by, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
 
     def add_up(self, segments: Sequence[kernels.SumCoded]) -> None:
-        """Averages of lists. PayloadError if one is bad, at once or, where the host would have to
-        wait for a device to know, when the step ends."""
+        """Writes averages of lists. A bad one raises PayloadError: at once, or when the step ends
+        if the host would have to wait for a device to know."""
         heeded = kernels.goes_on(self.verdict.word)
         self._is_open = self._is_open or heeded
         kernels.add_up(segments, self.verdict.word if heeded else None)
 
     def look_at_means(self) -> None:
-        """Averages are there. Whether each is finite, for a feedback that has a last word, is told
-        on the device, to be read with the verdict."""
+        """Checks written averages on the device for inf and NaN, for a feedback that reads them
+        (`received`); the answer is read with the verdict."""
         feedback = self.strategy.feedback
         if feedback is not None and type(feedback).received is not Feedback.received:
             means = self.means
@@ -324,7 +325,7 @@ class Codec:
 
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means
-        if self.verdict.answers is None:  # nobody looked before the step's end
+        if self.verdict.answers is None:  # not checked before the step's end
             self.look_at_means()
         for mean, state, word in zip(means, self.states, self.verdict.answers or ()):
             if not word:
@@ -336,14 +337,14 @@ class Codec:
     # -- taking back ----------------------------------------------------------------------------
 
     def snapshot(self) -> None:
-        """Keep copies of the states, if undoing must be exact."""
+        """Keeps copies of the states if undoing must be exact."""
         if self._exact_undo:
             self._snapshots = [{k: v.clone() for k, v in s.items()} for s in self.states]
 
     @property
     def finite(self) -> bool:
-        """False where a rank saw inf or NaN, as far as is known: the host waits for the device.
-        Raises PayloadError, where what arrived cannot be used."""
+        """Whether no rank saw inf or NaN, as far as is known; the host waits for the device.
+        Raises PayloadError if something that arrived cannot be used."""
         try:
             return self.verdict.fine
         except PayloadError:
@@ -351,8 +352,8 @@ class Codec:
             raise
 
     def abandon(self) -> None:
-        """The step has failed: where it is not known yet what averages became, they are NaN, and
-        states as they were, unless averages lie where their gradients did."""
+        """Gives up a step that has failed. If it is not known yet whether averages are valid, they
+        become NaN, and states become what they were unless averages may have been written."""
         if self._is_open:
             self._is_open = False
             if self.verdict.held_back:
@@ -360,7 +361,8 @@ class Codec:
             self._spoil_results()
 
     def spoil(self) -> None:
-        """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
+        """Spoils the step, as some rank saw inf or NaN: every rank's results become NaN, and its
+        states what they were."""
         self.verdict.spoil()
         self._take_back()
 
@@ -389,7 +391,7 @@ class Codec:
             kernels.fill_nan(result)
 
     def end(self, skipped: bool) -> None:
-        """After all buckets of the step. skipped: some bucket was not finite."""
+        """Ends the step, after all its buckets. skipped: some bucket was not finite."""
         feedback = self.strategy.feedback
         outcome: Outcome = "spoiled" if not self.finite else "skipped" if skipped else "kept"
         if feedback is not None and outcome == "kept":
@@ -402,7 +404,7 @@ class Codec:
         if feedback is not None and outcome == "skipped":
             self._give_back()
         if skipped and feedback is not None:
-            self._spoil_results()  # given back: a step with it would count it twice
+            self._spoil_results()  # they were given back; using them would count them twice
         for encoder in self._at_work:
             encoder.release()
         self._snapshots = []
@@ -410,6 +412,6 @@ class Codec:
 
 
 def _same_part(section: Tensor, of: Tensor, copy: Tensor) -> Tensor:
-    """What a section of one message is in a copy of it, which may end within a ragged one."""
+    """Returns a message's section in a copy of it, which may end within a ragged one."""
     begin = section.data_ptr() - of.data_ptr()
     return copy[begin : begin + section.nbytes].view(section.dtype)

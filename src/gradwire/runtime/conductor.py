@@ -1,4 +1,4 @@
-"""The one owner of issue order.
+"""Decides, alone, the order in which moves are issued.
 
     main thread   ─ backward ───●──●────●─────── wait ─┐   ● ready(bucket)
     lane 0        ──────────────╟ encode ┄wire┄ decode ╢ bucket 0, then 2, then 4 …
@@ -7,7 +7,7 @@
 A lane is a thread with its own process group (on CUDA also a stream). It takes its buckets in the
 plan's order, whatever the order in which they become ready, and finishes one before the next, so
 every rank issues the same moves in the same order. Collectives issued from chained futures do not
-have this property (benchmarks and horror stories: docs/design/issue-order.md).
+have this property (benchmarks and known failures: docs/design/issue-order.md).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class QueuedBucket:
 
 
 _GRACE_SECONDS = 10.0
-"""A move has the groups' own limit, and it takes seconds more to find out who is missing."""
+"""A move has the groups' own timeout; finding the ranks that are missing takes seconds more."""
 
 
 class Conductor:
     """Runs the buckets of one attached model over its lanes.
 
-    `on_end` is called once per step, with the error or None, by whichever thread finishes last:
-    after it the results are in place. `error` is the first failure, the last word on this
-    conductor: ranks may be in different places after it.
+    `on_end` is called once per step, with the error or None, by the thread that finishes last,
+    when the results are in place. `error` is the first failure. It is final for this conductor, as
+    ranks may be at different moves after it.
 
-    timeout_seconds: of the lanes' groups; so long `wait` bears that nothing moves.
+    timeout_seconds: the timeout of the lanes' groups. `wait` fails if nothing moves for longer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Conductor:
         self.trace = Trace(performers[0].world)
         self.error: BaseException | None = None
         self.step, self.is_orphan, self._timeout_seconds = -1, False, timeout_seconds
-        self.threads = torch.get_num_threads()  # intra-op ones, of whoever begins a step
+        self.threads = torch.get_num_threads()  # intra-op threads of the thread that begins steps
         self._on_end, self._device, self._closing = on_end, device, False
         self.performers = list(performers)
         self._left, self._lock = 0, threading.Lock()
@@ -87,11 +87,12 @@ class Conductor:
     # -- what goes wrong -------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """Begin no other step, and no other move in this one. The first reason stays."""
+        """Stops the conductor: no further step begins, and no further bucket in this one. The
+        first error stays."""
         self.error = self.error or error
 
     def refuse_failed(self) -> None:
-        """UsageError, the same each time, once something failed."""
+        """Raises UsageError, the same each time, once something has failed."""
         if self.is_orphan:
             raise UsageError(str(self.error))
         if self.error is not None:
@@ -103,7 +104,7 @@ class Conductor:
             ) from self.error
 
     def orphan(self) -> None:
-        """Give up what is the parent's in the child of a fork: lanes and locks."""
+        """Gives up lanes and locks in the child of a fork: they are the parent's."""
         self._lock, self._done = threading.Lock(), threading.Event()
         self._done.set()
         self.is_orphan, self._closing, self._left = True, True, 0
@@ -117,10 +118,10 @@ class Conductor:
     # -- the training side -----------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """Start a step; every bucket will be handed over exactly once before it ends.
+        """Starts a step. Each bucket must be handed over (`ready`) exactly once before it ends.
 
         Raises:
-            UsageError: an earlier step failed; the groups cannot be trusted any more.
+            UsageError: an earlier step failed, so the groups cannot be trusted any more.
         """
         self.refuse_failed()
         self.step, self._left, self.threads = step, len(self.buckets), torch.get_num_threads()
@@ -130,22 +131,22 @@ class Conductor:
             lane.moments.clear()
 
     def delivered(self, index: int) -> None:
-        """A gradient of this bucket was made, by what the calling thread has asked for so far."""
+        """Notes that a gradient of this bucket was computed on the calling thread's stream."""
         self.buckets[index].made.add()
 
     def ready(
         self, index: int, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
-        """Hand over one bucket. Returns at once."""
+        """Hands over one bucket. Returns at once."""
         queued = self.buckets[index]
         queued.context.begin(gradients, results, info)
         queued.ready.put(queued.made.take())
 
     def wait(self) -> None:
-        """Block until the step is over, and raise what went wrong in it.
+        """Blocks until the step is over, and raises what went wrong in it.
 
         Raises:
-            PeerError: nothing moved for longer than the groups' own limit.
+            PeerError: nothing moved for longer than the groups' own timeout.
         """
         moved = len(self.trace.spans)
         while not self._done.wait(self._timeout_seconds + _GRACE_SECONDS):
@@ -162,16 +163,16 @@ class Conductor:
             raise self.error
 
     def close(self, patience_seconds: float = 5.0) -> None:
-        """Stop the lanes and give their groups back. Not collective; nothing works afterwards."""
+        """Stops the lanes and closes their groups. Not collective; nothing works afterwards."""
         for lane in self._stopped(patience_seconds):
             lane.performer.close()
 
     def stop(self, patience_seconds: float = 5.0) -> None:
-        """Stop the lanes; their performers are for another conductor. Not collective."""
+        """Stops the lanes; another conductor takes their performers. Not collective."""
         self._stopped(patience_seconds)
 
     def _stopped(self, patience_seconds: float) -> list[_Lane]:
-        """The lanes that have ended."""
+        """Stops the lanes. Returns those that have ended."""
         if self._closing:
             return []
         self._closing = True
@@ -190,14 +191,14 @@ class Conductor:
                 lane.join(timeout=patience_seconds)
         with self._lock:
             is_left, self._left = self._left > 0, 0
-        if is_left:  # by all lanes: whoever waits would wait for ever
+        if is_left:  # no lane will end the step, and `wait` would never return
             self._end()
         return [lane for lane in self._lanes if not lane.is_alive()]
 
     # -- the lanes' side -------------------------------------------------------------------
 
     def finished(self) -> None:
-        """One bucket is done; the last one ends the step for all."""
+        """Counts one bucket as done; the last one ends the step for all."""
         with self._lock:
             self._left -= 1
             if self._left:  # below 0 once the step was given up
@@ -217,15 +218,17 @@ class Conductor:
         self._end()
 
     def _time_spans(self) -> None:
-        """On a device spans last as they did there; the host has only asked for that work."""
+        """Replaces spans on a device by those measured there: the host's times only show when it
+        queued that work."""
         timed = {id(span): own for lane in self._lanes for span, own in lane.timed()}
         if timed:
             self.trace.spans[:] = [timed.get(id(span), span) for span in self.trace.spans]
 
     def _abandon(self) -> None:
-        """No bucket of a step that failed leaves gradients of this rank alone for averages."""
+        """Abandons all buckets of a failed step, so that no gradient of this rank alone passes for
+        an average."""
         for queued in self.buckets:
-            with suppress(Exception):  # the first reason stays
+            with suppress(Exception):  # the first error stays
                 queued.context.abandon()
 
     def _end(self) -> None:
@@ -237,18 +240,18 @@ class Conductor:
             self._done.set()
 
     def join_streams(self) -> None:
-        """Make the caller's CUDA stream wait for every lane's."""
+        """Makes the caller's CUDA stream wait for every lane's."""
         for lane in self._lanes:
             lane.order.join()
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is under way."""
+        """Whether no step is in progress."""
         return self._done.is_set()
 
     @property
     def closing(self) -> bool:
-        """Whether lanes are to end."""
+        """Whether the lanes must end."""
         return self._closing
 
 
@@ -257,15 +260,16 @@ _AT_WORK: weakref.WeakSet[Conductor] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """An interpreter that ends kills waiting threads, and C++ frames on them abort the process."""
+    """Closes all conductors at exit: the interpreter would kill lanes that still wait, and C++
+    frames on their stacks abort the process."""
     for conductor in list(_AT_WORK):
         conductor.close(patience_seconds=1.0)
 
 
 def _leave_to_parent() -> None:
-    """Leave everything to the parent in the child of a fork. Process groups are kept for good
-    there: when they go, they wait for threads that only the parent has, or crash; torch's own
-    default group does so, too."""
+    """Leaves everything to the parent, in the child of a fork. Process groups are kept alive there
+    for good: destroying them waits for threads that only the parent has, or crashes. That is true
+    of torch's default group, too."""
     conductors = list(_AT_WORK)
     for conductor in conductors:
         conductor.orphan()
@@ -279,7 +283,7 @@ if hasattr(os, "register_at_fork"):  # where processes fork
 
 
 class _Lane(threading.Thread):
-    """Takes its buckets in order, again and again."""
+    """The thread of one lane: exchanges its buckets in order, step after step."""
 
     def __init__(
         self,
@@ -291,7 +295,7 @@ class _Lane(threading.Thread):
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
         self.performer, self.order = performer, LaneOrder(conductor._device)
-        self.moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
+        self.moments: list[tuple[Span, Moment, Moment]] = []  # this step's spans on a device
 
     @torch.no_grad()
     def run(self) -> None:
@@ -306,13 +310,14 @@ class _Lane(threading.Thread):
                     self.order.uses((*gradients, *results))
                     self._run(queued)
                     self.order.hands_over(results, before)
-                    del gradients, results  # what the step's end forgets
+                    del gradients, results  # so that the step's end frees them
                     self._conductor.finished()
 
     def _compute_like_its_trainer(self) -> None:
-        """With as many intra-op threads. A matrix product in a new thread takes as many as the
-        process began with, whatever `torch.set_num_threads` was told elsewhere, until the thread
-        asks; where ranks share processors a small one then lasts hundreds of times as long."""
+        """Uses as many intra-op threads as the training thread. Until a new thread asks for their
+        number, its matrix products use as many as the process began with, whatever other threads
+        passed to `torch.set_num_threads`. If ranks share processors, a small product then takes
+        hundreds of times as long."""
         if torch.get_num_threads() != self._conductor.threads:
             torch.set_num_threads(self._conductor.threads)
 
@@ -321,23 +326,23 @@ class _Lane(threading.Thread):
             return
         try:
             self._drive(queued)
-        except BaseException as error:  # a lane that ended would be waited for
+        except BaseException as error:  # the step would wait for a lane that ended
             self._conductor.fail(error)
             if not isinstance(error, GradwireError):
                 with suppress(Exception):
                     error.add_note(_told(queued))
 
     def _drive(self, queued: QueuedBucket) -> None:
-        """Run the collective's generator: local work up to a move, the move, and on.
+        """Runs the collective's generator: local work up to a move, the move, and so on.
 
-        A move is performed where what it sends lies, one that sends nothing where the last was.
+        A move is performed on the device of its data; without data, on that of the move before.
         """
         rounds, device = queued.context.rounds(), queued.context.device
         where = f"{queued.label} in step {self._conductor.step}"
         kind, began = "encode", self.order.now()
         with shown("encode", queued.label):
             move = next(rounds, None)
-        if move is None:  # a step in which it has nothing to say
+        if move is None:  # nothing is sent in this step
             self._span(kind, queued.label, began)
             return
         while True:
@@ -368,22 +373,22 @@ class _Lane(threading.Thread):
         return now
 
     def timed(self) -> Iterator[tuple[Span, Span]]:
-        """This step's spans on a device, and as they were there."""
+        """Yields this step's spans on a device, each with a copy in the device's times."""
         for span, began, ended in self.moments:
             start, end = (moment.since(self.moments[0][1]) for moment in (began, ended))
             yield span, span._replace(start_seconds=start, end_seconds=end)
 
 
 def shown(kind: str, label: str) -> AbstractContextManager[object]:
-    """Around what torch's profiler shows of a lane, if one is on: of all threads
-    (`profile_all_threads`), as lanes are others than the one that profiles."""
+    """A context that labels a lane's work in torch's profiler, if it is on. The profiler must show
+    all threads (`profile_all_threads`), as lanes are not the thread that profiles."""
     if not torch.autograd.profiler._is_profiler_enabled:
         return nullcontext()
     return record_function(f"gradwire {kind} {label}")
 
 
 def _told(queued: QueuedBucket) -> str:
-    """Say where an error came from that is none of ours."""
+    """Says where an error came from that is not one of gradwire's."""
     strategy = queued.context.strategy
     whose = outsiders((strategy.compressor, strategy.feedback, strategy.collective))
     return f"raised in {queued.label}{whose and f'; {whose}'}"

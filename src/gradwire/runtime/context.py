@@ -1,7 +1,7 @@
-"""All local work of one rank on one bucket, as collectives ask for it: made of parts.
+"""All local work of one rank on one bucket that collectives need, made of parts.
 
-codec    compresses, writes averages, takes back        every strategy
-streams  places and values, and what ranks tell         sparse collectives
+codec    compresses, writes averages, undoes            every strategy
+streams  places and values, numbers that ranks tell     sparse collectives
 shards   pieces and their owners                        alltoall, vote
 detour   sums in machines, or a path of tasks           hierarchical, steps
 """
@@ -31,22 +31,23 @@ from gradwire.strategy import Collective, Compressor, Context, Rounds, State, St
 
 
 class Detour(Part, Protocol):
-    """A way of its own through a bucket. kept: the shapes that states have on it."""
+    """A bucket's own route: through machines, or along a path. kept: parameters, in the shapes of
+    their states."""
 
     kept: Bucket
 
     def rounds(self) -> Rounds[None]:
-        """The moves, and the local work between them."""
+        """Yields the moves, and does the local work between them."""
 
     def abandon(self) -> None:
-        """The step has failed."""
+        """Gives up a step that has failed."""
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """What waits of parameter i, of n elements; None: nothing."""
+        """Returns the residual of parameter i, of n elements, (n,); None if there is none."""
 
 
 class BucketContext(Context):
-    """The local work of one rank on one bucket, step after step. options: of `Codec`."""
+    """The local work of one rank on one bucket, step after step. options: for `Codec`."""
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
@@ -59,7 +60,7 @@ class BucketContext(Context):
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in codec.claims)
         self._inbox = Inbox(codec.layout, world, codec.ragged)
         self._casts = strategy.feedback is None and strategy.compressor.casts()
-        # What one parameter sends as it is can be summed where it lies, without a copy of it.
+        # A single parameter that is sent uncompressed can be summed in place, without a copy.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
         self._as_it_is = self._casts and one_as_it_is
         self._shards: Shards | None = None
@@ -69,13 +70,13 @@ class BucketContext(Context):
         self.memory: dict[str, Any] = {}
 
     def take(self, detour: Detour) -> None:
-        """Go this way from now on."""
+        """Uses this detour from now on."""
         self._detour = detour
         self.codec.parts.append(detour)
 
     @cached_property
     def streams(self) -> BucketStreams:  # type: ignore[override]
-        """Places and values, for collectives that ask for them."""
+        """Places and values, for collectives that use them; made when first needed."""
         streams = (RowStreams if self.has_rows else BucketStreams)(self.codec)
         self.codec.parts.append(streams)
         return streams
@@ -95,35 +96,35 @@ class BucketContext(Context):
 
     @property
     def results(self) -> Sequence[Tensor]:
-        """Where the step's averages go."""
+        """The tensors that the step's averages are written to."""
         return self.codec.results
 
     @property
     def device(self) -> torch.device:
-        """Where its messages lie, until a move says otherwise."""
+        """The device of this bucket's messages, unless a move says otherwise."""
         return self.codec.device
 
     @property
     def given(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """What `begin` was given."""
+        """The gradients and results that `begin` was given."""
         return self.codec.gradients, self.codec.results
 
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
-        """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
+        """Starts a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.step, self._committed, self._sent = info.step, {}, {}
         self.codec.begin(gradients, results, info)
 
     def rounds(self) -> Rounds[None]:
-        """The step's moves: the feedback's, and the collective's."""
+        """Yields the step's moves: the feedback's, then the collective's."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
-        # Machines compress what they have summed, in contexts of their own, which open there.
+        # Machines compress their sums in contexts of their own, where the feedback opens.
         if feedback is not None and collective.per_node is None:
             goes_on = yield from feedback.opening(self.step, self.codec.brings, self.world)
             if not goes_on:
                 for mean in self.codec.means:
-                    mean.zero_()  # what arrives is no step
+                    mean.zero_()  # no gradients are exchanged in this step
                 return
         yield from collective.rounds(self)
         self.codec.look_at_means()
@@ -150,17 +151,17 @@ class BucketContext(Context):
             return codec.gradients[0] if is_there else codec.cast()
         codec.compress()
         own = codec.numbers
-        if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
+        if self.strategy.feedback is not None:  # the sum must not overwrite what undoing reads
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)
             own = numbers.copy_(own)
-        # Of one parameter: what lies between them stays zero.
+        # One parameter becomes NaN, not all: the padding between parameters must stay zero.
         kernels.spoil_if(codec.header.status, own[codec.layout.longest])
         return own
 
     def divide(self, total: Tensor) -> None:
         codec, inbox = self.codec, self._inbox
         kernels.flag_non_finite(total, codec.verdict.word)
-        known = None if self._as_it_is else codec.known  # a gradient comes and goes
+        known = None if self._as_it_is else codec.known  # a gradient is another tensor every step
         codec.conclude_sums(lambda word: codec.average(inbox.values(total), word, known))
 
     def scatter(self, means: Compressor | None = None) -> AllToAll:
@@ -212,13 +213,13 @@ class BucketContext(Context):
     # -- the runtime's side ----------------------------------------------------------------
 
     def abandon(self) -> None:
-        """The step has failed: no gradient of this rank alone stays for an average."""
+        """Gives up a failed step, so that no gradient of this rank alone passes for an average."""
         self.codec.abandon()
         if self._detour is not None:
             self._detour.abandon()
 
     def end(self, skipped: bool) -> None:
-        """After all buckets of the step. skipped: another bucket was not finite."""
+        """Ends the step, after all its buckets. skipped: another bucket was not finite."""
         finite = self.finite
         named = zip(self.bucket.names, self.codec.states, self.codec.results)
         for name, state, result in named if finite and self._committed else ():
@@ -231,27 +232,27 @@ class BucketContext(Context):
         self.codec.end(skipped)
 
     def leftovers(self) -> dict[str, Tensor]:
-        """What waits in residuals here, by parameter, in its shape, flat: what this rank must add
-        to a gradient for it to be sent. Between steps; states stay as they are."""
+        """Returns what is left in this rank's residuals, by parameter, flat: what the rank must
+        add to a gradient to send it. Call between steps; states stay as they are."""
         of = self.leftover if self._detour is None else self._detour.leftover
         work = enumerate(zip(self.bucket.sizes, self.codec.states))
         found = (of(i, n, state) for i, (n, state) in work)
         return {name: x for name, x in zip(self.bucket.names, found) if x is not None}
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """What waits of parameter i, of n elements, whose state this is; None: nothing."""
+        """Returns the residual of parameter i, of n elements, in this state; None if none."""
         total = state["residual"].reshape(-1).clone() if "residual" in state else None
         if OWNERS_RESIDUAL in state:
             total = total if total is not None else kernels.zeros(n, self.codec.device)
             p = self.bucket.parameters[i]
             begin, end = Pieces.of(p.name, n, self.world).of_owner(self.rank)
             own = state[OWNERS_RESIDUAL].view(end - begin)
-            total[begin:end].add_(own, alpha=self.world)  # it is of the mean
+            total[begin:end].add_(own, alpha=self.world)  # the owner's residual is of the mean
         return total
 
     def residual_norm(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> float:
-        """The 2-norm of all that waits in this bucket's residuals. waiting: what their memory
-        says of a parameter, where that is something else."""
+        """Returns the 2-norm of this bucket's residuals. waiting: computes a residual from the
+        parameter's name and the tensor in its state, if that holds something else."""
         states = zip(self.bucket.names, self.codec.states)
         named = [(n, s["residual"]) for n, s in states if "residual" in s]
         kept = [v if waiting is None else waiting(n, v) for n, v in named]

@@ -1,4 +1,4 @@
-"""Makes the context that a strategy asks for, of its parts."""
+"""Makes the context that a strategy needs, from its parts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def make_context(
     strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
     machines: Machines | None = None, **options: Any,
 ) -> BucketContext:  # fmt: skip
-    """The context of one rank for one bucket. options: of `Codec`; device: of its gradients.
+    """Returns one rank's context for one bucket. options: for `Codec`; device: the gradients'.
 
-    machines: where ranks are, for a collective that asks. Without, as many consecutive ranks are
-    a machine as it says, or all of them.
+    machines: which ranks share a machine, for a collective that needs it. By default each
+    `per_node` consecutive ranks do, or all if the collective gives no number.
     """
     collective = strategy.collective
     device = torch.device(options.get("device", "cpu"))
@@ -49,8 +49,8 @@ def make_context(
 
 
 def sends_from_host(strategy: Strategy, bucket: Bucket | None = None) -> bool:
-    """Whether what a bucket sends lies in the host's memory, wherever gradients are: work is done
-    there, or what is sent next depends on how many entries or rows there are."""
+    """Whether a bucket's messages lie in the host's memory, wherever gradients are: the work is
+    done there, or the number of entries or rows decides what is sent next."""
     way, has_rows = strategy.collective, bucket is not None and bucket.has_rows
     by_lists = "entries" in way.needs or (way.takes_rows and way.own_feedback) or has_rows
     return way.on_host or by_lists

@@ -1,10 +1,10 @@
-"""What is ordered before what on a device's streams. On processors there is nothing to order.
+"""The order of work on a device's streams. On CPUs there is nothing to order.
 
-backward's streams ──event──► the lane's stream: encode, wire, decode ──► who waits for the step
+backward's streams ──event──► the lane's stream: encode, wire, decode ──► streams that use results
 
 Events are recorded on the streams of the model's device, whatever device is current in the thread.
-A tensor that is used on another stream than it was made on is recorded there, so that its memory
-is not given to somebody else while kernels that wait in that stream still read it.
+A tensor that is used on another stream than the one it was made on is recorded there, so that its
+memory is not reused while kernels queued in that stream still read it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from gradwire.errors import UsageError
 
 
 class Made:
-    """On which streams the gradients of one bucket were made, in one step."""
+    """The streams on which the gradients of one bucket were computed, in one step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams: set[torch.cuda.Stream] = set()
 
     def add(self) -> None:
-        """One more was made on the calling thread's stream."""
+        """Notes that a gradient was computed on the calling thread's stream."""
         if self._device.type == "cuda":
             _refuse_capture()
             self._streams.add(torch.cuda.current_stream(self._device))
 
     def take(self) -> Before:
-        """All of them, as they are now; begins anew."""
+        """Returns all of them, each with an event recorded now; begins anew."""
         if self._device.type != "cuda":
             return NOTHING
-        self.add()  # what else the thread that hands over has done
+        self.add()  # for any other work of the thread that hands over
         streams, self._streams = self._streams, set()
         return tuple((stream, stream.record_event()) for stream in streams)
 
 
 def _refuse_capture() -> None:
-    """UsageError while a CUDA graph is captured: what lanes do would not be in it."""
+    """Raises UsageError while a CUDA graph is captured: the lanes' work would not be in it."""
     if torch.cuda.is_current_stream_capturing():
         raise UsageError(
             "gradients are exchanged by threads of their own, whose work no CUDA graph holds; "
@@ -53,21 +53,21 @@ def _refuse_capture() -> None:
 
 
 Before: TypeAlias = "tuple[tuple[torch.cuda.Stream, torch.cuda.Event], ...]"
-"""Streams with what must be over on them."""
+"""Streams, each with the event that must be reached on it."""
 NOTHING: Before = ()
-"""On processors."""
+"""The value on CPUs."""
 
 
 class Moment(NamedTuple):
-    """When a lane came to some point of its work. event: there in its stream, whose work the host
-    has only asked for by then; None on processors."""
+    """The time at which a lane reached a point of its work. event: recorded at that point of its
+    stream, as the host has only queued that work by then; None on CPUs."""
 
     seconds: float
     event: torch.cuda.Event | None = None
 
     def since(self, first: Moment) -> float:
-        """Seconds of the host's clock at which the device came there, if it was at the first when
-        the host was. Waits for it."""
+        """Returns when the device reached it, in seconds of the host's clock, if host and device
+        reached `first` together. Waits for the device."""
         if self.event is None or first.event is None:
             return self.seconds
         self.event.synchronize()
@@ -75,7 +75,7 @@ class Moment(NamedTuple):
 
 
 class LaneOrder:
-    """One lane's stream; none on processors."""
+    """One lane's stream; None on CPUs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -83,7 +83,7 @@ class LaneOrder:
         self.stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def after(self, before: Before) -> AbstractContextManager[Any]:
-        """A context whose work is in the lane's stream, after all that."""
+        """Returns a context whose work goes to the lane's stream, after these events."""
         if self.stream is None:
             return nullcontext()
         for _, event in before:
@@ -91,20 +91,20 @@ class LaneOrder:
         return torch.cuda.stream(self.stream)
 
     def uses(self, tensors: Iterable[Tensor]) -> None:
-        """These were made on other streams, and the lane works with them."""
+        """Records that the lane's stream uses these tensors, which were made on other streams."""
         if self.stream is not None:
             for x in _parts(tensors):
                 x.record_stream(self.stream)
 
     def hands_over(self, tensors: Iterable[Tensor], before: Before) -> None:
-        """These have memory of the lane's stream, and others read them from now on."""
+        """Records that `before`'s streams use these tensors, made in the lane's stream."""
         if self.stream is not None:
             for x in _parts(tensors):
                 for stream, _ in before:
                     x.record_stream(stream)
 
     def now(self) -> Moment:
-        """What was asked for until now."""
+        """Returns the moment after all work queued so far."""
         if self.stream is None:
             return Moment(perf_counter())
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -112,13 +112,13 @@ class LaneOrder:
         return Moment(perf_counter(), event)
 
     def join(self) -> None:
-        """What the caller's stream does next comes after all of the lane's."""
+        """Makes the caller's stream wait for all work of the lane's."""
         if self.stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self.stream)
 
 
 def _parts(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
-    """The memory of each: of rows (COO), that of their ids and values."""
+    """Yields the strided tensors of each: for rows (COO), their ids and values."""
     for x in tensors:
         if x.layout == torch.strided:
             yield x

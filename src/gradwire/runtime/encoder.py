@@ -1,4 +1,4 @@
-"""Feedback and compressor at work: composed step by step (the truth in tests), and in place."""
+"""Feedback and compressor together: composed step by step (the truth in tests), and in place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradwire.strategy import (
 
 @dataclass
 class ComposedEncoder(Encoder):
-    """before, encode, decode, after. State is replaced, never changed in place."""
+    """Runs `before`, `encode`, `decode`, `after`. State is replaced, never changed in place."""
 
     compressor: Compressor
     feedback: Feedback | None
@@ -61,7 +61,7 @@ class ComposedEncoder(Encoder):
         self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,
         key: Key, status: Tensor,
     ) -> kernels.Work:  # fmt: skip
-        # Of finite numbers alone, so that what is encoded can be decoded, and undone.
+        # Only finite numbers enter, so that the payload can be decoded, and the state undone.
         y, midway = feedback.before(kernels.finite_part(x, status), state, info)
         y = kernels.finite_part(y, status)
         yield from _encoding(self.compressor, y, sections, key, status)
@@ -91,22 +91,22 @@ class ComposedEncoder(Encoder):
 class InPlaceEncoder(Encoder):
     """A recurrence around any compressor, in the state's own memory.
 
-    Bit for bit what the composition does. undo inverts the recurrence: to rounding, and exactly
-    where the journal kept what was there, which is where gradients are large against the state.
+    It equals the composition bit for bit. undo inverts the recurrence: up to rounding, and exactly
+    where the journal kept the old state, which is where gradients are large against the state.
     """
 
     compressor: Compressor
     recurrence: Recurrence
-    # Of the whole, or of each place that is coded by itself.
+    # One for the whole, or one for each part that is coded by itself.
     _journals: list[kernels.Journal] = field(
         default_factory=lambda: [kernels.Journal()], repr=False
     )
     _places: list[slice | None] = field(default_factory=lambda: [None])
     _hint: float = 0.0
-    _earlier_hint: float = 0.0  # of before this step
+    _earlier_hint: float = 0.0  # the hint before this step
     _steps: int = 0
     _fresh: bool = False  # this step made v
-    _made: list[str] = field(default_factory=list)  # what state this step made
+    _made: list[str] = field(default_factory=list)  # names of the state that this step made
     _key: Key | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class InPlaceEncoder(Encoder):
             self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
         rule, scale = self.recurrence, info.clip_scale * self.recurrence.gain
         return [
-            kernels.UpdateCodes(  # all by place: half the time
+            kernels.UpdateCodes(  # positional arguments take half the time
                 form, _part(x, at), u if u is None else _part(u, at), _part(v, at), codes, scales,
                 noise, rule.momentum, rule.nesterov, scale, rule.decay, self._hint,
                 None if self._fresh else journal, clip,
@@ -168,9 +168,9 @@ class InPlaceEncoder(Encoder):
     def undoing(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo
     ) -> Sequence[kernels.UndoTopk]:
-        rule, self._hint = self.recurrence, self._earlier_hint  # this step's are no guide
+        rule, self._hint = self.recurrence, self._earlier_hint  # this step is no guide
         x, info = self._clipped(x, info)
-        if self._fresh:  # there was none
+        if self._fresh:  # there was no state before
             self._forget_made(state)
             return ()
         if rule.sent == "joins":
@@ -197,17 +197,17 @@ class InPlaceEncoder(Encoder):
             journal.clear()
 
     def _clipped(self, x: Tensor, info: StepInfo) -> tuple[Tensor, StepInfo]:
-        """Clip first where there is a gain, too: clipping is a rounding of its own, as in the
+        """Clips x first if there is a gain, too, so that clipping rounds on its own, as in the
         composition."""
         if self.recurrence.gain == 1.0 or info.clip_scale == 1.0:
             return x, info
         return x.float() * info.clip_scale, info._replace(clip_scale=1.0)
 
     def _look(self, v: Tensor, x: Tensor, info: StepInfo) -> None:
-        """Now and then: how large state and gradients are, for journals to know what is large.
+        """Measures now and then how large state and gradients are, for journals to judge by.
 
-        A residual of an exact quantizer is far smaller than the gradient: what is twice as large
-        as gradients were is not put aside, and inverting is off by so much times 6e-8.
+        A fine quantizer's residual is far smaller than the gradient. So gradients up to twice
+        their usual size are not put aside, and inverting is off by that size times 6e-8.
         """
         self._earlier_hint = self._hint
         if self._hint == 0.0 or self._steps % _STEPS_PER_LOOK == 0:
@@ -248,7 +248,7 @@ class InPlaceEncoder(Encoder):
 def _encoding(
     compressor: Compressor, x: Tensor, sections: Sections, key: Key, status: Tensor
 ) -> Generator[Sequence[Any], Sequence[Any], Added]:
-    """`Compressor.encoding`, of whatever compressor."""
+    """Does what `Compressor.encoding` does, for any compressor."""
     if stands_for(type(compressor), "encoding", "encode"):
         return (yield from compressor.encoding(x, sections, key, status))
     compressor.encode(x, sections, key, status)
@@ -265,11 +265,11 @@ _STEPS_PER_LOOK = 64
 def make_encoder(
     compressor: Compressor, feedback: Feedback | None, rule: Recurrence | None = None
 ) -> Encoder:
-    """The compressor's fused encoder for this feedback if it has one, else one in place.
+    """Returns the compressor's fused encoder for this feedback if it has one, else one in place.
 
-    rule: the feedback as data, where there is no member that stands for it. The composition is
-    left for feedback that is no recurrence, and for momentum factor masking of compressors that
-    send nearly everything.
+    rule: the feedback as data, if no member stands for it. The composition remains for feedback
+    that is not a recurrence, and for momentum factor masking with compressors that have no fused
+    encoder for it.
     """
     if feedback is not None and feedback.sends_all:
         feedback = None
@@ -288,7 +288,7 @@ def make_encoder(
 
 
 def _replace(state: State, new: State) -> None:
-    """The feedback's part of the state; the owner's is none of its business."""
+    """Replaces the feedback's part of the state; the collective's part stays."""
     kept = {name: v for name, v in new.items() if name not in OF_COLLECTIVE}
     for name in [name for name in state if name not in OF_COLLECTIVE]:
         del state[name]

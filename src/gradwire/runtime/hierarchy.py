@@ -1,12 +1,12 @@
-"""Sums inside machines first: every rank of one owns a part of its mean, which then crosses.
+"""Sums inside machines first: every rank owns a part of its machine's mean, which then crosses.
 
 my gradients ─ part by part ─► (the machine) ─► mean of my part, fp32
                                  feedback, compression, any collective: (across machines)
 my results   ◄─ every part ─── (the machine) ◄─ mean of my part over all machines
 
-Where all was not well on some machine, NaN crosses: nobody must know on the host whether it does.
-Both moves inside are those of `Shards`, uncompressed; what crosses is a `BucketContext` over the
-parts, of as many ranks as there are machines. What is remembered belongs to the parts.
+If a machine was not well, NaN crosses, so that no host must wait to know whether it does. Both
+moves inside are those of `Shards`, uncompressed. A `BucketContext` over the parts, with as many
+ranks as there are machines, exchanges them across. States belong to the parts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gradwire.strategy import Collective, Compressor, Rounds, State, Strategy
 class BucketMachineSums(MachineSums):
     """The local work on one bucket of one rank, step after step.
 
-    kept: this rank's parts of the parameters, which are what its states are of. options: of the
-    context in which these cross machines, by `across`.
+    kept: this rank's parts of the parameters, whose states it keeps. options: for the context in
+    which these parts cross machines, by `across`.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class BucketMachineSums(MachineSums):
         self._where = f"across machines, where ranks {others} are counted from 0"
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
         self._crossed = False
         self._shards.begin()
 
     def undo(self) -> None:
-        """The step is spoiled: what crossed is ended with it."""
+        """Does nothing: `end` undoes what crossed in a spoiled step."""
 
     def _scatter(self) -> AllToAll:
         status = self._shards.open()
@@ -98,7 +98,7 @@ class BucketMachineSums(MachineSums):
         verdict.join(crossing.codec.verdict, self._where)
 
     def _damaged_across(self, error: PayloadError) -> None:
-        """Remember damage, to be told inside the machine before this rank stops."""
+        """Remembers damage, so that the machine's ranks are notified before this rank stops."""
         self._verdict.refuse(PayloadError(f"{self._where}: {error}"))
 
     def _gather(self) -> Tensor:
@@ -112,8 +112,8 @@ class BucketMachineSums(MachineSums):
         )
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """What waits of the part of the machine's mean that this rank owns; and what other members
-        keep."""
+        """Returns the residual of this rank's part of the machine's mean, as a gradient of this
+        rank, (n,); None if there is none."""
         own = self._crossing.leftover(i, self._crossing.bucket.sizes[i], state)
         if own is None:
             return None
@@ -122,11 +122,11 @@ class BucketMachineSums(MachineSums):
         return total
 
     def abandon(self) -> None:
-        """The step has failed: so has what crosses."""
+        """Gives up a failed step, and the exchange across machines with it."""
         if self._crossed:
             self._crossing.abandon()
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step. A part that crossed beside a spoiled one gives back."""
+        """Ends the step, after all its buckets. A part that crossed in vain is given back."""
         if self._crossed:
             self._crossing.end(skipped=outcome != "kept")

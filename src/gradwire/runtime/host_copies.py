@@ -1,7 +1,7 @@
-"""Copies between a device and the host's memory, for backends that carry what is there.
+"""Copies between a device and the host's memory, for backends that send from host memory only.
 
 device ──► pinned memory ──► the network ──► pinned memory ──► device
-       one wait of the lane's thread                 nobody waits
+       one wait of the lane's thread                 no wait
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _ALIGNED = 64
 
 
 def is_apart(device: torch.device) -> bool:
-    """Whether its memory is not the host's."""
+    """Whether the device has memory of its own, apart from the host's."""
     return device.type != "cpu"
 
 
 class HostCopies:
-    """Of one lane, between it and one device. Memory on both is kept, as large as was needed."""
+    """One lane's copies between host and one device. Buffers on both are kept, as large as was
+    needed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -31,12 +32,12 @@ class HostCopies:
         self._scratch = kernels.Scratch()
 
     def down(self, x: Tensor) -> Tensor:
-        """x, 1-D, in the host's memory, until the next call. Blocks until it is there, and until
-        all that went up before has arrived."""
+        """Copies x, 1-D, to the host's memory; valid until the next call. Blocks until the copy,
+        and every copy up before it, is complete."""
         return self.down_all({0: x})[0]
 
     def down_all(self, tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Many, with one wait."""
+        """Copies many tensors down, with one wait."""
         sizes = _sizes(tensors)
         if self._pinned.numel() < sum(sizes):
             pins = self.device.type == "cuda"
@@ -47,8 +48,8 @@ class HostCopies:
         return found
 
     def lift(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors of any memory of the host's, on the device, in memory of their own: one copy,
-        and nobody waits. What is pinned for it is kept by its allocator until they are there."""
+        """Copies tensors from any host memory to new memory on the device: one copy, without a
+        wait. The allocator keeps the pinned memory for it until the copy is complete."""
         sizes = _sizes(dict(enumerate(tensors)))
         pins = self.device.type == "cuda"
         pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins)
@@ -59,24 +60,24 @@ class HostCopies:
         return [part[: x.nbytes].view(x.dtype).view(x.shape) for x, part in parts]
 
     def up(self, x: Tensor) -> Tensor:
-        """x, from pinned memory, on the device, until the next call, in the same place for the
-        same size. x stays as it is until the next call of `down`."""
+        """Copies x from pinned memory to the device; valid until the next call, and at the same
+        address for the same size. x is unchanged until the next call of `down`."""
         return self.up_all({0: x})[0]
 
     def up_all(self, tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Many; nobody waits."""
+        """Copies many tensors up, without a wait."""
         sizes = _sizes(tensors)
         room = self._scratch.room("up", sum(sizes), torch.uint8, self.device)
         return _copied(tensors, room, sizes)
 
 
 def _sizes(tensors: Mapping[int, Tensor]) -> list[int]:
-    """Bytes of room for each."""
+    """Returns the bytes of each tensor, with padding."""
     return [-(-x.nbytes // _ALIGNED) * _ALIGNED for x in tensors.values()]
 
 
 def _copied(tensors: Mapping[int, Tensor], room: Tensor, sizes: list[int]) -> dict[int, Tensor]:
-    """Each in its part of the room."""
+    """Copies each tensor into its part of the buffer."""
     return {
         name: part[: x.nbytes].view(x.dtype).view(x.shape).copy_(x, non_blocking=True)
         for (name, x), part in zip(tensors.items(), torch.split(room, sizes))

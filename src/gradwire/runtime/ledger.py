@@ -1,7 +1,7 @@
-"""What one rank remembers under a plan, and how it passes to the next plan: nothing is lost.
+"""The state of one rank under a plan, and how it passes to the next plan: nothing is lost.
 
-plan ──► a context per bucket ──► memory: by parameter name, what waits and what has momentum
-next plan: what waits goes into its residuals, or is added to the next gradients (leftovers)
+plan ──► a context per bucket ──► memory: residuals and momentum, by parameter name
+next plan: residuals go into its residuals, or are added to the next gradients (leftovers)
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gradwire.strategy import Feedback, State, Strategy
 class Ledger:
     """Contexts and memory of one rank, for all buckets of a plan.
 
-    lanes: how many buckets may be at work at once; those of one lane share their scratch memory.
-    options: of `Codec`.
+    lanes: the number of buckets that may be exchanged at once; those of one lane share their
+    scratch memory. options: for `Codec`.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class Ledger:
         ]
         self.sizes = {p.name: p.elements for p, _ in pairs}
         self.shapes = {p.name: kept.shape for p, kept in pairs}
-        """Of what this rank looks after: the parameters', or those of its parts of them."""
+        """The shapes of what this rank keeps state for: parameters, or its parts of them."""
         self._whole = {p.name for p, kept in pairs if p.shape == kept.shape}
         self._devices = {name: c.device for c in self.contexts for name in c.bucket.names}
 
     def placed(self, name: str, key: str, x: Tensor) -> Tensor:
-        """x where what is remembered of a parameter by this key lies."""
+        """Returns x on the device where the parameter's state of this key lies."""
         return x.to("cpu" if key in ON_HOST else self._devices[name])
 
     def is_whole(self, name: str) -> bool:
-        """Whether this rank looks after all of a parameter."""
+        """Whether this rank keeps state for all of a parameter."""
         return name in self._whole
 
     # -- from plan to plan -----------------------------------------------------------------
 
     def adopt(self, plan: Plan, lanes: int = 1) -> None:
-        """Another plan for the same parameters, between two steps. The same on all ranks.
+        """Adopts another plan for the same parameters, between two steps. The same on all ranks.
 
-        What waits in residuals is not lost: it goes into those of the new plan, or else is added
-        to the gradients of the next step that is not skipped. A parameter whose feedback stays
-        keeps its whole state, if ranks look after it whole before and after; one that travelled
-        dense beside the new feedback keeps its momentum, and one that travels dense from now on
-        gives it on.
+        Residuals are not lost: they go into those of the new plan, or else are added to the
+        gradients of the next step that is not skipped. A parameter whose feedback stays keeps its
+        whole state, if ranks keep state for all of it before and after. Momentum passes on if a
+        parameter was sent dense so far, with the dynamics of its new feedback, or is sent dense
+        from now on.
         """
         pending, self.leftovers = self.leftovers, {}
         self.leftovers = self.waiting()
@@ -92,8 +92,7 @@ class Ledger:
         self.leftovers = _sums(self.leftovers, pending)
 
     def _pass_on(self, name: str, before: Strategy, state: State) -> None:
-        """Pass what is remembered on to a parameter that a rank looked after whole, and still
-        does."""
+        """Passes state on to a parameter for all of which a rank kept state, and still does."""
         now, mine = self.plan.strategy_of(name), self.memory[name]
         rule = now.feedback.recurrence() if now.feedback else None
         if now.feedback is not None and now.feedback == before.feedback:
@@ -114,11 +113,11 @@ class Ledger:
                     mine[key] = kernels.zeros(self.sizes[name], self._devices[name])
 
     def _behind_another_momentum(self, name: str, before: Strategy, state: State) -> None:
-        """What waited behind a momentum of this rank's, as a gradient of which the momentum of the
-        average makes as much in the end.
+        """Turns what is left behind a momentum of this rank's own into a gradient that moves the
+        weights as far in the end, through the momentum of the average.
 
-            v + u·m/(1 - m)      would still have moved the weights: u the velocity
-            x / (1 - m')         is what a gradient x moves them by, with a momentum m'
+            v + u·m/(1 - m)      is how far it would still have moved them: u is the velocity
+            x / (1 - m')         is how far a gradient x moves them, with a momentum m'
         """
         now = self.plan.strategy_of(name)
         rule = before.feedback.recurrence() if before.feedback else None
@@ -134,7 +133,7 @@ class Ledger:
             self.leftovers[name] = (still * (1 - kept)).to(self.device)
 
     def check_next(self, plan: Plan) -> None:
-        """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
+        """Raises PlanError unless state can be passed on, and momentum stays where it is."""
         if _keeps_momentum(self.plan) != _keeps_momentum(plan):
             raise PlanError(
                 "momentum stays where it is, in the plan or in the optimizer; "
@@ -154,7 +153,7 @@ class Ledger:
                 )
 
     def take_over(self, other: Ledger) -> None:
-        """All that another ledger of the same plan remembers; not copied."""
+        """Takes over all state of another ledger of the same plan, without a copy."""
         for name, mine in self.memory.items():
             mine.clear()
             mine.update(other.memory[name])
@@ -163,8 +162,8 @@ class Ledger:
     # -- what waits ------------------------------------------------------------------------
 
     def waiting(self) -> dict[str, Tensor]:
-        """All that this rank must still add to gradients: what is in residuals, and leftovers.
-        Flat, in the parameters' sizes, where gradients are; copies."""
+        """Returns all that this rank must still add to gradients: residuals and leftovers. Flat,
+        in the parameters' sizes, on the gradients' device. Residuals are copied."""
         found = self.leftovers
         for context in self.contexts:
             own = context.leftovers()
@@ -172,14 +171,14 @@ class Ledger:
         return found
 
     def forget(self) -> None:
-        """All of it, as if this plan were the first."""
+        """Forgets all state, as if this plan were the first."""
         self.leftovers = {}
         for state in self.memory.values():
             state.clear()
 
     def forget_waiting(self, averages: Mapping[str, Tensor]) -> None:
-        """Nothing waits any more: it has been sent otherwise, and has arrived as these averages.
-        Momentum stays, but for what is built of averages: it takes these up as any."""
+        """Forgets residuals and leftovers, which were sent another way and arrived as these
+        averages. Momentum stays, and momentum that is built of averages (`shared`) adds these."""
         self.leftovers = {}
         for name, state in self.memory.items():
             self.scale_waiting(name, 0.0)
@@ -189,7 +188,7 @@ class Ledger:
                     state[key].add_(averages[name].view_as(state[key]).to(state[key].device))
 
     def scale_waiting(self, name: str, factor: float) -> None:
-        """What waits of a parameter, times factor; momentum stays."""
+        """Multiplies a parameter's residuals and leftovers by factor; momentum stays."""
         waiting = [self.leftovers[name]] if name in self.leftovers else []
         for key, tensor in self.memory.get(name, {}).items():
             if is_waiting(key):
@@ -198,8 +197,8 @@ class Ledger:
             tensor.mul_(factor) if factor else tensor.zero_()
 
     def scale(self, factor: float) -> None:
-        """All that is remembered of gradients, times factor: they come in another unit from now
-        on. An optimizer's steps do not."""
+        """Multiplies all state that is in the gradients' unit by factor, as that unit changes. The
+        state of optimizer steps is in another unit, and stays."""
         feedbacks = {name: self.plan.strategy_of(name).feedback for name in self.memory}
         own = [
             state for name, state in self.memory.items()
@@ -212,8 +211,8 @@ class Ledger:
     # -- one step --------------------------------------------------------------------------
 
     def add_leftovers(self, bucket: int, gradients: Sequence[Tensor], clip_scale: float) -> None:
-        """Add what waits to a bucket's gradients, which will be multiplied by clip_scale; what
-        waits was clipped when it came."""
+        """Adds leftovers to a bucket's gradients, which will be multiplied by clip_scale later;
+        leftovers are clipped already."""
         if self.leftovers:
             for name, gradient in zip(self.plan.buckets[bucket].names, gradients):
                 waiting = self.leftovers.get(name)
@@ -222,12 +221,12 @@ class Ledger:
 
     @property
     def finite(self) -> bool:
-        """Whether all that arrived in this step is; otherwise it is skipped."""
+        """Whether all that arrived in this step is finite; otherwise the step is skipped."""
         return all(context.finite for context in self.contexts)
 
     def settle(self) -> None:
-        """After a step: leftovers have arrived, or are in the residuals of what was given back;
-        or they wait for the next one."""
+        """Ends a step: drops leftovers that have arrived, or that are in the residuals of a bucket
+        that was given back. Others stay for the next step."""
         skipped = not self.finite
         for context in self.contexts if self.leftovers else ():
             given_back = context.finite and context.strategy.feedback is not None
@@ -237,20 +236,21 @@ class Ledger:
 
 
 def _is_poured(feedback: Feedback | None) -> bool:
-    """Whether all that it remembers is a sum that waits, and a momentum or an estimate that may
-    begin anew."""
+    """Whether a feedback's state is only a residual, and a momentum or an estimate that may begin
+    anew."""
     rule = feedback.recurrence() if feedback is not None else None
     return feedback is None or (rule is not None and rule.sent in ("leaves", "joins"))
 
 
 def _grew(before: Strategy, now: Strategy) -> bool:
-    """Whether it travelled dense until now, with the dynamics of the feedback that it gets: the
-    momentum is that of all ranks, so each may go on from it."""
+    """Whether a parameter was sent dense until now, with the dynamics of its new feedback: the
+    momentum is that of all ranks, so each may continue from it."""
     return before.feedback is not None and beside.dense(now).feedback == before.feedback
 
 
 def _shrank(before: Strategy, now: Strategy) -> bool:
-    """Whether it travels dense from now on, with a momentum that was each rank's own and is."""
+    """Whether a parameter is sent dense from now on, with a momentum that was and stays each
+    rank's own."""
     own, kept = beside.dense(before).feedback, now.feedback
     return kept is not None and kept == own and kept != before.feedback and not kept.shared
 
@@ -260,6 +260,6 @@ def _keeps_momentum(plan: Plan) -> bool:
 
 
 def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add two states name by name; what is in one only is taken as it is."""
+    """Adds two states name by name; a tensor in only one of them is taken as it is."""
     both = {name: one[name] + x.view_as(one[name]) for name, x in other.items() if name in one}
     return {**one, **other, **both}

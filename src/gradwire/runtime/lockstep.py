@@ -1,4 +1,4 @@
-"""N ranks in one process, move by move: every byte counted, every disagreement named.
+"""Runs N ranks in one process, move by move: every byte is counted, every disagreement named.
 
 rank 0  ── AllGather(…) ──┐
 rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
@@ -40,20 +40,20 @@ def lockstep(
     strategy: Strategy | str, tensors: Sequence[Tensor], *, step: int = 0, seed: int = 0,
     state: Sequence[MutableMapping[str, Tensor]] | None = None, clip_scale: float = 1.0,
 ) -> tuple[list[Tensor], Trace]:  # fmt: skip
-    """What N ranks would compute, in one process.
+    """Computes in one process what N ranks would compute.
 
     Args:
         strategy: text or `Strategy`.
-        tensors: one per rank, all of one shape and floating dtype; not changed. By a collective
-            that takes rows they may be COO (ids of rows and rows), of any rank; so are results.
+        tensors: one per rank, all of one shape and floating dtype; not changed. If the collective
+            takes rows, all may be COO (ids of rows, and rows); so are results then.
         step: the step number, which messages carry.
-        seed: seed of stochastic compressors.
+        seed: the seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
             call. Tensors in it ("residual", "velocity") have the input's shape, or with
-            `hierarchical` that of the part which the rank owns; but for "owners_residual",
+            `hierarchical` that of the part that the rank owns. Exceptions: "owners_residual",
             (elements of the piece that the rank owns,), "right_factor", (columns, rank) of a
             matrix, "threshold" and "steps", (1,), and "noise", (3,).
-        clip_scale: what every rank multiplies its gradient by first.
+        clip_scale: the factor by which every rank multiplies its gradient first.
 
     Returns:
         The mean on each rank, in the input's shape and dtype, and the trace, whose `bytes_sent`
@@ -69,9 +69,9 @@ def lockstep(
         (tensor([0., 0., 4., 2.]), tensor([0., 0., 0., 2.]))
 
     Raises:
-        UsageError: tensors that differ in shape or dtype, or state of another number of ranks;
-            ranks that `hierarchical(per_node=…)` cannot divide.
-        MoveError: ranks that ask for different moves.
+        UsageError: tensors differ in shape or dtype, state is for another number of ranks, or
+            `hierarchical(per_node=…)` cannot divide the ranks.
+        MoveError: ranks ask for different moves.
     """
     strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
@@ -97,7 +97,7 @@ def _room(x: Tensor) -> Tensor:
 
 
 def _flat(x: Tensor) -> Tensor:
-    """Rows stay what they are."""
+    """Returns x as a 1-D tensor; COO rows stay as they are."""
     return x.contiguous().view(-1) if x.layout == torch.strided else x
 
 
@@ -116,7 +116,8 @@ def _context(
 def _reshape(
     memory: MutableMapping[str, Tensor], context: BucketContext, shape: tuple[int, ...]
 ) -> None:
-    """States as their shape is outside, or flat; UsageError if one is of another length."""
+    """Gives the states this shape, flat or the user's. Raises UsageError if a state has another
+    number of elements."""
     n = context.kept.elements
     for key, value in memory.items():
         if key in OF_OTHER_SHAPE:
@@ -130,7 +131,7 @@ def _reshape(
 
 
 def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:
-    """Every group performs its moves as soon as all its members ask for one."""
+    """Runs all ranks to their end. Each group performs a move once all its members ask for it."""
     moves = {rank: _next(rounds, None) for rank, rounds in enumerate(ranks)}
     while any(moves.values()):
         for members in _ready(moves):
@@ -144,7 +145,8 @@ def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:
 
 
 def _ready(moves: Mapping[int, Move | None]) -> list[tuple[int, ...]]:
-    """The groups whose members all ask for a move of theirs; MoveError if there is none."""
+    """Returns the groups whose members all ask for a move of the group. Raises MoveError if there
+    is none."""
     groups = {move.group: move for move in moves.values() if move}
     members = {group: group.ranks if group else tuple(moves) for group in groups}
     together = [
@@ -165,7 +167,8 @@ def _next(rank: Rounds[None], value: Any) -> Move | None:
 
 
 def _agreed(moves: Sequence[Move | None], members: Sequence[int] = ()) -> list[Move]:
-    """A group's moves, if all ask for the same kind and size; else an error naming them all."""
+    """Returns a group's moves. Raises MoveError, which names them all, unless they agree in kind
+    and size."""
     kinds = {_kind(move) for move in moves}
     parts = [m for m in moves if isinstance(m, AllToAll)]
     pairs = all(a.sizes[b.rank] == b.arriving[a.rank] for a in parts for b in parts)
@@ -184,14 +187,14 @@ def _disagreement(moves: Mapping[int, Move | None]) -> MoveError:
 
 
 def _meets(moves: Mapping[int, Exchange]) -> bool:
-    """Whether each send has its receive, of the same size, and the other way round."""
+    """Whether each send has a receive of the same size, and each receive a send."""
     sent = {(r, to): x.numel() for r, m in moves.items() for to, x in m.sends.items()}
     expected = {(by, r): size for r, m in moves.items() for by, size in m.receives.items()}
     return sent == expected and all(by != to for by, to in sent)
 
 
 def _kind(move: Move | None) -> tuple[object, ...] | None:
-    """What ranks must agree on."""
+    """Returns what ranks must agree on."""
     if isinstance(move, AllToAll):
         return AllToAll, move.data.dtype, len(move.sizes)
     if isinstance(move, ReduceScatter):
@@ -204,7 +207,7 @@ def _kind(move: Move | None) -> tuple[object, ...] | None:
 
 
 def _perform(moves: Sequence[Move]) -> list[Any]:
-    """All of one kind, which `_agreed` has seen to."""
+    """Performs moves that are all of one kind, as `_agreed` has checked."""
     first = moves[0]
     if isinstance(first, Exchange):
         pairs = [m for m in moves if isinstance(m, Exchange)]
@@ -232,7 +235,7 @@ _OF_DATA = (AllReduce, AllGather, AllToAll, ReduceScatter, Reduce, Gather, Broad
 
 
 def _sum(data: Sequence[Tensor]) -> Tensor:
-    """Sum in rank order."""
+    """Returns the sum in rank order."""
     total = data[0].clone()
     for x in data[1:]:
         total += x

@@ -4,9 +4,9 @@ my rows   ─ push ─► (the machine) ─► mean of the rows that I own
                       any collective that takes rows: (across machines)
 my result ◄─ pull ─ (the machine) ◄─ mean of these over all machines
 
-What crosses is one table of all the bucket's rows; beside it, of each of the bucket's tables an
-empty one in the layout that its gradient has, for these are compared. Where all was not well in
-some machine, a row of NaN crosses instead, so that all hear of it.
+One table of all the bucket's rows crosses. With it go empty tables, one for each table of the
+bucket, in the layout of its gradient, as layouts are compared. If a machine was not well, a row of
+NaN crosses instead, so that all are notified.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gradwire.streams.rows import CooRows
 
 
 class MachineRows:
-    """The local work on one bucket of one rank, step after step. options: of its contexts."""
+    """The local work on one bucket of one rank, step after step. options: for its contexts."""
 
     def __init__(
         self, codec: Codec, machines: Machines, across: Collective, **options: Any
@@ -57,11 +57,11 @@ class MachineRows:
         self._domains = chunks_or_ranges(inside.size, machines.per_node, codec.seed)
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
         self._at_work: list[BucketContext] = []
 
     def rounds(self) -> Rounds[None]:
-        """Inside the machine, across, and inside again."""
+        """Yields the moves: inside the machine, across machines, and inside again."""
         codec, inside, domains = self._codec, self._inside, self._domains
         self._at_work = [inside]
         inside.begin(codec.gradients, codec.results, codec.info)
@@ -73,7 +73,7 @@ class MachineRows:
             own = yield from self._cross_over(own)
         except PayloadError as error:
             own, damage = None, damage or error
-        streams.damage = damage  # the machine is told of it now, before this rank stops
+        streams.damage = damage  # `pull` notifies the machine of it before this rank stops
         told = self._none if own is None else own
         fine = own is not None
         means = yield from over(self._node, pull(inside, told, domains, finite=fine))
@@ -82,8 +82,8 @@ class MachineRows:
         codec.verdict.join(inside.codec.verdict, "")
 
     def _cross_over(self, own: Stream | None) -> Rounds[Stream | None]:
-        """The mean over all machines of what this rank owns, by place in its domain; None: it
-        comes to nothing."""
+        """Returns the mean over all machines of the rows that this rank owns, by place in its
+        domain; None if the step does not count."""
         crossing, domains, me = self._crossing, self._domains, self._me
         given = self._tables(None if own is None else own.flat(domains, me))
         into = [kernels.no_rows(x) if x.is_sparse else torch.empty_like(x) for x in given]
@@ -103,8 +103,8 @@ class MachineRows:
         return Stream(ids.cpu(), rows.cpu(), self._streams.size).split(domains)[me]
 
     def _tables(self, own: Stream | None) -> list[Tensor]:
-        """What crosses as gradients: of rows by place in the whole; or one of NaN, if there are
-        none to count on."""
+        """Returns the tables that cross, as gradients: rows by place in the whole, or a row of NaN
+        if own is None; and empty ones."""
         whole, *_ = self._crossing.bucket.parameters
         dtype: torch.dtype = getattr(torch, whole.dtype)
         if own is None:
@@ -120,25 +120,25 @@ class MachineRows:
 
     @cached_property
     def _none(self) -> Stream:
-        """Nothing of what this rank owns."""
+        """A stream with none of the rows that this rank owns."""
         streams = self._streams
         rows = torch.empty(0, streams.width, dtype=streams.mean_dtype)
         nothing = Stream(torch.empty(0).int(), rows, streams.size)
         return nothing.split(self._domains)[self._me]
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """Nothing waits: rows travel as they are."""
+        """Returns None: rows are sent uncompressed, without a residual."""
         return None
 
     def undo(self) -> None:
-        """Nothing was remembered."""
+        """Does nothing: there is no state to undo."""
 
     def abandon(self) -> None:
-        """The step has failed."""
+        """Gives up a step that has failed."""
         for context in self._at_work:
             context.abandon()
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step."""
+        """Ends the step, after all its buckets."""
         for context in self._at_work:
             context.end(skipped=outcome != "kept")

@@ -1,6 +1,6 @@
-"""The header of a message, written, and all that is checked of messages before their use.
+"""Writes the header of a message, and checks messages before their use.
 
-Where what lies in one: `layout.message`. The digest of the plan travels, its sizes do not.
+`layout.message` says where things lie in one. The digest of the plan is sent, its sizes are not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAGIC = int.from_bytes(b"GRDWIRE%d" % WIRE_VERSION, "little")
 
 
 class Header:
-    """The stamp of one bucket's messages, written in place step after step.
+    """The header of one bucket's messages, written in place step after step.
 
-    others: messages that say the same. status: the flags, (1,) int64; encoders raise them in place
-    between `write` and `spread`.
+    others: messages with the same header. status: the flags, (1,) int64; encoders raise them in
+    place between `write` and `spread`.
     """
 
     def __init__(self, message: Tensor, *others: Tensor) -> None:
@@ -32,33 +32,34 @@ class Header:
         self.status = self._stamp[1:2]
 
     def write(self, digest: int, step: int, flags: int = 0) -> None:
-        """flags: NON_FINITE; DAMAGED where the sender cannot go on with what it received, so that
-        nobody shall."""
+        """Writes the header of the first message. flags: NON_FINITE; DAMAGED if the sender cannot
+        use what it received, so that no rank goes on."""
         kernels.stamp(self._stamp, (_MAGIC, flags, digest, step))
 
     def spread(self) -> None:
-        """What the first message says by now, into the others."""
+        """Copies the first message's header, with its flags, into the others."""
         for other in self._others:
             other.copy_(self._stamp)
 
 
 def facts_of(digest: int, step: int) -> tuple[int, int, int]:
-    """What all headers of a step say beside their flags."""
+    """Returns the words that all headers of a step share; flags are not among them."""
     return _MAGIC, digest, step
 
 
 def header_of(messages: Tensor) -> Tensor:
-    """The four words of a message, or of each of (n, bytes) messages, sharing their memory."""
+    """Returns the four words of a message's header, or of each of (n, bytes) messages, as a
+    view."""
     return messages[..., :HEADER_BYTES].view(torch.int64)
 
 
 def used(section: Tensor) -> int:
-    """How many bytes of a ragged payload are used, its own 8 bytes of length included."""
+    """Returns the bytes used of a ragged payload, its own 8 bytes of length included."""
     return int(section[:8].view(torch.int64))
 
 
 def check_size(messages: Tensor, world: int, size: int) -> None:
-    """PayloadError unless there is one message of that many bytes per rank."""
+    """Raises PayloadError unless there is one message of `size` bytes per rank."""
     if tuple(messages.shape) != (world, size):
         raise PayloadError(
             f"{world} ranks send {size} bytes each, by the plan; {tuple(messages.shape)} arrived. "
@@ -67,10 +68,10 @@ def check_size(messages: Tensor, world: int, size: int) -> None:
 
 
 def check_headers(headers: Tensor, digest: int, step: int) -> bool:
-    """Check the (n, 4) headers of n ranks' messages; True if every rank was finite.
+    """Checks the (n, 4) headers of n ranks' messages. Returns whether every rank was finite.
 
     Raises:
-        PayloadError: naming the rank whose message is of another plan, another step, or broken.
+        PayloadError: a message is of another plan or step, or broken; the error names the rank.
     """
     facts = headers.tolist()
     for rank, (magic, flags, theirs, _) in enumerate(facts):
@@ -101,20 +102,20 @@ def check_headers(headers: Tensor, digest: int, step: int) -> bool:
 
 
 class Inbox:
-    """What arrived for one bucket, a message per rank, as views of the network's buffer: step
-    after step, and kept while the buffer stays.
+    """The messages that arrived for one bucket, one per rank, as views of the network's buffer.
+    Views are kept from step to step while the buffer stays the same.
 
     ragged: messages are as long as the longest of the step, and payloads follow one another.
     """
 
     def __init__(self, layout: Layout, world: int, ragged: bool) -> None:
         self.layout, self.world, self.ragged = layout, world, ragged
-        self._seen: tuple[int, bool, torch.Size] | None = None  # where, and what views are of
+        self._seen: tuple[int, bool, torch.Size] | None = None  # the buffer that views are of
         self._headers: Tensor | None = None
         self._payloads: list[list[Sections]] | None = None
 
     def check(self, messages: Tensor) -> None:
-        """PayloadError unless there is one message per rank, of the size that it must have."""
+        """Raises PayloadError unless there is one message per rank, of a size that it may have."""
         world, most = self.world, self.layout.bytes
         if not self.ragged:
             check_size(messages, world, most)
@@ -128,14 +129,14 @@ class Inbox:
             )
 
     def headers(self, messages: Tensor) -> Tensor:
-        """The headers of all, (world, 4)."""
+        """Returns the headers of all messages, (world, 4)."""
         self._look(messages, as_numbers=False)
         if self._headers is None:
             self._headers = header_of(messages)
         return self._headers
 
     def payloads(self, messages: Tensor) -> Sequence[Sequence[Sections]]:
-        """The payloads, by parameter, then by rank. Raises PayloadError."""
+        """Returns the payloads, by parameter, then by rank. Raises PayloadError."""
         if self.ragged:
             capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
             ragged = [_split(message, capacities, r) for r, message in enumerate(messages)]
@@ -147,8 +148,8 @@ class Inbox:
         return self._payloads
 
     def values(self, total: Tensor) -> Sequence[Sequence[Sections]]:
-        """The sums of a one-dtype layout's numbers, as one payload for each parameter."""
-        if len(self.layout.sections) == 1:  # it may be a gradient, which comes and goes
+        """Returns the sums of a one-dtype layout's numbers, as one payload for each parameter."""
+        if len(self.layout.sections) == 1:  # it may be a gradient, which is new every step
             return [[(total,)]]
         self._look(total, as_numbers=True)
         if self._payloads is None:
@@ -156,16 +157,16 @@ class Inbox:
         return self._payloads
 
     def _look(self, arrived: Tensor, as_numbers: bool) -> None:
-        """Forget views that are of something else. They keep its memory, so that nothing else can
-        come to be where it is."""
+        """Forgets views of another buffer. Views keep their buffer's memory alive, so an equal
+        address means the same buffer."""
         before, self._seen = self._seen, (arrived.data_ptr(), as_numbers, arrived.shape)
         if before != self._seen:
             self._headers = self._payloads = None
 
 
 def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:
-    """The payloads of a ragged message, without what follows them; PayloadError at a length that
-    none can have."""
+    """Splits a ragged message into its payloads, without padding. Raises PayloadError at a length
+    that no payload can have."""
     at, parts = HEADER_BYTES, []
     for capacity in capacities:
         size = used(message[at : at + 8]) if at + 8 <= len(message) else 0

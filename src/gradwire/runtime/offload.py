@@ -1,9 +1,9 @@
 """A bucket whose gradients lie on a device, and whose local work is done in the host's memory.
 
 device  gradients ══╗                                   ╔══► averages
-host                ╚══► a context of processors ═══════╝
+host                ╚══► a context on CPUs ═════════════╝
 
-The lane's thread waits for the copies down, which nobody else does; those up follow in its stream.
+Only the lane's thread waits for the copies down; those up follow in its stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradwire.strategy import Feedback, Rounds, StepInfo, Strategy
 
 class OffloadedContext(BucketContext):
     """The local work of one rank on one bucket. beside: the device of its gradients and averages;
-    all else, states and messages too, is in the host's memory. options: of `Codec`.
+    all else, states and messages too, is in the host's memory. options: for `Codec`.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class OffloadedContext(BucketContext):
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
-        """Start a step. Nothing is copied yet: the gradients may not be there."""
+        """Starts a step. Nothing is copied yet, as the gradients may not be computed yet."""
         self.step, self._info = info.step, info
         self._on_device = gradients, results
 
     def rounds(self) -> Rounds[None]:
-        """The copies down, the step's moves, and the copies up."""
+        """Copies gradients down, yields the step's moves, and copies averages up."""
         down = self._copies.down_all(dict(enumerate(self._on_device[0])))
         self._on_host = list(down.values())
         super().begin(self._on_host, self._on_host, self._info)
@@ -69,7 +69,7 @@ class OffloadedContext(BucketContext):
 
     def abandon(self) -> None:
         super().abandon()
-        if self._comes_last:  # what is there has not come up
+        if self._comes_last:  # averages were not copied up, so results hold none
             for result in self._on_device[1] if self._on_host else ():
                 kernels.fill_nan(result)
 

@@ -1,12 +1,12 @@
-"""Where a rank's weights would be, had all that waits here been sent: there it computes.
+"""The weights as they would be if this rank's residual had been sent: it computes gradients there.
 
                  at rest          at the own view
     weights      x, shared   ◄─►  x - rate · residual
     residual     residual    ◄─►  x
 
-The two arrays hold both at all times, so that the view takes no memory. A rank leaves it for a
-parameter whose gradient is there: its backward needs the weights no more, and what waits is about
-to be sent. x comes back to the bit; the residual to the rounding of the weights.
+The two arrays hold both at all times, so that the view takes no memory. A rank leaves the view of
+a parameter once its gradient is computed: backward no longer needs its weights, and the residual
+is about to be sent. x comes back to the bit, the residual up to the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gradwire.runtime.ledger import Ledger
 from gradwire.strategy import Strategy
 
 CHUNK = 1 << 16
-"""Elements that are moved at a time: they stay in a processor's cache meanwhile."""
+"""The number of elements that are moved at a time: they stay in a processor's cache meanwhile."""
 CHUNK_ELSEWHERE = 1 << 24
-"""The same on a device, whose host takes longer to ask for an operation than so few would take."""
+"""The same on a device, where launching an operation takes longer than CHUNK elements would."""
 
 
 class Swap:
     """A parameter that is at the own view, or on its way there or back.
 
-    An exception may come between any two lines of a swap, as from a keyboard, and weights must
-    not be lost by it: what is under way is known at all times, and `leave` goes on from there.
+    An exception, such as KeyboardInterrupt, may come between any two lines of a swap, and must not
+    lose weights: the current state is known at all times, and `leave` continues from it.
 
-    shared: the shared weights, 1-D. rate: in whose unit the residual is whose memory they are in;
-    None: they are in a copy. spare: room for a chunk.
+    shared: the shared weights, 1-D. rate: the learning rate of the residual whose memory they are
+    in; None: they are in a copy. spare: a buffer for a chunk.
     """
 
     def __init__(self, shared: Tensor, rate: float | None, spare: Tensor) -> None:
         self.shared, self.rate, self._spare = shared, rate, spare
-        self._swapped, self._phase = 0, 0  # chunks; what is under way of the next one
+        self._swapped, self._phase = 0, 0  # chunks done; how far the next one is
 
     def enter(self, weights: Tensor) -> None:
-        """Move the weights to the own view, chunk by chunk."""
+        """Moves the weights to the own view, chunk by chunk."""
         assert self.rate is not None, "weights in a copy are moved by who copies them"
         for w, v in _chunks(weights, self.shared):
             moved = torch.sub(w, v, alpha=self.rate, out=self._room(w))
@@ -51,7 +51,7 @@ class Swap:
             self._swapped, self._phase = self._swapped + 1, 0
 
     def leave(self, weights: Tensor) -> None:
-        """Put the shared weights back, to the bit."""
+        """Puts the shared weights back, to the bit."""
         if self.rate is None:
             weights.copy_(self.shared.view_as(weights))
             return
@@ -67,7 +67,7 @@ class Swap:
             self._swapped, self._phase = self._swapped - 1, 0
 
     def settle(self, weights: Tensor) -> None:
-        """The chunk that is under way is back."""
+        """Puts an unfinished chunk back to the shared weights."""
         if not self._phase or self.rate is None:
             return
         is_leaving = self._phase > 2
@@ -86,22 +86,23 @@ class Swap:
 
 
 class OwnView:
-    """One rank's. Weights: what this rank holds of each parameter, by its name."""
+    """One rank's own view. weights: what this rank holds of each parameter, by its name."""
 
     def __init__(self) -> None:
         self._swaps: dict[str, Swap] = {}
-        self._rooms: dict[str, Tensor] = {}  # of weights that are no fp32
+        self._rooms: dict[str, Tensor] = {}  # copies of weights that cannot swap
         self._spare = torch.empty(0)
 
     @property
     def entered(self) -> bool:
-        """Whether some weights are elsewhere than they are at rest."""
+        """Whether some weights are at the own view."""
         return bool(self._swaps)
 
     def enter(
         self, weights: Mapping[str, Tensor], ledger: Ledger, rates: Mapping[str, float]
     ) -> None:
-        """Move the weights of feedbacks that want it. rates: in whose unit the residuals are."""
+        """Moves the weights whose feedback wants it to the own view. rates: the learning rate of
+        each residual."""
         self.leave(weights)
         for name, residual in self._waiting(ledger).items():
             if rate := rates.get(name, 0.0):
@@ -117,7 +118,7 @@ class OwnView:
                     w.sub_(residual.to(w.device, w.dtype).view_as(w), alpha=rate)
 
     def leave(self, weights: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
-        """Put them back, to the bit; of these names only, or all."""
+        """Puts the shared weights back, to the bit; all, or only those of these names."""
         for name in [name for name in self._swaps if name in weights]:
             self._swaps[name].settle(weights[name].data)  # before others use the spare room
         for name in list(self._swaps if names is None else names):
@@ -126,8 +127,8 @@ class OwnView:
                 del self._swaps[name]
 
     def uncover(self, weights: Mapping[str, Tensor]) -> None:
-        """The residuals are in their memory, for others to read and write, and the weights stay
-        at the own view: this takes a copy of them until they are left."""
+        """Puts the residuals back into their memory, for others to read and write. The weights
+        stay at the own view, so the shared weights are in a copy until they are left."""
         for name, swap in self._swaps.items():
             if swap.rate is not None:
                 kept = Swap(swap.shared.clone(), None, self._spare)
@@ -136,8 +137,8 @@ class OwnView:
                 self._swaps[name] = kept
 
     def waiting(self, name: str, weights: Tensor, residual: Tensor) -> Tensor:
-        """What waits of a parameter, whose memory `residual` is. Changes nothing: it may be asked
-        while a step is under way, also by another thread."""
+        """Returns a parameter's residual; `residual` is the tensor in its state. Changes nothing:
+        any thread may call it during a step."""
         swap = self._swaps.get(name)
         if swap is None or swap.rate is None:
             return residual
@@ -151,11 +152,12 @@ class OwnView:
         return self._spare
 
     def moves(self, ledger: Ledger) -> bool:
-        """Whether there is something to enter."""
+        """Whether `enter` would have weights to move."""
         return bool(self._waiting(ledger))
 
     def _waiting(self, ledger: Ledger) -> dict[str, Tensor]:
-        """Residuals of feedbacks that want it, of what this rank looks after whole."""
+        """Returns the residuals of feedbacks that want it, of parameters whose state this rank
+        keeps whole."""
         plan, memory = ledger.plan, ledger.memory
         return {
             name: memory[name]["residual"]
@@ -167,13 +169,13 @@ class OwnView:
 
 
 def swaps(weights: Tensor, residual: Tensor) -> bool:
-    """Whether they can change places: not where weights are too coarse for a residual to come back
-    from them, or lie elsewhere."""
+    """Whether weights and residual can share two arrays: not if the weights are too coarse for a
+    residual to be computed from them, or on another device."""
     return weights.dtype == torch.float32 and weights.device == residual.device
 
 
 def is_local(strategy: Strategy) -> bool:
-    """Whether ranks compute at their own views beside it."""
+    """Whether ranks compute at their own views with this strategy."""
     return strategy.feedback is not None and strategy.feedback.local
 
 
@@ -182,7 +184,7 @@ def _at_once(weights: Tensor) -> int:
 
 
 def _chunks(weights: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both in parts, that can be written."""
+    """Yields both in parts, as writable views."""
     if weights.is_contiguous():
         n = _at_once(weights)
         yield from zip(torch.split(weights.view(-1), n), torch.split(other, n))

@@ -23,7 +23,7 @@ from gradwire.strategy import (
 
 
 def of_piece(key: Key, j: int) -> Key:
-    """The dice of piece j."""
+    """Returns the key for the dice of piece j."""
     return Key(key.seed, key.step, f"{key.parameter}/{j}", key.rank)
 
 
@@ -103,14 +103,14 @@ class PieceByPiece(Compressor):
             yield x[begin:end], own
 
     def own(self, sections: Sections) -> Iterator[Sections]:
-        """Those of each piece."""
+        """Yields the sections of each piece."""
         each = len(sections) // len(self.bounds)
         for j in range(len(self.bounds)):
             yield sections[j * each : (j + 1) * each]
 
 
 def _without_journals(work: kernels.Work) -> kernels.Work:
-    """A step that makes its state is undone by forgetting that."""
+    """Runs work without journals: a step that makes its state is undone by dropping it."""
     asked = next(work, None)
     while asked is not None:
         given = yield [
@@ -125,15 +125,15 @@ def _without_journals(work: kernels.Work) -> kernels.Work:
 
 @dataclass
 class _FusedPieces(Encoder):
-    """Each piece by a fused encoder of its own, whose state is that part of the whole's; what they
-    ask kernels for is asked for at once."""
+    """Encodes each piece by a fused encoder of its own, whose state is a part of the parameter's.
+    Their kernel calls are made together."""
 
     compressor: PieceByPiece
     recurrence: Recurrence | None
     encoders: Sequence[Encoder]
-    _made: list[str] = field(default_factory=list)  # what state this step made
+    _made: list[str] = field(default_factory=list)  # names of the state that this step made
     _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
-    _of: dict[str, Tensor] = field(default_factory=dict, repr=False)  # the state they are parts of
+    _of: dict[str, Tensor] = field(default_factory=dict, repr=False)  # what _states are parts of
 
     def __post_init__(self) -> None:
         rule = self.recurrence
@@ -169,7 +169,7 @@ class _FusedPieces(Encoder):
             pieces = zip(self.encoders, self._each(x), self._states_of(state), self._own(sections))
             for encoder, part, kept, section in pieces:
                 asked += encoder.undoing(part, kept, section, info)
-        for name in self._made:  # there was none
+        for name in self._made:  # there was no such state before
             state.pop(name, None)
         self._made, self._states, self._of = [], [], {}
         return asked
@@ -194,7 +194,8 @@ class _FusedPieces(Encoder):
         return [x[begin:end] for begin, end in self.compressor.bounds]
 
     def _states_of(self, state: State) -> list[dict[str, Tensor]]:
-        """The parts: the same tensors while the state's are, as what encoders know is of them."""
+        """Returns the state's parts: the same objects while the state's tensors are the same, as
+        encoders keep facts about them."""
         whole = {name: state[name] for name in self._wanted}
         if any(self._of.get(name) is not x for name, x in whole.items()) or not self._states:
             parts = {name: self._each(x) for name, x in whole.items()}

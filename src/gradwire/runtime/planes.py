@@ -1,9 +1,9 @@
-"""Moves over several planes: every message goes where a network plan has pinned it.
+"""Moves over several planes: every message takes the path that a network plan pins it to.
 
     rank 0 ── plane 0 ─ 10.128.0.1 ──── spine0 ──── 10.128.2.3 ── rank 5
            ╲─ plane 1 ─ 10.129.0.1 ──── spine1 ──── 10.129.2.3 ──╱
 
-A host has an address on every plane, and the network carries what goes to such an address by that
+A host has an address on every plane, and the network carries traffic to such an address over that
 plane. Each plane has a Gloo group of its own, whose sockets are bound to these addresses.
 """
 
@@ -32,13 +32,14 @@ from gradwire.runtime.process_groups import attaching, exchange_text, wait_for_a
 from gradwire.runtime.torch_dist import Part, Performer, backend_of
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
-"""Variables of a rank: its host's number in the plan's topology; its addresses, with commas."""
+"""A rank's environment variables: its host's number in the plan's topology, and its addresses,
+separated by commas."""
 
 
 @dataclass(frozen=True)
 class Planes:
-    """The planes of one lane. groups: one for each plane. ranks: of a performer's ranks, those in
-    the groups; hosts: of all ranks in the groups."""
+    """The planes of one lane. groups: one for each plane. hosts: the host of each rank in the
+    groups. ranks: the number in the groups of each of a performer's ranks."""
 
     pins: Pins
     hosts: Sequence[int]
@@ -46,19 +47,19 @@ class Planes:
     ranks: Sequence[int]
 
     def host(self, rank: int) -> int:
-        """The host of a performer's rank."""
+        """Returns the host of a performer's rank."""
         return self.hosts[self.ranks[rank]]
 
 
 def agreed_pins(
     given: Pins | str | Path, group: dist.ProcessGroup, device: torch.device
 ) -> tuple[Pins, list[int]]:
-    """Pins, and the host of every rank. Collective, and so are its errors.
+    """Returns the pins, and the host of every rank. Collective, and so are its errors.
 
     Raises:
         PlanError: pins cannot be read, differ between ranks, or are for other hosts, or a rank
-            does not say where it is, or has too few addresses, or others' (on all ranks).
-        UsageError: this is not Gloo, or these are no pins.
+            does not say where it is, or has too few addresses, or other hosts' (on all ranks).
+        UsageError: the backend is not Gloo, or `given` is no pins.
     """
     backend = backend_of(group, device)
     if backend != "gloo":
@@ -91,7 +92,7 @@ def agreed_pins(
 
 
 def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
-    """What ranks said: their pins, hosts and addresses."""
+    """Checks what ranks said of their pins, hosts and addresses. Raises PlanError."""
     for rank, (digest, host, addresses, problem) in enumerate(said):
         if problem:
             raise PlanError(f"every rank must have its pins; rank {rank} has not: {problem}")
@@ -115,7 +116,8 @@ def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
 
 
 def _check_own(addresses: Sequence[str]) -> None:
-    """Gloo would find out later, and the other ranks by their timeout."""
+    """Raises PlanError unless these are this host's addresses: Gloo would fail later, other ranks
+    by timeout."""
     for address in addresses:
         try:
             socket.create_server((address, 0)).close()
@@ -129,7 +131,7 @@ def _check_own(addresses: Sequence[str]) -> None:
 def join_planes(
     pins: Pins, hosts: Sequence[int], group: dist.ProcessGroup, timeout_seconds: float
 ) -> Planes:
-    """A lane's groups. Collective."""
+    """Makes a lane's groups. Collective."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     store = dist.distributed_c10d._get_process_group_store(group)
     groups = []
@@ -149,20 +151,20 @@ def _addresses() -> list[str]:
 
 
 TURN_BYTES = 2 * 2**20
-"""Messages of this size go in the plan's turns, with a barrier between any two; smaller ones all
-at once. 16 hosts, 200 Mbit/s, all to all: of 4 MB 1.14 × ideal in turns and 1.17 at once, of 1 MB
-1.22 to 1.45 and 1.24 (benchmarks/network)."""
+"""Messages of at least this size go in the plan's turns, with a barrier between any two; smaller
+ones go all at once. 16 hosts, 200 Mbit/s, all to all: 4 MB take 1.14 × ideal in turns and 1.17 at
+once; 1 MB takes 1.22 to 1.45 and 1.24 (benchmarks/network)."""
 
 
 class PlanePerformer(Performer):
-    """Performs moves as `Performer` does, but all that is between pairs goes as pinned, sums too:
+    """Performs moves as `Performer` does, but messages between pairs take the pinned paths. An
+    all-reduce is made of such messages:
 
         all-reduce = parts to their owners ──► sums there ──► sums back to all
 
-    Large messages of equal size go in turns, those of one step of the plan at a time: nothing
-    may run late into the next turn, or it meets what it must not; a barrier sees to that.
-    What one rank sends to all through others (reduce, gather, broadcast) takes the hosts' own
-    addresses. Over Gloo.
+    Large messages of equal size go in the plan's turns. A barrier ends each turn, as a late
+    message would share links with those of the next.
+    Moves with a root (reduce, gather, broadcast) use the hosts' own addresses. Over Gloo.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class PlanePerformer(Performer):
 
     def close(self) -> None:
         super().close()
-        self._planes.groups.clear()  # of its parts, too
+        self._planes.groups.clear()  # its parts share the list
 
     def _send(self, part: Part) -> Any:
         if part.plane is None:
@@ -194,7 +196,7 @@ class PlanePerformer(Performer):
         return self._planes.groups[part.plane].recv([part.data], self._planes.ranks[part.rank], 0)
 
     def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[Part]:
-        """Cut as the plan says."""
+        """Sorts messages, and cuts them as the plan says."""
         found = list[Part]()
         for part in super()._by_distance(parts, way):
             cuts = self._planes.pins.parts(*self._ends(part.rank, way), part.data.numel())
@@ -204,12 +206,13 @@ class PlanePerformer(Performer):
         return found
 
     def _ends(self, rank: int, way: int) -> tuple[int, int]:
-        """The hosts of what goes to a rank (1), or comes from it (-1)."""
+        """Returns the source and target host of a message to a rank (1), or from it (-1)."""
         own, other = self._planes.host(self.rank), self._planes.host(rank)
         return (own, other) if way > 0 else (other, own)
 
     def _ahead(self, receives: Sequence[Part], sends: Sequence[Part]) -> int:
-        """All: nearest ranks first is no order among paths (1.24 × ideal at once, 1.6 paced)."""
+        """Does not pace sends, as the distance between ranks orders no paths (1.24 × ideal at
+        once, 1.6 paced)."""
         return self.world
 
     def _all_gather(self, data: Tensor) -> Tensor:
@@ -243,8 +246,8 @@ class PlanePerformer(Performer):
     def _between_all(
         self, sends: Sequence[Tensor], receives: Sequence[Tensor], least: int
     ) -> None:
-        """Send to and receive from each rank; what this rank has for itself stays where it is.
-        least: bytes of the smallest message between any two, as far as all ranks know it; else
+        """Sends to and receives from each other rank; this rank's own part is not moved.
+        least: the bytes of the smallest message between any two ranks if all ranks know it, else
         0."""
         others = [r for r in range(self.world) if r != self.rank]
         going, coming = (

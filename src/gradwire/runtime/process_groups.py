@@ -1,4 +1,4 @@
-"""What attach asks of torch.distributed: groups for every lane, and what all ranks should know."""
+"""Process groups for every lane, and the texts that ranks exchange when a model is attached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradwire.runtime.torch_dist import all_gather, backend_of
 
 @contextmanager
 def attaching() -> Iterator[None]:
-    """Around what attach asks of the network: a failure there means that a rank is missing."""
+    """A context for attach's network calls: a failure raises PeerError, as a rank is missing."""
     try:
         yield
     except (RuntimeError, ConnectionError) as error:
@@ -36,13 +36,13 @@ def make_group(
     parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU,
     ranks: Sequence[int] | None = None, by_host: bool = False, alone: bool = False,
 ) -> dist.ProcessGroup:  # fmt: skip
-    """A group of the same ranks, or of these of them, and backend, for one lane. Collective: all
-    ranks of the parent must call.
+    """Makes a group for one lane with the parent's backend and ranks, or with those in `ranks`.
+    Collective: all ranks of the parent must call.
 
-    alone: those that are not in it do not call. by_host: what lies in the host's memory is
-    carried, too, by Gloo if the parent does not. torch names a group of some of the world's ranks
-    by how many groups each of them is in: for these it must be equally many, or the call times
-    out.
+    alone: ranks that are not in the group do not call. by_host: the group also carries tensors in
+    host memory, by Gloo if the parent does not. torch names a group of some of the world's ranks
+    by the number of groups that each of them is in: this must be the same for all of them, or the
+    call times out.
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
@@ -67,10 +67,10 @@ def make_parts(
     parent: dist.ProcessGroup, machines: Machines | None, timeout_seconds: float,
     device: torch.device = CPU,
 ) -> dict[Group, dist.ProcessGroup]:  # fmt: skip
-    """This rank's groups inside and across machines, for one lane. Collective.
+    """Makes this rank's groups inside and across machines, for one lane. Collective.
 
-    Every rank makes every group, in one order, those it is not in as well. None where no machine
-    is known, or has several ranks.
+    Every rank makes every group, in one order, also those it is not in. There are none if machines
+    are not known, or have one rank each.
     """
     rank, made = dist.get_rank(parent), dict[Group, dist.ProcessGroup]()
     if machines is None or machines.per_node == 1:
@@ -83,11 +83,11 @@ def make_parts(
 
 
 def wait_for_all(group: Any, device: torch.device = CPU) -> None:
-    """Wait until every rank has connected to all of a new group. Collective.
+    """Waits until every rank has connected to all others of a new group. Collective.
 
-    A rank that is through may close the group, at a failed attach for example, while others still
-    connect to it: they fail, for a rank that only left. NCCL connects with the first collective,
-    in which all ranks must take part: not amid a step, where some may have nothing to say.
+    Otherwise a rank that is done might close the group, after a failed attach for example, while
+    others still connect to it, and they would fail because of it. NCCL connects in the first
+    collective, in which all ranks must take part; in a step, some may have nothing to send.
     """
     if group.name() == "gloo":
         group.barrier().wait()
@@ -100,10 +100,10 @@ def wait_for_all(group: Any, device: torch.device = CPU) -> None:
 def find_machines(
     plan: Plan, group: dist.ProcessGroup, device: torch.device, wanted: bool = False
 ) -> Machines | None:
-    """Find where ranks are, if the plan asks; the same on every rank, and so are errors.
-    Collective.
+    """Returns which ranks share a machine, or None if the plan does not need it; the same on every
+    rank, and so are errors. Collective.
 
-    wanted: though the plan does not ask, where machines have equally many ranks.
+    wanted: also if the plan does not need it, where machines have equally many ranks.
     """
     asked = {s.collective.per_node for s in plan.strategies} - {None}
     if len(asked) > 1:
@@ -119,19 +119,20 @@ def find_machines(
 
 
 def _machine() -> str:
-    """Equal on the ranks of one machine: its host name, and torchrun's number for it."""
+    """Returns a name that is equal on all ranks of a machine: its host name, and torchrun's number
+    for it."""
     return f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}".strip()
 
 
 def differing(text: str, group: dist.ProcessGroup, device: torch.device) -> dict[int, str]:
-    """What other ranks said instead, by rank: nothing where all say the same. Collective."""
+    """Returns the texts that differ from this rank's, by rank; empty if all agree. Collective."""
     said = exchange_text(text, group, device)
     own = said[dist.get_rank(group)]
     return {rank: other for rank, other in enumerate(said) if other != own}
 
 
 def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
-    """Every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
+    """Returns every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
     room = 1000
     data = text.encode()[:room].ljust(room, b"\0")
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)

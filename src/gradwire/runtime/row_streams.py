@@ -1,10 +1,10 @@
-"""A bucket of tables, whose gradients name the rows that they have, as one stream of rows.
+"""A bucket of tables, whose gradients are COO (ids of rows, and rows), as one stream of rows.
 
 table 0, 100 × 8     table 1, 50 × 16         rows of 8: the largest width that divides all
 ids, rows            ids, rows
 └────── one stream: row 3 of table 1 is two, 106 and 107 ──────┘
 
-Nothing is compressed and nothing remembered: what arrives is the average of these rows.
+Nothing is compressed, and there are no residuals: the result is the average of these rows.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class RowStreams(BucketStreams):
 
     @property
     def tables(self) -> Sequence[Rows | CooRows]:
-        """Of this step, since `entries`."""
+        """The tables of this step, once `entries` was called."""
         return self._tables
 
     def begin(self) -> None:
         super().begin()
-        self._layouts = list[int]()  # until they were told
+        self._layouts = list[int]()  # kept until the next `tell` sends them
 
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True,
@@ -78,12 +78,12 @@ class RowStreams(BucketStreams):
     def write(self, means: Sequence[Stream] | Tensor) -> None:
         assert not isinstance(means, Tensor), "nobody makes tables whole"
         places, values = (torch.cat([getattr(s, x) for s in means]) for x in ("places", "values"))
-        if len(means) > 1:  # of owners
+        if len(means) > 1:  # a stream from each owner
             order = places.argsort()
             places, values = places[order], values[order]
         parts = Stream(places, values, self.size).split(self.parameters)
         for table, part, width in zip(self._tables, parts, self._widths):
-            many = width // self.width or 1  # whoever has a row has all of it
+            many = width // self.width or 1  # an owner of a row has all its parts
             ids = part.places[::many] // many
             if many > 1 and not torch.equal(part.places, _parts(ids, many)):
                 raise PayloadError(
@@ -97,7 +97,7 @@ class RowStreams(BucketStreams):
 
 
 def _parts(ids: Tensor, many: int) -> Tensor:
-    """Rows that are cut in so many."""
+    """Returns the ids of rows' parts, `many` of each row."""
     if many == 1:
         return ids
     within = torch.arange(many, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""A bucket split among owners: what each rank sends to each, and what each owner sends to all.
+"""A bucket split among owners: each rank sends to each owner, and each owner sends to all.
 
 my parameters ─ encode piece by piece ─► one message per owner ─► (all to all)
 my pieces     ◄─ sum, divide ─ messages of every rank
@@ -38,10 +38,10 @@ from gradwire.strategy import (
 class Shards:
     """Buffers, layouts and the owner's memory of one bucket on one rank.
 
-    codec: the bucket's, whose verdict hears all that arrives. rank, world: among the owners.
-    pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means: what
-    owners compress by, if it is not the compressor. states: of each parameter, where what owners
-    lose is made good later; None: nothing is.
+    codec: the bucket's; its verdict judges all that arrives. rank, world: among the owners.
+    pieces: the cut of each parameter; by default `Pieces.of` cuts evenly. means: the compressor of
+    the owners, if another one. states: each parameter's state, for the residual of the owner's
+    compression; None: owners keep no residual.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ class Shards:
         self._known = Known()
 
     def compressors(self) -> list[PieceByPiece]:
-        """What encodes each parameter for its owners."""
+        """Returns the compressor that encodes each parameter for its owners."""
         return [PieceByPiece(self._compressor, p.bounds) for p in self.pieces]
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
         self._encoded = False
 
     def open(self) -> Tensor:
-        """Stamp the messages. Returns the status of what is now encoded into the sections."""
+        """Writes the header. Returns its status, for what encodes into the sections next."""
         self._header.write(self._codec.digest, self._codec.info.step)
         return self._header.status
 
     def outgoing(self) -> AllToAll:
-        """The first move; the sections hold what was encoded."""
+        """Returns the first move. Call it when the sections are encoded."""
         self._header.spread()
         return self._move
 
     def average(self, arrived: Tensor) -> None:
-        """The sums of the owner's pieces, divided, if all is well.
+        """Computes the means of the owner's pieces, if all is well.
 
-        Where a payload is damaged, the others must hear of it before this rank stops.
+        A damaged payload only raises the verdict: others must be notified before this rank stops.
         """
         inbox, size = self._inbox, self._inbox.layout.bytes
         if arrived.numel() != self.world * size:
@@ -127,12 +127,12 @@ class Shards:
             self._verdict.refuse(error)
 
     def spoil_means(self) -> None:
-        """The owner's means are NaN, if all is not well."""
+        """Sets the owner's means to NaN if not all is well."""
         spoil_if(self._verdict.word, self._all_means)
 
     def answer(self) -> Tensor:
-        """The owner's means, compressed, if all is well: the message for all. Where nobody looks
-        whether it is, what is encoded for nothing is taken back with the step."""
+        """Compresses the owner's means, if all is well. Returns the message for all. Where the
+        host does not check that, an encoding made in vain is undone with the step."""
         header, word = self._my_header, self._verdict.word
         header.write(self._codec.digest, self._codec.info.step)
         header.status.copy_(word)
@@ -161,14 +161,15 @@ class Shards:
         return Key(codec.seed, codec.info.step, f"{name}/mean of {owner}", owner)
 
     def hear(self, messages: Tensor) -> None:
-        """What every owner's message, (world, bytes), says of the step."""
+        """Checks the headers of all owners' messages, (world, bytes), for the verdict."""
         check_size(messages, self.world, len(self._mine))
         self._verdict.hear(header_of(messages))
 
     def collect(
         self, messages: Tensor, results: Sequence[Tensor], word: Tensor | None = None
     ) -> None:
-        """Every owner's message into the results. Raises PayloadError. word: as of `sum_all`."""
+        """Decodes every owner's message into the results. Raises PayloadError. word: the status of
+        `sum_all`."""
         sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             whence = f"payload 0 is the mean from rank {owner}"
@@ -181,7 +182,7 @@ class Shards:
         sum_all(self.means_by, sums, word)
 
     def undo(self) -> None:
-        """The owner's memory as it was before this step."""
+        """Restores the owner's state to what it was before this step."""
         work = zip(self._encoders, self.means, self._states, self._my_sections)
         if self._encoded:
             undo_many_topk([
@@ -191,7 +192,7 @@ class Shards:
         self._encoded = False
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step."""
+        """Ends the step, after all its buckets."""
         if outcome == "skipped":
             self.undo()  # the owner's sums are in what is given back
         for encoder in self._encoders:
@@ -200,5 +201,5 @@ class Shards:
 
 
 def remembers(strategy: Strategy) -> bool:
-    """Whether what is not sent is made good in a later step."""
+    """Whether what is not sent is added to a later step."""
     return strategy.feedback is not None and strategy.feedback.makes_good

@@ -1,13 +1,13 @@
-"""A path of tasks at work on one bucket.
+"""Runs a path of tasks on one bucket.
 
     numbers ── compress ──► messages ── all_to_all, all_gather ──► more messages
        ▲                                                             │
        └──────────────── decompress: add up, divide ◄────────────────┘
 
-`StageLayout` knows who has what, `Walk` moves it; here it is compressed and added up. Every
-compression has encoders and a memory of its own; where a step is spoiled, all take back what they
-did. Numbers that are not finite travel as NaN, messages of such say so, and at the end every rank
-finds NaN in its result. The bucket's word knows of all that; the host asks it when the step ends.
+`StageLayout` says what each rank holds, `Walk` moves it, and this module compresses and adds up.
+Every compression has encoders and a state of its own; all are undone if a step is spoiled. Numbers
+that are not finite are sent as NaN, messages of such have a flag, and at the end every rank finds
+NaN in its result. The bucket's status word collects this; the host reads it when the step ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gradwire.strategy import Encoder, Key, Recurrence, Rounds, Sections, State,
 
 
 class _Encoded(NamedTuple):
-    """One parameter, compressed: what takes it back."""
+    """One compressed parameter, with all that undoing needs."""
 
     encoder: Encoder
     x: Tensor
@@ -50,7 +50,7 @@ class _Encoded(NamedTuple):
 class BucketStages(Walk):
     """The local work on one bucket of one rank, step after step.
 
-    kept: what the rank has where it first compresses, which is what its states are of.
+    kept: what the rank holds where it first compresses; its states have these shapes.
     """
 
     def __init__(self, codec: Codec, plan: StageLayout) -> None:
@@ -66,12 +66,12 @@ class BucketStages(Walk):
         self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
         self._encoded, self._messages, self._numbers = {}, [], []
 
     def rounds(self) -> Rounds[None]:
         codec, scale = self._codec, self._codec.info.clip_scale
-        # What is compressed at once is clipped there, in the same pass.
+        # If the first task is compress, it clips in the same pass over memory.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
         given: Tensors = list(codec.gradients)
         clip = scale != 1.0 and self._is_clipped
@@ -84,25 +84,25 @@ class BucketStages(Walk):
         every = zip(self._codec.means, self._numbers, self._in_gradients)
         found = [(mean, x.to(self._device), own) for mean, x, own in every]
         for mean, x, own in found:
-            if mean is not x or not own:  # else nothing could be undone
+            if mean is not x or not own:  # else the gradient is overwritten: too late to undo
                 kernels.flag_non_finite(x, word)
-        # Results may lie where gradients do, which undoing reads.
+        # Results may share memory with gradients, which undoing reads.
         for mean, x, _ in found:
             if mean is not x:
                 kernels.copy_unless(word, x, mean)
         self._codec.leave(word)
 
     def undo(self) -> None:
-        """What this step's compressions remember, as it was before."""
+        """Restores the states of this step's compressions to what they were before."""
         self._undo_from(0)
 
     def abandon(self) -> None:
-        """The step has failed: numbers of this rank alone are nowhere."""
+        """Does nothing: no result holds numbers of this rank alone."""
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step."""
+        """Ends the step, after all its buckets."""
         if outcome == "skipped" and self._codec.strategy.feedback is not None:
-            self._undo_from(1)  # what was sent again is in what is given back
+            self._undo_from(1)  # what is given back contains what later sites sent
             mine = self._encoded.get(0, ())
             giving = (one.encoder.giving_back(one.state, one.sections) for one in mine)
             kernels.undo_many_topk(list(chain.from_iterable(giving)))
@@ -111,7 +111,8 @@ class BucketStages(Walk):
         self._encoded, self._numbers, self._messages = {}, [], []
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """What waits at every site, of a mean; ranks that know the same all add their share."""
+        """Returns the sum of all sites' residuals, which are of means: ranks that hold the same
+        region share it. None if there are none."""
         total = None
         sites = (k for k, task in enumerate(self._tasks) if task.name == "compress")
         for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
@@ -135,7 +136,7 @@ class BucketStages(Walk):
         leaves = self._before(number + 1).leaves
         layouts = [self._plan.layout(leaf) for leaf in leaves]
         device = self._device_of(number)
-        messages = [  # what lies between sections travels, too
+        messages = [  # zeros, as padding between sections is sent, too
             self._room(f"{number} message {i}", own.bytes, torch.uint8, device).zero_()
             for i, own in enumerate(layouts)
         ]
@@ -157,7 +158,7 @@ class BucketStages(Walk):
         self._messages = [[message.to(self._codec.device)] for message in messages]
 
     def _encoders_of(self, number: int, leaves: tuple[Leaf, ...]) -> list[Encoder]:
-        """Made once: where a rank compresses what never changes."""
+        """Returns the encoders of a compress task, made once: its regions never change."""
         if number not in self._encoders:
             strategy, site = self._codec.strategy, self._plan.site(number)
             region = self._before(number).region
@@ -203,20 +204,20 @@ class BucketStages(Walk):
 
     @property
     def _in_gradients(self) -> list[bool]:
-        """Whether each average lies where a gradient does that undoing reads."""
+        """Whether each average shares memory with a gradient, which undoing reads."""
         pairs = zip(self._codec.means, self._codec.gradients)
         return [mean.data_ptr() == x.data_ptr() for mean, x in pairs]
 
     @property
     def _undoes_by_means(self) -> bool:
-        """Whether there are such averages of float16: they may leave its range, which is seen
-        when they are there. Out of fp32's range nothing is seen to go, as by an all-gather."""
+        """Whether undoing reads gradients where float16 averages are written: their overflow is
+        only seen once they are written. fp32's range is not checked, as with an all-gather."""
         remembers = self._codec.strategy.feedback is not None
         pairs = zip(self._codec.means, self._in_gradients)
         return remembers and any(mean.dtype == torch.float16 and own for mean, own in pairs)
 
     def _sums(self, number: int, region: Region, like: Sequence[Tensor]) -> Tensors:
-        """Rooms for them, in fp32, or as averages are: what leaves their range is seen here."""
+        """Returns buffers for sums, in fp32 or in the averages' dtypes, where overflow shows."""
         device = self._device_of(number)
         dtypes = [x.dtype for x in like] or [torch.float32] * len(region)
         return [
@@ -225,14 +226,14 @@ class BucketStages(Walk):
         ]
 
     def _sums_of(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> list[Sum]:
-        """The means of one leaf's contributions."""
+        """Returns the sums that make the means of one leaf's contributions."""
         payloads = zip(*(self._plan.layout(leaf).views(message) for message in messages))
         work = zip(payloads, parts, leaf.names, self._codec.bucket.names)
         divisor = float(len(messages))
         return [Sum(own, x, divisor, self._key(dice), name) for own, x, dice, name in work]
 
     def _add_up(self, sums: list[Sum], word: Tensor) -> None:
-        """Nothing, if the word is raised. What is damaged raises the bucket's."""
+        """Adds up, unless the word is raised. Damage raises the bucket's word."""
         compressor = self._codec.strategy.compressor
 
         def add(status: Tensor | None = None) -> None:
@@ -250,11 +251,11 @@ class BucketStages(Walk):
         return Key(self._codec.seed, self._codec.info.step, name, voice)
 
     def _device_of(self, number: int) -> torch.device:
-        """The device on which a task works."""
+        """Returns the device on which a task works."""
         return torch.device("cpu") if self._tasks[number].at == "cpu" else self._device
 
 
 def _part(p: Parameter, place: tuple[int, int], name: str) -> Parameter:
-    """What a rank looks after: a parameter, or a part of it."""
+    """Returns what a rank keeps state for, as a parameter: all of one, or a part."""
     begin, end = place
     return p if (begin, end) == (0, p.elements) else Parameter(name, (end - begin,))

@@ -1,11 +1,12 @@
-"""A bucket's sparse payloads as one stream, and what ranks tell each other of theirs.
+"""A bucket's sparse payloads as one stream, and the numbers that ranks tell each other of theirs.
 
 parameter 0      parameter 1       …
-places, values   places, values         of each, as its compressor says them
+places, values   places, values         of each, as its compressor gives them
 └──────────── one stream ─────────┘     places in the flat vector: parameter after parameter
 
-Streams lie in the host's memory: how many entries they have decides what is sent next. Of a device
-the encoded message comes down, in one copy for which the lane's thread waits, and averages go up.
+Streams lie in the host's memory, as their number of entries decides what is sent next. From a
+device the encoded message is copied down, once, with the lane's thread waiting, and averages are
+copied up.
 """
 
 from __future__ import annotations
@@ -40,28 +41,29 @@ class BucketStreams(Streams):
         apart = host_copies.is_apart(codec.device)
         self._copies = HostCopies(codec.device) if apart else None
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
-        self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
+        self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # with what undoes it
         self.begin()
 
     def begin(self) -> None:
-        """A new step."""
+        """Begins a new step."""
         self.damage: PayloadError | None = None
         self._finite, self._given_back = True, []
         self.remembered.clear()
 
     @property
     def mean_dtype(self) -> torch.dtype:  # type: ignore[override]
-        """Of averages."""
+        """The dtype of averages."""
         return next((mean.dtype for mean in self._codec.means), torch.float32)
 
     def undo(self) -> None:
-        """The step is spoiled: nothing was given back, and what was set is forgotten."""
+        """Does nothing: in a spoiled step nothing was given back, and `begin` clears what was
+        set."""
 
     def end(self, outcome: Outcome) -> None:
-        """After all buckets of the step."""
+        """Ends the step, after all its buckets."""
         if outcome == "kept":
             self.remembered.commit()
-        if outcome == "skipped":  # it is in what is given back next
+        if outcome == "skipped":  # the codec gives all entries back next, these among them
             for v, places, values in self._given_back:
                 self._add(v, places, values, 1.0)
 
@@ -72,7 +74,7 @@ class BucketStreams(Streams):
         message, header = codec.encoded, codec.header
         if self._copies is not None:
             header = Header(message := self._copies.down(message))
-        self._finite = not kernels.is_raised(header.status)  # counts are needed here, too
+        self._finite = not kernels.is_raised(header.status)  # the host needs counts anyway
         parts = self._parts(message) if self._finite else []
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
@@ -84,7 +86,7 @@ class BucketStreams(Streams):
         return self._stream(torch.cat(places), torch.cat(values))
 
     def _parts(self, message: Tensor) -> list[Stream]:
-        """Of each parameter, copied: the compressor's own is overwritten by its next."""
+        """Returns each parameter's entries, copied: the compressor reuses its buffers."""
         codec = self._codec
         read, sizes = codec.strategy.compressor.read, codec.bucket.sizes
         found = (read(own, n) for own, n in zip(codec.sections_in(message), sizes))
@@ -124,12 +126,13 @@ class BucketStreams(Streams):
         return told
 
     def _kept(self) -> tuple[str, float] | None:
-        """The state where what is not sent stays, and its sign; None: nothing is made good."""
+        """Returns the name of the state with what is not sent, and its sign; None if unsent
+        entries are dropped."""
         feedback = self._codec.strategy.feedback
         if feedback is None or not feedback.makes_good:
             return None
         rule = feedback.recurrence()
-        joins = rule is not None and rule.sent == "joins"  # it is what was sent that is there
+        joins = rule is not None and rule.sent == "joins"  # the state sums what was sent
         return rule.state if rule else "residual", -1.0 if joins else 1.0
 
     def give_back(self, lost: Stream) -> None:
@@ -158,7 +161,7 @@ class BucketStreams(Streams):
         return together if self._copies is None else self._copies.down(together).clone()
 
     def _add(self, v: Tensor, places: Tensor, values: Tensor, factor: float) -> None:
-        """v[places] += factor · values, of entries of this rank."""
+        """Computes v[places] += factor · values, with entries of this rank."""
         places, values = self._lifted([places, values])
         kernels.add(v, places, values, factor, are_own=True)
 
@@ -173,7 +176,7 @@ class BucketStreams(Streams):
         parts = [part for by_parameter in zip(*cut) for part in by_parameter]
         places, values = self._beside([s.places for s in parts], [s.values for s in parts])
         own = [slice(i, i + len(means)) for i in range(0, len(parts), len(means))]
-        codec.add_up([  # lists that share no place, in one pass
+        codec.add_up([  # lists share no place, so one pass adds them
             kernels.SumCoded(mean, ["int32"] * len(means), places[of], values[of], 1.0)
             for mean, of in zip(codec.means, own)
         ])  # fmt: skip
@@ -181,7 +184,7 @@ class BucketStreams(Streams):
     def _beside(
         self, places: list[Tensor], values: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """All lists where averages are: one copy, however many they are."""
+        """Copies all lists to the averages' device: one copy for places, values, however many."""
         if self._copies is None or not places:
             return places, values
         counts = [part.numel() for part in places]
@@ -193,8 +196,8 @@ class BucketStreams(Streams):
 
 
 class _Remembered(dict[str, Sequence[float]]):
-    """Numbers of each parameter: of its state, unless others were set, which count from `commit`
-    on."""
+    """Numbers of each parameter, by name: from its state, unless others are set; `commit` puts
+    these into the states."""
 
     def __init__(self, states: Sequence[State]) -> None:
         self._states = states
@@ -203,7 +206,7 @@ class _Remembered(dict[str, Sequence[float]]):
         return [float(state[name]) if name in state else 0.0 for state in self._states]
 
     def commit(self) -> None:
-        """What was set goes into the states; it stays on the host, which asks for it."""
+        """Puts what was set into the states, in host memory, as the host reads it."""
         for name, numbers in self.items():
             for state, number in zip(self._states, numbers):
                 state[name] = torch.tensor([number])

@@ -1,4 +1,4 @@
-"""The averages of many parameters' payloads: in one call where kernels do it, else one by one."""
+"""Averages many parameters' payloads: in one call if kernels can, else one by one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradwire.strategy import Compressor, Key, Sections
 
 
 class Sum(NamedTuple):
-    """What is added up for one parameter, or a piece of one, in order, divided once.
+    """The payloads to add up for one parameter, or a piece of one: in order, divided once.
 
-    target: (n,), overwritten. key: that of the encoding. name, whence: what an error says.
+    target: (n,), overwritten. key: that of the encoding. name, whence: for error messages.
     """
 
     payloads: Sequence[Sections]
@@ -31,18 +31,18 @@ def sum_all(
     compressor: Compressor, sums: Sequence[Sum], status: Tensor | None = None,
     known: kernels.Known | None = None,
 ) -> None:  # fmt: skip
-    """Write all targets. PayloadError names the parameter whose payload is bad; targets mean
-    nothing then. status: of sums that are said for many, to be heeded by kernels. known: of the
-    steps before."""
+    """Writes all targets. Raises PayloadError, which names the parameter whose payload is bad;
+    targets are undefined then. status: a word that kernels heed and raise in sums for many. known:
+    checks of the steps before."""
     many = _is_said_for_many(compressor)
     try:
         asked = [compressor.added(*one[:4]) for one in sums if many]
         if many and all(asked):
             kernels.add_up([segment for segments in asked for segment in segments], status, known)
             return
-    except PayloadError:  # one by one it is known whose it is
+    except PayloadError:  # adding one by one shows whose payload it is
         pass
-    if status is not None and kernels.is_raised(status):  # nobody else heeds it
+    if status is not None and kernels.is_raised(status):  # `accumulate` does not heed it
         return
     for payloads, target, divisor, key, name, whence in sums:
         try:
@@ -54,8 +54,8 @@ def sum_all(
 def decode_own(
     compressor: Compressor, sections: Sections, x: Tensor, key: Key, status: Tensor
 ) -> None:
-    """`Compressor.decode` of what this rank has encoded just now. That cannot be damaged, so where
-    kernels would tell it by a word nobody asks. status: that of the encoding."""
+    """Decodes what this rank has just encoded, as `Compressor.decode`. It cannot be damaged, so a
+    word that kernels would raise for it is not read. status: that of the encoding."""
     if kernels.goes_on(status) and stands_for(type(compressor), "added", "decode"):
         segments = compressor.added([sections], x, 1.0, key)
         if segments:
@@ -65,8 +65,8 @@ def decode_own(
 
 
 def heeds(compressor: Compressor, word: Tensor) -> bool:
-    """Whether sums of its payloads are written by kernels alone, which heed the word: nobody need
-    look at it first."""
+    """Whether kernels alone write sums of the compressor's payloads: they heed the word, so the
+    host need not read it first."""
     return _is_said_for_many(compressor) and kernels.goes_on(word)
 
 

@@ -37,22 +37,24 @@ from gradwire.runtime.host_copies import CPU, HostCopies
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
 DIRECT_BYTES = 256 * 1024
-"""Gloo: an all-reduce for which a rank would send this much goes as an all-gather and a local sum.
+"""With Gloo, an all-reduce is made as an all-gather and a local sum if a rank sends at most these
+bytes in that.
 
-The reduction's 2(n-1) dependent steps each hand over between threads on both sides. Four ranks on
-two cores, 1 Gbit/s, 80 KB: 8.0 ms as an all-reduce, 2.5 ms as an all-gather (benchmarks/moves).
+Each of the reduction's 2(n-1) dependent steps hands over between threads on both sides. Four ranks
+on two cores, 1 Gbit/s, 80 KB: 8.0 ms as an all-reduce, 2.5 ms as an all-gather (benchmarks/moves).
 """
 
 PACED_BYTES = 64 * 1024
-"""Gloo: an exchange of so large messages is paced: a rank is at most _AHEAD sends ahead.
+"""With Gloo, an exchange of messages from this size on is paced: a rank is at most _AHEAD sends
+ahead.
 
-All at once, the switch decides whose turn it is, and links stand idle at the end. Eight hosts,
-1 Gbit/s, 0.6 MB to each: 47 ms at once, 41 paced (benchmarks/moves).
+If all are sent at once, the switch decides their order, and links are idle at the end. Eight
+hosts, 1 Gbit/s, 0.6 MB to each: 47 ms at once, 41 paced (benchmarks/moves).
 """
 _AHEAD = 3
 _EVEN = 1.5  # times the mean
 
-_GRACE_SECONDS = 1.0  # for all that is under way, once something failed
+_GRACE_SECONDS = 1.0  # for all operations in progress, once one failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 
 _PERFORMED = (
@@ -61,7 +63,8 @@ _PERFORMED = (
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
-    """What carries tensors of a device in this group, by name, as "gloo"; "" where nothing does.
+    """Returns the name of the backend for tensors of a device in this group, such as "gloo"; "" if
+    there is none.
 
     A group may have several: `init_process_group()` gives each type of device its own."""
     try:
@@ -71,10 +74,10 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
 
 
 class Performer:
-    """One lane's way to the network. Blocks the calling thread, never uses futures.
+    """Performs one lane's moves. Blocks the calling thread, and never uses futures.
 
-    parts: process groups for the moves that only some of its ranks make. device: of what arrives
-    where nothing is sent; a thread's own current one may be another's.
+    parts: process groups for the moves that only some of its ranks make. device: where data
+    arrives if nothing is sent; the thread's current device may be another one.
     """
 
     def __init__(
@@ -91,7 +94,8 @@ class Performer:
         self._on_host: Performer | None = None
 
     def at(self, device: torch.device) -> Performer:
-        """The same way to the network, of what lies on that device: its own, or the host's."""
+        """Returns a performer on the same groups for tensors on that device, which is its own or
+        the host's."""
         if device.type == self.device.type:
             return self
         if self._on_host is None:
@@ -99,7 +103,8 @@ class Performer:
         return self._on_host
 
     def _forget(self) -> None:
-        """Groups close with the last reference, and an error may keep frames of this one."""
+        """Drops its references to groups: the last one closes a group, and an error's traceback
+        may keep this object."""
         for performer in (*self._parts.values(), self):
             del performer.group
 
@@ -111,7 +116,7 @@ class Performer:
         return twin
 
     def perform(self, move: Move, label: str) -> Tensor | dict[int, Tensor]:
-        """What arrives. The memory is used again by the next move.
+        """Performs a move. Returns what arrives, in memory that the next move reuses.
 
         Raises:
             PeerError: another rank failed or did not answer within the group's timeout.
@@ -142,7 +147,7 @@ class Performer:
         return self._rooted(move)
 
     def _by_host(self, move: Any) -> Tensor | dict[int, Tensor]:
-        """Gloo carries what is in the host's memory: down, over the network, and up again."""
+        """Performs a move through host memory, as Gloo needs: copies down, moves, copies up."""
         host = self._host
         assert host is not None
         if isinstance(move, Exchange):
@@ -155,7 +160,7 @@ class Performer:
         return data.copy_(found, non_blocking=True) if is_own else host.up(found)
 
     def _part(self, move: Move) -> Performer:
-        """Who performs it: of all ranks, or of some."""
+        """Returns the performer of the move's group: of all ranks, or of some."""
         if move.group is None:
             return self
         if move.group not in self._parts:
@@ -163,15 +168,15 @@ class Performer:
         return self._parts[move.group]
 
     def close(self) -> None:
-        """Give the groups' threads and sockets back; not collective. To the process that made
-        them: in a fork of it there are none, and who joins them waits for ever."""
+        """Closes the groups' threads and sockets; not collective. Does nothing in a fork of the
+        process that made them: the threads do not exist there, and joining them would hang."""
         if self._process != os.getpid():
             return
-        # A name that only some ranks made would be given again, its old addresses in the store.
+        # torch would reuse a name that only some ranks made, with its old addresses in the store.
         named_by_all = dist.is_initialized() and self.world == dist.get_world_size()
         for performer in (*self._parts.values(), self):
             if named_by_all:
-                with suppress(ValueError):  # it went with a default group before this one
+                with suppress(ValueError):  # it was destroyed with an earlier default group
                     dist.destroy_process_group(performer.group)
             if performer._on_host is not None:
                 performer._on_host._forget()
@@ -192,7 +197,7 @@ class Performer:
         return self._gloo and self.world > 1 and traffic <= DIRECT_BYTES
 
     def bytes_sent(self, move: Move) -> float:
-        """Bytes this rank puts on the wire for the move, the way it is performed here."""
+        """Returns the bytes that this rank sends for the move, as it is performed here."""
         part = self._part(move)
         if isinstance(move, AllReduce) and part._is_direct(move.data):
             return float((part.world - 1) * move.bytes)
@@ -210,7 +215,8 @@ class Performer:
         return arrived
 
     def _reduce_scatter(self, move: ReduceScatter) -> Tensor:
-        """Parts to their owners, who add them in rank order: Gloo's own costs an all-reduce."""
+        """Sends parts to their owners, which add them in rank order: Gloo's own costs as much as
+        an all-reduce."""
         own = (move.sizes[move.rank],) * self.world
         arrived = self._all_to_all(AllToAll(move.data, move.sizes, own, move.rank, alike=True))
         parts = arrived.chunk(self.world)
@@ -233,7 +239,7 @@ class Performer:
         return arrived
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
-        """Receives are posted first; each rank begins with its neighbours."""
+        """Performs an exchange. Receives are posted first; a rank begins with its neighbours."""
         device = CPU if self._gloo else self.device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
         room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
@@ -257,7 +263,8 @@ class Performer:
         return arrived
 
     def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[Part]:
-        """What there is, with its peer, nearest first: to the right (1) or from the left (-1)."""
+        """Returns non-empty messages with their peers, nearest first: to the right (1) or from the
+        left (-1)."""
         return sorted(
             (Part(way * (r - self.rank) % self.world, data, r)
             for r, data in parts.items() if data.numel()),
@@ -265,25 +272,26 @@ class Performer:
         )  # fmt: skip
 
     def _send(self, part: Part) -> Any:
-        """Begin to."""
+        """Starts a send."""
         return dist.isend(part.data, self._name_of(part.rank), self.group)
 
     def _receive(self, part: Part) -> Any:
-        """Begin to."""
+        """Starts a receive."""
         return dist.irecv(part.data, self._name_of(part.rank), self.group)
 
     def _name_of(self, rank: int) -> int:
-        """The rank's number in the default group."""
+        """Returns the rank's number in the default group."""
         return dist.get_global_rank(self.group, rank)
 
     def _between_pairs(self, receives: Sequence[Part], sends: Sequence[Part]) -> None:
-        """All of them. Where everybody has much for everybody, nearest first, a few at a time:
+        """Performs all receives and sends. If every rank has much for every other, it sends to the
+        nearest first, a few at a time:
 
             to the right by 1, 2, 3 ──► from the left by 1 is here ──► to the right by 4 ──► …
 
-        If one fails, who is alive gets what it waits for, or soon hears of the failure: Gloo
-        closes all connections where a wait passes its limit. So it can tell others that it is
-        alive, and they name those who are not.
+        If one fails, each rank that is alive gets its data or soon fails, too, as Gloo closes all
+        connections when a wait times out. So it can report that it is alive, and others can name
+        the ranks that did not.
         """
         waits, ahead = _Waits(), self._ahead(receives, sends)
         coming = deque((part, waits.begun(self._receive, part)) for part in receives)
@@ -298,12 +306,13 @@ class Performer:
             raise waits.errors[0]
 
     def _ahead(self, receives: Sequence[Part], sends: Sequence[Part]) -> int:
-        """How many sends may be under way before what came from as far is here."""
+        """Returns by how many ranks of distance sends may run ahead of receives."""
         is_paced = self._is_large_and_even(receives) and self._is_large_and_even(sends)
         return _AHEAD if is_paced else self.world
 
     def _is_large_and_even(self, parts: Sequence[Part]) -> bool:
-        """Something for everybody, and much. Where one has more, others would wait for it."""
+        """Whether there is a large message for every other rank, and none is much larger, as
+        others would wait for it."""
         sizes = Counter[int]()
         for part in parts:
             sizes[part.rank] += part.data.nbytes
@@ -312,13 +321,14 @@ class Performer:
         return PACED_BYTES <= max(sizes.values()) <= _EVEN * sizes.total() / len(sizes)
 
     def _buffer(self, data: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """One room for all moves, as large as the largest: lengths may differ every step."""
+        """Returns the one buffer of all moves, as large as the largest: lengths may vary."""
         n = math.prod(shape)
         return self._scratch.room("arrived", n, data.dtype, data.device).view(shape)
 
 
 class Part(NamedTuple):
-    """Bytes of an exchange; how far away the peer is, its rank, and by which plane (`planes`)."""
+    """One message of an exchange: the peer's distance, the data, the peer's rank, and the plane
+    that it takes (`planes`)."""
 
     distance: int
     data: Tensor
@@ -327,19 +337,19 @@ class Part(NamedTuple):
 
 
 class _Waits:
-    """Operations under way. Once something failed, all others have a second left."""
+    """Waits for operations in progress. Once one has failed, all others have a second left."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
         self._deadline: float | None = None
 
     def begun(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The operation, or None if it cannot even begin."""
+        """Starts an operation. Returns it, or None if it cannot start."""
         with self._remembered():
             return call(*arguments)
 
     def finish(self, work: Any) -> None:
-        """Wait for it."""
+        """Waits for an operation, and keeps its error."""
         if work is None:
             return
         if self.errors and self._deadline is None:
@@ -362,12 +372,12 @@ def silent_ranks(
     group: dist.ProcessGroup, label: str, part: Group | None = None,
     patience_seconds: float = 3.0,
 ) -> str:  # fmt: skip
-    """A sentence naming the ranks that did not report a failure; not collective.
+    """Returns a sentence that names the ranks that did not report a failure; not collective.
 
-    Every rank that sees a failure says so in the group's store; whoever stays silent is dead or
+    Every rank that sees a failure reports it in the group's store; a rank that does not is dead or
     stuck. If the store itself is gone, so is the process that hosts it.
-    label: what failed here; ranks that say something else are named, with that.
-    part: the ranks that moved, if not all did: they are looked at first.
+    label: what failed here; ranks that report something else are named, with that.
+    part: the ranks that moved, if not all did: they are checked first.
     """
     rank, everybody = dist.get_rank(group), range(dist.get_world_size(group))
     try:
@@ -385,13 +395,14 @@ def silent_ranks(
 
 
 def _elsewhere(store: Any, ranks: Sequence[int], label: str) -> str:
-    """What failed on those of these ranks where it is not the same."""
+    """Names those of the ranks where something else failed, and what."""
     told = {r: store.get(f"gradwire/failed/{r}").decode() for r in ranks}
     return "".join(f"; rank {r} failed in {where}" for r, where in told.items() if where != label)
 
 
 def _missing(store: Any, ranks: Sequence[int], patience_seconds: float) -> list[int]:
-    """Asks again and again: waiting with a time limit fails differently in every store."""
+    """Returns the ranks that report no failure in time. It polls, as waiting with a timeout fails
+    differently in every store."""
     deadline = monotonic() + patience_seconds
     missing = list(ranks)
     while True:

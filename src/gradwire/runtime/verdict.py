@@ -1,9 +1,9 @@
-"""What becomes of one bucket's step: told on the device, read on the host when the step ends.
+"""Whether one bucket's step counts: recorded on the device, read on the host when the step ends.
 
 headers of all ranks ──► hear ──┐
-payloads that are none ► refuse ┤
+damaged payloads ──────► refuse ┤
 sums of numbers, bad ──► spoil ─┼─► word ──► kernels.run_unless: averages, or all is undone
-what others are told ──► join ──┘    └─────► fine, when the step ends: it counts; or PayloadError
+others' verdicts ──────► join ──┘    └─────► fine, when the step ends: it counts; or PayloadError
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gradwire.runtime.message import check_headers, facts_of
 
 
 class Verdict:
-    """word: (1,) int64, raised by NON_FINITE where the step is skipped on all ranks alike, by
-    DAMAGED where it is the last."""
+    """One bucket's verdict. word: (1,) int64, raised by NON_FINITE if all ranks skip the step, by
+    DAMAGED if no step can follow."""
 
     def __init__(self, digest: int, device: torch.device) -> None:
         self.word = kernels.new_status(device)
         self._digest, self._step = digest, -1
-        self._told: list[tuple[Told, str]] = []  # and where, as errors say it
-        self._read: int | None = 0  # the word, once all is told and it was read
+        self._told: list[tuple[Told, str]] = []  # with where it was, for error messages
+        self._read: int | None = 0  # the word's value, once it was read after all was recorded
         self._asked: Tensor | None = None
         self._answers: list[int] | None = None
 
     def begin(self, step: int) -> None:
-        """A new step, of which nothing is known."""
+        """Begins a new step, of which nothing is known."""
         if self._read != 0:
             self.word.zero_()
         self._step, self._read = step, None
@@ -40,42 +40,42 @@ class Verdict:
         self._told.clear()
 
     def hear(self, headers: Tensor, where: str = "") -> None:
-        """What the headers of n messages, (n, 4), say."""
-        headers = headers.clone()  # the network's buffer is another's next
+        """Takes the headers of n messages, (n, 4), into account."""
+        headers = headers.clone()  # the next move overwrites the network's buffer
         self._told.append((headers, where))
         kernels.judge(headers, facts_of(self._digest, self._step), self.word)
 
     def join(self, other: Verdict, where: str) -> None:
-        """What speaks against another's step, which is over but for its end, does against this."""
+        """Joins another verdict, of a step over but for its end: what spoils it spoils this."""
         self._told.append((other, where))
         self.word.bitwise_or_(other.word)
 
     def spoil(self) -> None:
-        """Something is not finite."""
+        """Records that something is not finite."""
         self._read = None
         self.word.bitwise_or_(kernels.NON_FINITE)
 
     def refuse(self, error: PayloadError) -> None:
-        """Something that arrived cannot be used. The first reason stays."""
+        """Records that something that arrived cannot be used. The first error stays."""
         self._read = None
         self.word.bitwise_or_(kernels.DAMAGED)
         self._told.append((error, ""))
 
     def ask(self, words: Tensor) -> None:
-        """Want to know, when the step ends, what else these, (n,) int64, say by then."""
+        """Requests that these words, (n,) int64, are read with this one when the step ends."""
         self._asked, self._answers = words, None
 
     @property
     def answers(self) -> list[int] | None:
-        """What was asked for, which the host waits for unless it was read with the word; None if
-        nothing was."""
+        """The values of the words that `ask` was given, or None. The host waits for the device
+        unless they were read with the word."""
         if self._answers is None and self._asked is not None:
             self._answers = self._asked.tolist()
         return self._answers
 
     @property
     def held_back(self) -> bool:
-        """Once the step is over: whether the word was raised before averages were written."""
+        """Whether the word was raised before averages were written. Call when the step is over."""
         word = int(self.word) if self._read is None else self._read
         try:
             heard = [told for told in self._told if not isinstance(told[0], PayloadError)]
@@ -86,9 +86,9 @@ class Verdict:
 
     @property
     def fine(self) -> bool:
-        """Whether the step counts, as far as is known: the host waits for the device.
+        """Whether the step counts, as far as is known; the host waits for the device.
 
-        Raises PayloadError: what arrived cannot be used, and why.
+        Raises PayloadError, with the reason, if something that arrived cannot be used.
         """
         word = int(self.word) if self._read is None else self._read
         for told in self._told if word & kernels.DAMAGED else ():
@@ -102,7 +102,7 @@ class Verdict:
         return not word
 
     def _hears(self, told: Told, where: str) -> bool:
-        """Whether that says that all is finite. Raises PayloadError."""
+        """Whether one record says that all is finite. Raises PayloadError if it says damage."""
         try:
             if isinstance(told, PayloadError):
                 raise told
@@ -115,7 +115,7 @@ class Verdict:
             raise PayloadError(f"{where}: {error}") from error
 
     def _all(self) -> Iterator[Verdict]:
-        """It, and what it has joined."""
+        """Yields this verdict and all that it has joined."""
         yield self
         for told, _ in self._told:
             if isinstance(told, Verdict):
@@ -123,12 +123,12 @@ class Verdict:
 
 
 Told: TypeAlias = "Tensor | PayloadError | Verdict"
-"""Headers of all ranks, an error, and what another bucket was told."""
+"""One record: headers of all ranks, an error, or another verdict."""
 
 
 def settle(verdicts: Sequence[Verdict]) -> None:
-    """Read the words of all buckets of a step, and what else they ask, with one wait for the
-    device, once all is told."""
+    """Reads the status words of all buckets of a step, and the words that they `ask` for, with one
+    wait for each device, once all is recorded."""
     known = [one for verdict in verdicts for one in verdict._all()]
     for device in {verdict.word.device for verdict in known}:
         own = [verdict for verdict in known if verdict.word.device == device]

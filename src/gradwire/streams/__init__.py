@@ -1,4 +1,4 @@
-"""Sparse vectors as values, for collectives that move places and values."""
+"""Sparse vectors, for collectives that send places (indices) and values."""
 
 from gradwire.streams.domains import Chunks, HashedElements, Ranges, chunks_or_ranges
 from gradwire.streams.stream import Domains, Form, Stream

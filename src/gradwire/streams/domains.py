@@ -1,8 +1,8 @@
-"""Who owns which elements of a bucket's flat vector, where every rank sums a part of it.
+"""Which rank owns which elements of a bucket's flat vector, where every rank sums a part of it.
 
-ranges   0 0 0 0 1 1 1 1 2 2 2 2      as good as the tensor is even
-chunks   2 0 1 1 0 2 0 2 1 0 1 2      16 elements each, a random third of them every rank's
-hashed   0 2 2 1 0 1 1 0 2 1 0 2      one element each, as its hash says
+ranges   0 0 0 0 1 1 1 1 2 2 2 2      balanced if the tensor's entries are spread evenly
+chunks   2 0 1 1 0 2 0 2 1 0 1 2      16 elements each; every rank has a random third of them
+hashed   0 2 2 1 0 1 1 0 2 1 0 2      one element each; its hash chooses the owner
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST_CHUNKS = 64  # per owner; with fewer, chance leaves some with twice as ma
 
 
 class Ranges(Domains):
-    """Owner r has elements bounds[r] to bounds[r + 1] - 1."""
+    """Domains that are ranges: rank r owns elements bounds[r] to bounds[r + 1] - 1."""
 
     def __init__(self, bounds: Sequence[int]) -> None:
         self._bounds = list(bounds)
@@ -35,7 +35,7 @@ class Ranges(Domains):
 
     @classmethod
     def even(cls, n: int, world: int) -> Ranges:
-        """Cut n elements into ranges that are as equal as can be."""
+        """Cuts n elements into ranges that are as equal as possible."""
         return cls([r * n // world for r in range(world + 1)])
 
     def split(self, stream: Stream) -> list[Stream]:
@@ -55,8 +55,8 @@ class Ranges(Domains):
 class Chunks(Domains):
     """Chunks of 16 elements, dealt out in rounds that each begin with another owner.
 
-    Within a domain they lie in the order of the flat vector, so that sorted lists stay sorted.
-    No tables. Few chunks are dealt out as ranges.
+    Within a domain they keep the order of the flat vector, so that sorted lists stay sorted.
+    This needs no tables. `chunks_or_ranges` uses ranges where chunks are few.
     """
 
     def __init__(self, n: int, world: int, seed: int) -> None:
@@ -90,7 +90,7 @@ class Chunks(Domains):
         return [Stream(own, of_own, n, stream.listed) for own, of_own, n in parts]
 
     def _split_rows(self, stream: Stream) -> list[Stream]:
-        """Rows are copied once, whatever their width; their order costs little beside that."""
+        """Splits a table. Rows of any width are copied once; sorting costs little beside that."""
         chunks = stream.places // CHUNK
         rounds = chunks // self._world
         owner = (chunks + kernels.owners_of(rounds, self._world, self._seed)) % self._world
@@ -109,10 +109,10 @@ class Chunks(Domains):
 
 
 class HashedElements(Domains):
-    """Zen's own: the owner of an element is what its hash says, a place counts the owner's.
+    """Zen's own rule: an element's hash chooses its owner; a place counts the owner's elements.
 
-    The split goes by hash memory as published; what it leaves in any order is sorted again, for
-    streams are. As published, each owner's elements are listed: 4 bytes of memory per element.
+    The split uses hash memory as published. Its output is in no order and is sorted again, as
+    streams are sorted. As published, each owner's elements are listed: 4 bytes per element.
     """
 
     def __init__(self, n: int, world: int, seed: int, device: torch.device) -> None:
@@ -126,7 +126,8 @@ class HashedElements(Domains):
 
     @cached_property
     def _owned(self) -> list[Tensor]:
-        """A block after the other: hashing takes much more memory than its result."""
+        """The elements of each owner, hashed block by block, as that needs much more memory than
+        its result."""
         found: list[list[Tensor]] = [[torch.empty(0).int()] for _ in range(self._world)]
         for begin in range(0, self._n, _HASHED_AT_ONCE):
             end = min(begin + _HASHED_AT_ONCE, self._n)
@@ -156,6 +157,6 @@ class HashedElements(Domains):
 
 
 def chunks_or_ranges(n: int, world: int, seed: int) -> Chunks | Ranges:
-    """Chunks, where there are enough of them to be balanced by chance."""
+    """Returns chunks if there are enough of them for chance to balance them, else even ranges."""
     enough = n >= world * _LEAST_CHUNKS * CHUNK
     return Chunks(n, world, seed) if enough else Ranges.even(n, world)

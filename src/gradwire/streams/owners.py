@@ -1,4 +1,4 @@
-"""Entries, or rows, by way of owners: every rank sums a part, and tells all.
+"""Entries, or rows, summed by owners: every rank sums a part, and sends the averages to all.
 
          push                    pull
 entries ──────► owners: averages ─────► all
@@ -17,7 +17,8 @@ from gradwire.streams.stream import Domains, Form, Stream
 
 
 def gather_streams(ctx: Context, mine: Stream) -> Rounds[Stream | None]:
-    """Two moves. All streams to all, who average them in rank order; None if spoiled."""
+    """Two moves. Sends all streams to all ranks, which average them in rank order. None if
+    spoiled."""
     message, others = mine.packed(), [r for r in range(ctx.world) if r != ctx.rank]
     told = yield from ctx.streams.tell(message.numel(), most=mine.most_packed_bytes())
     if told is None:
@@ -32,12 +33,12 @@ def push_and_pull(
     ctx: Context, mine: Stream, domains: Domains, finite: bool = True,
     forms: tuple[Form, Form] = ("smallest", "smallest"),
 ) -> Rounds[list[Stream] | None]:  # fmt: skip
-    """Entries to their owners, merged and averaged there, the averages to all.
+    """Sends entries to their owners, which merge and average them and send the averages to all.
 
         sizes ──► all      entries ══► owners      sizes ──► all      averages ══► all
 
     Four moves, two of them a few bytes. An owner that received damage says so in the third.
-    forms: of what goes to owners, and of what comes from them.
+    forms: how places are packed on the way to owners, and on the way back.
     Returns the averages by place in the whole, owner by owner; None if the step is spoiled.
     """
     mean = yield from push(ctx, mine, domains, finite, forms[0])
@@ -49,7 +50,8 @@ def push_and_pull(
 def push(
     ctx: Context, mine: Stream, domains: Domains, finite: bool = True, form: Form = "smallest"
 ) -> Rounds[Stream | None]:
-    """Two moves. The average of what this rank owns, by place in its domain; None if spoiled."""
+    """Two moves. Returns the average of what this rank owns, by place in its domain; None if the
+    step is spoiled."""
     me, parts = ctx.rank, mine.split(domains)
     own = parts.pop(me)
     others = [r for r in range(ctx.world) if r != me]
@@ -72,7 +74,8 @@ def push(
 def pull(
     ctx: Context, mean: Stream, domains: Domains, form: Form = "smallest", finite: bool = True
 ) -> Rounds[list[Stream] | None]:
-    """Two moves. What every rank owns, by place in the whole; None if spoiled."""
+    """Two moves. Returns the averages of every owner, by place in the whole; None if the step is
+    spoiled."""
     message, most = mean.packed(form), mean.most_packed_bytes(domains)
     told = yield from ctx.streams.tell(message.numel(), most=most, finite=finite)
     if told is None:
@@ -84,7 +87,7 @@ def to_all(
     ctx: Context, mean: Stream, message: Tensor, told: Sequence[int], domains: Domains,
     form: Form = "smallest",
 ) -> Rounds[list[Stream]]:  # fmt: skip
-    """One move. The same, once all know how many bytes each rank's message has."""
+    """One move. Does what `pull` does once all ranks know the bytes of each rank's message."""
     others = [r for r in range(ctx.world) if r != ctx.rank]
     arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})
     means = {r: mean.over(domains, r).unpacked(arrived[r], form) for r in others}

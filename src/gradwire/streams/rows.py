@@ -1,6 +1,6 @@
-"""A parameter as rows, most of which may be zero, or are not there.
+"""A parameter as rows, most of which may be zero or absent.
 
-What is taken of it lies in the host's memory, as streams do, wherever the gradient is.
+Rows that are taken of it lie in the host's memory, as streams do, wherever the gradient is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gradwire import kernels
 from gradwire.errors import UsageError
 from gradwire.local import Local
 
-BLOCK = 256  # elements: a row of what has none of its own
+BLOCK = 256  # elements: the row of a parameter that has no rows of its own
 
 
 class Rows:
     """A gradient and its result as (count, width) matrices. width 0: the parameter's own rows.
 
-    Dimensions after the first are joined. What has one dimension, or is cut in blocks of another
-    width, gets zeros behind its end: then both are copies.
+    Dimensions after the first are joined. If the elements do not fill the last row, zeros follow
+    them, and both matrices are copies.
     """
 
     def __init__(self, local: Local, width: int = 0) -> None:
@@ -42,53 +42,55 @@ class Rows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of what travels."""
+        """The dtype in which rows are sent."""
         return self.local.result.dtype
 
     def nonzero(self) -> Tensor:
-        """Which rows hold anything, (k,) int32, ascending."""
+        """Returns the ids of rows that are not all zero, (k,) int32, ascending."""
         ids = torch.empty(self.count, dtype=torch.int32, device=self.x.device)
         return ids[: kernels.nonzero_rows(self.x, ids)].cpu()
 
     def take(self, ids: Tensor) -> Tensor:
-        """These rows, (k, width)."""
+        """Returns these rows, (k, width)."""
         device = self.x.device
         out = torch.empty(ids.numel(), self.width, dtype=self.dtype, device=device)
         kernels.gather_stripes(self.x, ids.to(device), (0, self.width), out.view(-1))
         return out.cpu()
 
     def expect(self, ids: Tensor) -> None:
-        """The result's rows, (u,), those of `nonzero` and more: zeros in all others.
+        """Sets the ids of the result's rows, (u,): those of `nonzero`, and more. All others are
+        zero.
 
-        Where the result is the gradient's own memory, these are zero already, to the bit.
+        Where the result is the gradient's own memory, the others are zero already, to the bit.
         """
         self._expected = ids
         if self.result.data_ptr() != self.x.data_ptr():
             self.result.zero_()
 
     def put(self, rows: Tensor, bounds: Sequence[int], at: Tensor | None = None) -> None:
-        """Stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, and so on.
+        """Writes stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, and so
+        on.
 
-        at: which of the expected rows, (k,) int32, ascending; None: all.
+        at: the indices of the expected rows to write, (k,) int32, ascending; None: all.
         """
         ids = self._expected if at is None else self._expected[at.long()]
         whole, flat = self.result.view(self.count, self.width), rows.reshape(-1)
         kernels.scatter_stripes(whole, ids.to(whole.device), bounds, flat.to(whole.device))
 
     def finish(self) -> None:
-        """All is put."""
+        """Completes the result, after the last `put`."""
         if self._padded:
             self.local.result.copy_(self.result[: self.local.result.numel()])
 
 
 def table_of(local: Local) -> Rows | CooRows:
-    """A parameter's rows, as its gradient comes."""
+    """Returns a parameter's rows, by the layout of its gradient."""
     return CooRows(local) if kernels.is_rows(local.gradient) else Rows(local)
 
 
 def check_layouts(names: Sequence[str], told: Sequence[Sequence[int]]) -> None:
-    """UsageError, on all ranks, where gradients differ in layout. told: by rank, 1 of each table
-    whose gradient is COO there, else 0.
+    """Raises UsageError, on all ranks, if gradients differ in layout between ranks. told: by rank,
+    for each table, 1 if its gradient is COO there, else 0.
 
     Optimizers step dense and sparse gradients differently: replicas would drift apart.
     """
@@ -103,8 +105,8 @@ def check_layouts(names: Sequence[str], told: Sequence[Sequence[int]]) -> None:
 
 
 class CooRows:
-    """The same of a gradient that is COO, ids of rows and rows, as the result is: those of the
-    union, each once, ascending. Nothing as large as the parameter is made.
+    """`Rows` of a COO gradient (ids of rows, and rows). The result is COO, too: the union of all
+    ranks' rows, each once, ascending. No tensor as large as the parameter is made.
     """
 
     def __init__(self, local: Local) -> None:
@@ -116,25 +118,26 @@ class CooRows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of what travels."""
+        """The dtype in which rows are sent."""
         return self._result.dtype
 
     def nonzero(self) -> Tensor:
-        """Which rows there are, (k,) int32, ascending."""
+        """Returns the ids of the gradient's rows, (k,) int32, ascending."""
         return self._ids
 
     def take(self, ids: Tensor) -> Tensor:
-        """They, (k, width)."""
+        """Returns all rows of the gradient, (k, width)."""
         return self._rows
 
     def expect(self, ids: Tensor) -> None:
-        """The result's rows, (u,), ascending: those of `nonzero` and more."""
+        """Sets the ids of the result's rows, (u,), ascending: those of `nonzero`, and more."""
         self._ids, self._mean = ids, None
 
     def put(self, rows: Tensor, bounds: Sequence[int], at: Tensor | None = None) -> None:
-        """Stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, then the next.
+        """Writes stripes, one after the other: columns bounds[0] to bounds[1] - 1 of rows, then
+        the next.
 
-        at: which of the expected rows, (k,) int32, ascending; None: all.
+        at: the indices of the expected rows to write, (k,) int32, ascending; None: all.
         """
         if rows.shape == (self._ids.numel(), self.width):
             self._mean = rows  # all of them
@@ -145,7 +148,7 @@ class CooRows:
         kernels.scatter_stripes(self._mean, at, bounds, rows.reshape(-1))
 
     def finish(self) -> None:
-        """All is put."""
+        """Writes the result, after the last `put`."""
         assert self._mean is not None, "put comes before finish"
         device = self._result.device
         kernels.write_rows(self._result, self._ids.to(device), self._mean.to(device))

@@ -1,11 +1,11 @@
-"""Sparse vectors as values: cut among owners, written as bytes and read, added up, compared.
+"""Sparse vectors: split among owners, written to bytes and read, added up, compared.
 
-coded            values  places      where all know how many entries there are
-packed   shape   values  places      where all know how many bytes: it says the rest itself
+coded            values  places      if all know the number of entries
+packed   shape   values  places      if all know the number of bytes: the shape says the rest
 
-So values, as they are, always begin where their type may, and nothing is padded. Nothing here
-knows of buckets, steps or ranks. `planner.expected` has streams of which only the numbers are
-known, so that prices come from the very rounds that run.
+Values come first, so they are aligned for their dtype without padding. Nothing here knows of
+buckets, steps or ranks. `planner.expected` has streams of which only the sizes are known, so that
+prices come from the very rounds that run.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from gradwire.kernels import Shape
 from gradwire.streams.told import read_size
 
 Form: TypeAlias = Literal["smallest", "coo", "bitmap"]
-"""How places are packed: as small as can be; int32; a bit per element."""
+"""How places are packed: in the smallest code; as int32; as a bit per element."""
 
 _SHAPE_BYTES = 4 * len(Shape._fields)  # int32
 _CODES = {"coo": "int32", "bitmap": "bitmap"}
 
 
 class Domains(Protocol):
-    """Who owns which of a vector's elements, or a table's rows."""
+    """Which rank owns which of a vector's elements, or a table's rows."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """How many each rank owns: places in its domain are 0 to one less."""
+        """The number of elements that each rank owns: places in its domain are 0 to one less."""
 
     def split(self, stream: Stream) -> list[Stream]:
-        """What falls into each domain, by place in it. Valid until the next split."""
+        """Returns the entries in each domain, by place in it. Valid until the next split."""
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
-        """Places in an owner's domain as places in the whole, ascending, int32."""
+        """Converts places in an owner's domain to places in the whole, ascending, int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
     """A sparse vector of n elements: places, (k,) int32, strictly ascending, and values, (k,).
 
-    Or a table of n rows: then places are rows, and values (k, width).
-    listed: places travel as int32 wherever the smallest code is asked for.
+    Or a table of n rows: then places are row ids, and values are (k, width).
+    listed: places are sent as int32 wherever the smallest code is requested.
     """
 
     places: Tensor
@@ -63,26 +63,26 @@ class Stream:
         return self.places.numel()
 
     def __getitem__(self, chosen: Tensor | slice) -> Stream:
-        """Some of the entries: a mask, (k,) bool, or a slice."""
+        """Returns some of the entries, chosen by a mask, (k,) bool, or a slice."""
         return replace(self, places=self.places[chosen], values=self.values[chosen])
 
     # -- who owns what ---------------------------------------------------------------------
 
     def split(self, domains: Domains) -> list[Stream]:
-        """What each owner has, by place in its domain. Valid until these are used again."""
+        """Returns each owner's entries, by place in its domain. Valid until the next split."""
         return domains.split(self)
 
     def over(self, domains: Domains, owner: int) -> Stream:
-        """The same entries, taken to be an owner's."""
+        """Returns the same entries, as entries of an owner's domain."""
         return replace(self, n=domains.sizes[owner])
 
     def flat(self, domains: Domains, owner: int) -> Stream:
-        """An owner's entries, by place in the whole."""
+        """Returns an owner's entries, by place in the whole."""
         whole = sum(domains.sizes)
         return replace(self, places=domains.flat(owner, self.places), n=whole)
 
     def check_counts(self, domains: Domains, counts: Sequence[int]) -> None:
-        """PayloadError unless each domain has so many of the entries."""
+        """Raises PayloadError unless each domain has its count of the entries."""
         found = [part.count for part in self.split(domains)]
         if found != list(counts):
             raise PayloadError(
@@ -93,19 +93,21 @@ class Stream:
     # -- bytes, where the reader knows how many entries there are ----------------------------
 
     def coded(self) -> Tensor:
-        """Values and places, these in the smallest code for their number: (coded_bytes(),) uint8.
+        """Returns values and places, places in the smallest code for their number:
+        (coded_bytes(),) uint8.
 
-        Who knows the number knows the size.
+        The size follows from the number of entries alone.
         """
         return self._written(self._code(self.count))
 
     def coded_bytes(self, count: int | None = None) -> int:
-        """How many bytes so many entries take, with values like these; None: as many as here."""
+        """Returns the bytes of `count` entries (None: of this stream's) with values like these."""
         count = self.count if count is None else count
         return self._written_bytes(self._code(count), count)
 
     def read(self, message: Tensor, count: int | None = None) -> Stream:
-        """A coded stream like this one, of so many entries; PayloadError unless it is one."""
+        """Reads a coded stream like this one, of `count` entries. Raises PayloadError if it is
+        damaged."""
         count = self.count if count is None else count
         return self._read(message, self._code(count), count)
 
@@ -130,8 +132,8 @@ class Stream:
     # -- bytes that say themselves how many entries there are --------------------------------
 
     def packed(self, form: Form = "smallest") -> Tensor:
-        """Values and places, in a code that is smaller where places come in crowds; of none
-        nothing. uint8."""
+        """Returns values and places as uint8, in a code that is smaller where places come in
+        crowds. A stream without entries has no bytes."""
         form = self._form(form)
         if form != "smallest":
             return self._written(_CODES[form])
@@ -145,7 +147,7 @@ class Stream:
         return message
 
     def _packed_bytes(self, shape: Shape, form: Form) -> int:
-        """Of a packed stream of that shape, with values like these."""
+        """Returns the bytes of a packed stream of that shape, with values like these."""
         if form != "smallest":
             return self._written_bytes(_CODES[form], shape.entries)
         if shape.entries == 0:
@@ -154,14 +156,14 @@ class Stream:
         return _SHAPE_BYTES + values + kernels.shaped_bytes(self.n, shape)
 
     def most_packed_bytes(self, domains: Domains | None = None) -> int:
-        """No stream over n elements with values like these takes more; domains: nor what any of
-        these has."""
+        """Returns the most packed bytes of any stream over n elements, or over any of the domains,
+        with values like these."""
         n = self.n if domains is None else max(domains.sizes)
         return _SHAPE_BYTES + n * (4 + self._row_bytes)
 
     def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
-        """A packed stream over as many elements, with values like these; PayloadError unless it
-        is one."""
+        """Reads a packed stream over as many elements, with values like these. Raises PayloadError
+        if it is damaged."""
         form = self._form(form)
         if form != "smallest":
             return self._read(message, _CODES[form], self._count_in(message, form))
@@ -176,14 +178,14 @@ class Stream:
         return self._like(places, self._values(message[begin:end], shape.entries))
 
     def read_size(self, message: Tensor, most: int) -> int:
-        """How many bytes a rank says that it will send, which has what this one has."""
+        """Reads the number of bytes that a rank announces. Raises PayloadError if damaged."""
         return read_size(message, most)
 
     def _form(self, form: Form) -> Form:
         return "coo" if self.listed and form == "smallest" else form
 
     def _count_in(self, message: Tensor, form: Form) -> int:
-        """How many entries a message of a form without a shape must have, if it is one."""
+        """Returns the number of entries that a valid message of a form without a shape has."""
         bits = -(-self.n // 8) if form == "bitmap" else 0
         each = self._row_bytes + (4 if form == "coo" else 0)
         return min(max(0, message.numel() - bits) // each, self.n)
@@ -192,12 +194,13 @@ class Stream:
 
     @property
     def _row_bytes(self) -> int:
-        """Of the values of one entry."""
+        """The size in bytes of the values of one entry."""
         width = self.values.shape[1] if self.values.dim() > 1 else 1
         return width * self.values.element_size()
 
     def _filled(self, head: int, size: int) -> tuple[Tensor, Tensor]:
-        """A message with the values behind its head; and its last bytes, so many."""
+        """Returns a message with the values after `head` bytes, and a view of its last `size`
+        bytes."""
         values = self.values.contiguous().view(torch.uint8).flatten()
         end = head + values.numel()
         message = torch.empty(end + size, dtype=torch.uint8, device=values.device)
@@ -205,7 +208,7 @@ class Stream:
         return message, message[end:]
 
     def _values(self, data: Tensor, count: int) -> Tensor:
-        """Sharing memory with the message, where its place allows it."""
+        """Returns the values, sharing memory with the message if their offset allows it."""
         if data.storage_offset() % self.values.element_size():
             data = data.clone()
         return data.view(self.values.dtype).view(count, *self.values.shape[1:])
@@ -223,14 +226,12 @@ class Stream:
     # -- arithmetic --------------------------------------------------------------------------
 
     def mean_with(self, others: Sequence[Stream], dtype: torch.dtype) -> Stream:
-        """This one and others, added up in that order in fp32, divided once by their number.
-
-        Zeros are left out.
-        """
+        """Returns the mean of this stream and others: added up in that order in fp32, divided once
+        by their number. Zeros are left out."""
         return self._sum([self, *others], float(1 + len(others)), dtype)
 
     def plus(self, other: Stream) -> Stream:
-        """The sum, fp32, the same to the bit whichever comes first. Zeros are left out."""
+        """Returns the sum, fp32, the same to the bit in either order. Zeros are left out."""
         return self._sum([self, other], 1.0, torch.float32)
 
     def _sum(self, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
@@ -244,9 +245,9 @@ class Stream:
         return self._like(places[:count], sums[:count])
 
     def top(self, other: Stream, domains: Domains, counts: Sequence[int]) -> Stream:
-        """The largest entries of the sum, so many of each domain, which are ranges.
+        """Returns the largest entries of the sum, `counts` of each domain, which are ranges.
 
-        Both have so many of each already.
+        Both streams have exactly `counts` of each already.
         """
         first = (0, *accumulate(counts))
         places = torch.empty(first[-1], dtype=torch.int32, device=self.places.device)
@@ -262,8 +263,8 @@ class Stream:
         return self._like(places, values)
 
     def largest(self, domains: Domains, counts: Sequence[int]) -> Stream:
-        """The largest entries, so many of each domain, which are ranges and have as many; ties to
-        the lower place."""
+        """Returns the largest entries, `counts` of each domain; ties go to the lower place.
+        Domains are ranges with at least as many."""
         chosen, first = [torch.empty(0, dtype=torch.int32, device=self.places.device)], 0
         for part, k in zip(self.split(domains), counts):
             at = torch.empty(k, dtype=torch.int32, device=self.places.device)
@@ -275,21 +276,21 @@ class Stream:
         return self._like(self.places[every], self.values[every])
 
     def at(self, places: Tensor) -> Tensor:
-        """The values at these places, ascending, among which are all of its own: fp32, zeros
-        elsewhere."""
+        """Returns the values at these places, fp32, zeros where it has none. places: ascending,
+        with all of its own among them."""
         out = torch.zeros(places.numel(), device=places.device)
         out[torch.searchsorted(places, self.places)] = self.values.float()
         return out
 
     def among(self, other: Stream) -> Tensor:
-        """Which entries' places are also among the other's, (k,) bool."""
+        """Returns whether each entry's place is also among the other's, (k,) bool."""
         found = torch.empty(self.count, dtype=torch.bool, device=self.places.device)
         kernels.contained(self.places, other.places, found)
         return found
 
 
 def _shape(message: Tensor) -> Shape:
-    """What a message begins with; nothing else is looked at."""
+    """Reads the shape at the beginning of a message, and checks nothing else."""
     if message.numel() < _SHAPE_BYTES:
         raise PayloadError(
             f"a stream has at least {_SHAPE_BYTES} bytes; {message.numel()} arrived. The message "

@@ -1,1 +1,1 @@
-"""Which bucket gets what: pure functions from a profile to a plan."""
+"""Decides which bucket goes by which strategy: pure functions from a profile to a plan."""

@@ -1,15 +1,15 @@
-"""The published planners on a profile's costs: what to compare with, and what they cannot do.
+"""The published planners on a profile's costs, to compare with.
 
     mergecomp   one strategy for all tensors, in groups whose ends are bisected  (partition.py)
     bytecomp    every tensor by itself, Algorithm 1 in the model of its authors  (bytecomp.greedy)
-    hipress     every tensor by itself, by what takes least if nothing else is sent     (SeCoPa)
+    hipress     every tensor by itself, by the option that alone takes least            (SeCoPa)
     byteps      every tensor by itself, compressed from 64 KiB on                (BytePS-Compress)
 
-All look for their plan as published and are then timed by our timeline. MergeComp measures real
-iterations; here the timeline says them. ByteComp's Algorithm 2 chooses devices, of which a plan
-has none on processors, so that it has nothing to decide. HiPress and BytePS also cut a tensor into
-parts that follow one another; a parameter of ours is in one bucket, and what cuts it is its
-collective (`alltoall`: a part for each rank). BytePS sends what the next forward needs first.
+All search for their plan as published, and our timeline then times it. MergeComp measures real
+iterations; here the timeline predicts them. ByteComp's Algorithm 2 chooses devices, of which a
+plan has none on processors, so that it has nothing to decide. HiPress and BytePS also cut a tensor
+into parts that follow one another; here a parameter is in one bucket, and only its collective cuts
+it (`alltoall`: a part for each rank). BytePS sends first what the next forward needs.
 Source: Wang, Wu and Ng 2021, "MergeComp"; Wang et al. 2023, "Hi-Speed DNN Training with Espresso";
 Bai et al. 2021, "Gradient Compression Supercharged High-Performance Data Parallel DNN Training",
 section 4.3; Zhong et al. 2021, "Compressed Communication for Distributed Training".
@@ -31,7 +31,8 @@ MIN_COMPRESS_BYTES = 1 << 16
 
 
 def mergecomp(problem: Problem, groups: int = 2) -> tuple[Grouping, float]:
-    """At most so many groups by the first option; dtypes cut further. PlanError if there are none.
+    """Returns at most `groups` groups by the first option, cut further where dtypes change, and
+    the step's seconds. Raises PlanError if there are no tensors, or groups is below 1.
 
     More than two take O(tensors^(groups - 2)) searches.
     """
@@ -46,7 +47,7 @@ def mergecomp(problem: Problem, groups: int = 2) -> tuple[Grouping, float]:
 
 
 def hipress(problem: Problem) -> tuple[Grouping, float]:
-    """SeCoPa: of every tensor the option that takes least by itself, whatever else is sent."""
+    """SeCoPa: gives every tensor the option that alone takes least, whatever else is sent."""
 
     def least(i: int) -> int:
         taken = [
@@ -59,7 +60,7 @@ def hipress(problem: Problem) -> tuple[Grouping, float]:
 
 
 def byteps(problem: Problem) -> tuple[Grouping, float]:
-    """Tensors of 64 KiB or more by the last option, smaller ones by the first."""
+    """Gives tensors of 64 KiB or more the last option, smaller ones the first."""
     each = Parameter("any", (1,), problem.stages.profile.dtype).bytes
     last = len(problem.options) - 1
     sizes = [each * tensor.elements for tensor in problem.tensors]
@@ -72,7 +73,7 @@ def _apart(problem: Problem, chosen: Sequence[int]) -> tuple[Grouping, float]:
 
 
 def bytecomp(problem: Problem) -> tuple[Grouping, float]:
-    """An option for every tensor; the first of the problem's is without compression."""
+    """Gives every tensor an option; the problem's first option is without compression."""
     tensors = [
         published.Tensor(
             tensor.ready_seconds, tensor.elements,

@@ -1,12 +1,12 @@
 """Groups and options whose error stays within a budget.
 
-    the best of all ──► over the budget? ──► downgrades, those first that cost least per error
-                                             removed ──► sweeps: any change that fits and helps
+    the best of all ──► over the budget? ──► downgrades, first those with the least cost per
+                                             error removed ──► sweeps: any change that fits, helps
     the best of options that fit alone ────► sweeps
-each tensor by what loses least of it ─► sweeps
+    each tensor by its most exact option ──► sweeps
 
-The shortest of these. What an option loses of each tensor adds up (`exactness`): an allocation
-after Markov et al. 2024, "L-GreCo", on predicted seconds instead of bytes.
+The shortest step of these wins. The errors of tensors add up (`exactness`): an allocation after
+Markov et al. 2024, "L-GreCo", on predicted seconds instead of bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import replace
 from gradwire.planner.grouping import WORTH, Grouping, Problem, improve, solve
 
 _SWEEPS = 8
-_FEW = 8  # groups, of which pairs are tried
+_FEW = 8  # the most groups of which pairs are changed
 
 
 def solve_within(problem: Problem) -> tuple[Grouping, float]:
-    """A grouping that fits, and the seconds of its step. One at least does (`may_fit`)."""
+    """Returns a grouping that fits, and the seconds of its step. Needs `may_fit`: one must fit."""
     freely, seconds = solve(replace(problem, most_error=float("inf"), _jobs=problem._jobs))
     if problem.fits(freely):
         return freely, seconds
@@ -34,7 +34,7 @@ def solve_within(problem: Problem) -> tuple[Grouping, float]:
 
 
 def _of_few(problem: Problem) -> Grouping:
-    """The best of options that fit whatever group they are for."""
+    """Returns the best grouping of options that fit even for all tensors."""
     numbers = problem.fitting
     few = replace(
         problem, options=[problem.options[i] for i in numbers],
@@ -45,7 +45,7 @@ def _of_few(problem: Problem) -> Grouping:
 
 
 def _downgraded(problem: Problem, grouping: Grouping) -> Grouping:
-    """One group after the other by a more exact option, until all fits."""
+    """Gives one group after another a more exact option, until the grouping fits."""
     while not problem.fits(grouping):
         seconds, error = problem.seconds(grouping), problem.error(grouping)
         better = [other for other in _others(problem, grouping) if problem.error(other) < error]
@@ -59,7 +59,7 @@ def _downgraded(problem: Problem, grouping: Grouping) -> Grouping:
 
 
 def _others(problem: Problem, at: Grouping) -> Iterator[Grouping]:
-    """One group by another option."""
+    """Yields groupings with one group by another option."""
     for number, chosen in enumerate(at.chosen):
         for option in range(len(problem.options)):
             if option != chosen:
@@ -68,14 +68,15 @@ def _others(problem: Problem, at: Grouping) -> Iterator[Grouping]:
 
 
 def _exchanges(problem: Problem, at: Grouping) -> Iterator[Grouping]:
-    """Two groups by other options: one makes room for the other. Of few groups only."""
+    """Yields groupings with two groups by other options, as one may make room for the other; none
+    if there are more than `_FEW` groups."""
     if len(at.chosen) <= _FEW:
         for one in _others(problem, at):
             yield from _others(problem, one)
 
 
 def _swept(problem: Problem, grouping: Grouping) -> Grouping:
-    """Other options and other borders, while a change that fits makes the step shorter."""
+    """Tries other options and borders while a change that fits makes the step shorter."""
     seconds = problem.seconds(grouping)
     for _ in range(_SWEEPS):
         before = seconds

@@ -1,6 +1,6 @@
-"""The published planner, ByteComp (Espresso), as it was published: a baseline to compare with.
+"""ByteComp (Espresso), the planner as published: a baseline to compare with.
 
-    options = greedy(tensors, evaluate)                  Algorithm 1: which option, all on the GPU
+    options = greedy(tensors, evaluate)                  Algorithm 1: the options, all on the GPU
     plan = offload(tensors, options, evaluate)           Algorithm 2: which of them on the CPU
 
 F(S), the time of a step for a strategy S, is any callable from a list of jobs to seconds; by
@@ -9,7 +9,7 @@ default `ordered`, the paper's own model. Known failures (measured in our own ch
 - Algorithm 1 tries one tensor at a time: optimal in 80 % of 800 random instances, 0.8 % slower
   than the optimum on average and 32 % at worst.
 - Lemma 1, on which Algorithm 2 rests, is wrong: of equal tensors the earliest are not always the
-  best to compress on the CPU, because a slow first tensor keeps the link from all that queue
+  best to compress on the CPU, because a slow first tensor keeps the link from all tensors queued
   behind it. In 18 % of random instances another choice is better, by up to 36 %
   (tests/unit/planner/test_bytecomp.py has the smallest).
 - Algorithm 2 tries the product of all group sizes: hours where groups are large. `most` caps it.
@@ -33,15 +33,15 @@ MOST = 200_000
 
 
 class Option(NamedTuple):
-    """A way for a tensor. offloaded: the same with its (de)compression on the CPU, where it has
-    any; None for options that do not compress."""
+    """A way for a tensor to travel. offloaded: the same with (de)compression on the CPU; None for
+    options that do not compress."""
 
     stages: tuple[Stage, ...]
     offloaded: tuple[Stage, ...] | None = None
 
 
 class Tensor(NamedTuple):
-    """A tensor in backward order. options: the first is without compression."""
+    """A tensor, in the order of backward. options: the first is without compression."""
 
     ready_seconds: float
     elements: int
@@ -49,14 +49,14 @@ class Tensor(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What one tensor does: the position of its option, and where it compresses."""
+    """One tensor's choice: the index of its option, and where it compresses."""
 
     option: int
     on_cpu: bool = False
 
 
 def jobs(tensors: Sequence[Tensor], choices: Sequence[Choice]) -> list[Job]:
-    """The tensors as jobs. Raises PlanError: on_cpu for an option that has no CPU form."""
+    """Returns the tensors as jobs. Raises PlanError if an option on_cpu has no CPU form."""
     return [_job(t, choice) for t, choice in zip(tensors, choices, strict=True)]
 
 
@@ -74,11 +74,11 @@ def _job(tensor: Tensor, choice: Choice) -> Job:
 def greedy(
     tensors: Sequence[Tensor], evaluate: Evaluate | None = None, executor: Executor | None = None
 ) -> list[Choice]:
-    """Algorithm 1. One option for each tensor, all on the GPU.
+    """Runs Algorithm 1: returns one option for each tensor, all on the GPU.
 
-    Tensors before the last bubble stay as they are. The rest goes by size, largest first, and of
-    equal sizes latest in backward first; each tries all its options with all other choices fixed
-    and keeps the best; then bubbles are looked for anew.
+    Tensors before the last bubble stay as they are. The rest is taken by size, largest first, and
+    at equal sizes the latest in backward first. Each tries all its options with all other choices
+    fixed and keeps the best; then the last bubble is computed again.
     """
     around = executor or Executor()
     time = evaluate or (lambda own: ordered(own, around))
@@ -95,7 +95,8 @@ def greedy(
 def _best_option(
     tensors: Sequence[Tensor], choices: list[Choice], which: int, time: Evaluate
 ) -> list[Choice]:
-    """The first of the best, so that leaving the tensor as it is wins where nothing is gained."""
+    """Returns the choices with the best option; of equals the first, so that a tensor stays
+    uncompressed unless compressing gains."""
     tried = [
         [*choices[:which], Choice(option), *choices[which + 1 :]]
         for option in range(len(tensors[which].options))
@@ -104,7 +105,7 @@ def _best_option(
 
 
 def groups(tensors: Sequence[Tensor], choices: Sequence[Choice]) -> list[list[int]]:
-    """Compressed tensors of the same size and option, each group in backward order."""
+    """Groups compressed tensors of the same size and option, each group in backward order."""
     found: dict[tuple[int, int], list[int]] = {}
     for i, (tensor, choice) in enumerate(zip(tensors, choices, strict=True)):
         if tensor.options[choice.option].offloaded is not None:
@@ -116,10 +117,10 @@ def offload(
     tensors: Sequence[Tensor], choices: Sequence[Choice], evaluate: Evaluate | None = None,
     executor: Executor | None = None, *, most: int = MOST,
 ) -> list[Choice]:  # fmt: skip
-    """Algorithm 2. Of each group the earliest u go to the CPU (Lemma 1); all u are tried.
+    """Runs Algorithm 2: the earliest u of each group go to the CPU (Lemma 1); tries all u.
 
     Raises:
-        PlanError: there are more than `most` vectors.
+        PlanError: there are more than `most` combinations of these u.
     """
     around = executor or Executor()
     time = evaluate or (lambda own: ordered(own, around))

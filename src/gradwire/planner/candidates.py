@@ -1,4 +1,4 @@
-"""Plans of some strategies for a profiled job: matrices in groups, vectors dense beside them.
+"""Makes plans of some strategies for a profiled job: matrices in groups, vectors dense beside.
 
 which strategies, how many lanes ──► Problem ──► an algorithm ──► Plan, and its timeline
 """
@@ -32,14 +32,14 @@ SOLVERS: Mapping[str, Solver] = {
     "joint": solve, "mergecomp": mergecomp, "bytecomp": bytecomp, "hipress": hipress,
     "byteps": byteps,
 }  # fmt: skip
-_ONE_BY_ONE = ("mergecomp", "byteps")  # these know of one way to compress
-_BESIDE_WHOLE = ("bytecomp", "hipress", "byteps")  # these may leave a tensor as it is
+_ONE_BY_ONE = ("mergecomp", "byteps")  # these plan with one compressor at a time
+_BESIDE_WHOLE = ("bytecomp", "hipress", "byteps")  # these may leave a tensor uncompressed
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan and the step it would make. error: of a step's average (`exactness`); None: the
-    profile does not say it of all strategies."""
+    """A plan and its predicted step. error: of a step's average (`exactness`); None if the profile
+    lacks the error of a strategy."""
 
     plan: Plan
     timeline: Timeline
@@ -53,8 +53,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes candidates. error_budget: the largest error of a plan; None: any. groups: of
-    mergecomp, at most."""
+    """Makes plans. error_budget: the largest error of a plan; None: any. groups: the most
+    groups of mergecomp."""
 
     profile: Profile
     lanes: Sequence[int] = (1, 2)
@@ -65,12 +65,12 @@ class Maker:
 
     @property
     def whole(self) -> str | None:
-        """How matrices are sent whole; None, if that cannot be, or was not measured."""
+        """The strategy that sends matrices whole; None if none does, or it was not measured."""
         return self._whole(self.dynamics)
 
     @property
     def of_vectors(self) -> str | None:
-        """How vectors are."""
+        """The strategy that sends vectors whole; None as of `whole`."""
         return self._whole(self.dynamics.of_vectors)
 
     def _whole(self, dynamics: Dynamics) -> str | None:
@@ -78,7 +78,8 @@ class Maker:
         return text if text is not None and self.profile.measured(text) else None
 
     def plans(self, options: Sequence[str]) -> Iterator[Candidate]:
-        """All parameters by what takes vectors too, and matrices by all of them."""
+        """Yields plans of all parameters by options that take vectors too, and plans of matrices
+        by all options."""
         whole = self.whole if self.algorithm in _BESIDE_WHOLE else None
         beside = [] if whole is None else [whole]
         for own in [[o] for o in options] if self.algorithm in _ONE_BY_ONE else [options]:
@@ -94,7 +95,7 @@ class Maker:
                 yield from self._planned(options, count, apart=True)
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
-        """Nothing, if no option is exact enough."""
+        """Yields a plan, or nothing if no grouping is exact enough."""
         problem = self.problem(options, lanes, apart)
         grouping = Grouping((), ())
         if problem.tensors:
@@ -112,13 +113,13 @@ class Maker:
         return solve_within if limited else SOLVERS[self.algorithm]
 
     def fits(self, candidate: Candidate) -> bool:
-        """Whether it is within the error budget."""
+        """Whether the candidate is within the error budget."""
         if self.error_budget is None:
             return True
         return candidate.error is not None and candidate.error <= self.error_budget * (1 + 1e-9)
 
     def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
-        """apart: vectors have a bucket of their own, dense."""
+        """Returns what to group. apart: whether vectors have a bucket of their own, dense."""
         profile, stages = self.profile, Stages(self.profile)
         members, vectors = _divided(profile, apart)
         fixed = [stages.job(_together(own), FP32, "vectors") for own in vectors]
@@ -128,7 +129,7 @@ class Maker:
         kinds = [(r.parameter.dtype, has_second and r.is_other) for r in members]
         borders = frozenset(i for i in range(1, len(kinds)) if kinds[i] != kinds[i - 1])
         tensors = [Bucketed.alone(r) for r in members]
-        # As given, but what does not compress in front: there published planners look for it.
+        # The uncompressed option goes first: published planners expect it there.
         dense_first = sorted(options, key=lambda option: option != self.whole)
         made = Problem(stages, tensors, dense_first, lanes, borders, fixed)
         if self.error_budget is not None:
@@ -138,13 +139,13 @@ class Maker:
         return made
 
     def lower_bound(self, options: Sequence[str]) -> float:
-        """A bound on all plans: vectors may go with anything."""
+        """Returns a lower bound over all plans: vectors may use any option."""
         return self.problem(options, 1, apart=False).lower_bound()
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
-    """The jobs of a plan's buckets; None of tables whose cost nobody measured. PlanError for
-    another strategy that was not measured."""
+    """Returns the jobs of a plan's buckets; None for tables whose cost was not measured. Raises
+    PlanError for any other strategy that was not measured."""
     stages = Stages(profile)
     return [
         stages.table_job(bucket, str(strategy)) if bucket.has_rows
@@ -154,8 +155,8 @@ def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
 
 
 def timeline_of(profile: Profile, plan: Plan) -> Timeline:
-    """The step that a plan makes; what `jobs_of` does not know takes no time. PlanError as of
-    `jobs_of`."""
+    """Predicts the step of a plan; tables without a measured cost take no time. Raises PlanError
+    as `jobs_of` does."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
     return simulate(jobs, Stages(profile).executor(plan.lanes))
 
@@ -163,8 +164,8 @@ def timeline_of(profile: Profile, plan: Plan) -> Timeline:
 def _plan(
     profile: Profile, problem: Problem, grouping: Grouping, of_vectors: str | None
 ) -> Plan:  # fmt: skip
-    """The buckets in the order in which they become ready. of_vectors: of a bucket of their own,
-    if they have one."""
+    """Returns the plan, its buckets in the order in which they become ready. of_vectors: the
+    strategy of vectors, if they have a bucket of their own."""
     members, vectors = _divided(profile, of_vectors is not None)
     made = [
         (members[first:end], problem.options[option])
@@ -178,15 +179,15 @@ def _plan(
     ]  # fmt: skip
     stages = problem.stages
     pairs = [*own, *tables_of(profile)]
-    # As `Problem.jobs` has them: of those that are begun together groups first.
+    # The order of `Problem.jobs`: of buckets that begin together, groups come first.
     pairs.sort(key=lambda pair: stages.woken(stages.bucketed(pair[0]).ready_seconds))
     pairs = in_turns(pairs)
     return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), problem.lanes)
 
 
 def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:
-    """How tables of rows travel: together as they were measured, by what took least; each alone,
-    by what is usual, where nobody measured it."""
+    """Returns the buckets and strategies of tables of rows: together as they were measured, by the
+    fastest strategy; each alone, by 'none | columns', if they were not measured."""
     parameters = {r.parameter.name: r.parameter for r in profile.ready if r.parameter.sparse}
     best = dict[frozenset[str], TableCost]()
     for cost in profile.tables:
@@ -203,7 +204,7 @@ def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:
 
 
 def is_vector(parameter: Parameter) -> bool:
-    """Whether it has at most one dimension."""
+    """Whether the parameter has at most one dimension."""
     return len(parameter.shape) <= 1
 
 
@@ -212,7 +213,7 @@ def _together(ready: Sequence[Ready]) -> Bucketed:
 
 
 def _divided(profile: Profile, apart: bool) -> tuple[list[Ready], list[list[Ready]]]:
-    """Dense parameters that are grouped, and those vectors that are not, by their dtype."""
+    """Returns the dense parameters to group, and the vectors kept apart, by their dtype."""
     dense = [r for r in profile.ready if not r.parameter.sparse]
     members = [r for r in dense if not (apart and is_vector(r.parameter))]
     vectors = [r for r in dense if apart and is_vector(r.parameter)]

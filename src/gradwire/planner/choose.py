@@ -1,7 +1,7 @@
-"""The best plan for a profiled job, what it would gain, and whether it is worth anything.
+"""Finds the best plan for a profiled job, and what it would gain, if anything.
 
-profile ─► plans of what sums on the wire (none, bf16): every parameter, tuned groups
-        ─► plans of everything: matrices in groups, vectors dense in a bucket of their own
+profile ─► plans of strategies that sum on the wire (none, bf16): every parameter, tuned groups
+        ─► plans of all strategies: matrices in groups, vectors dense in a bucket of their own
         ─► the shortest step, beside the tuned fp32 and bf16 ones, with its lower bound
 """
 
@@ -32,21 +32,21 @@ from gradwire.progress import Progress, each, part, silent
 from gradwire.strategy import Strategy
 
 WORTH = 0.03
-"""Exposed communication of tuned bf16, or fp32, that may be used, over its step: below it nothing
-else is looked at."""
+"""If a tuned baseline (bf16 or fp32) that may be used exposes less of its step than this, no
+other strategy is considered."""
 LEAST_GAIN = 0.01
-"""Of a step: a plan that promises less is not worth its complications."""
+"""The share of a step that a plan must gain: less is not worth its complications."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """best: the plan to take. baselines: tuned fp32 and bf16, by these names of strategies, as far
-    as measured: with the best's dynamics, so that one may follow the other.
+    """The result of planning. best: the plan to use. baselines: tuned fp32 and bf16, by the texts
+    of these strategies, if measured; with the best's dynamics, so that one may follow the other.
 
-    others: the runners-up, one by main strategy, shortest first. lower_bound: no plan of these
-    strategies makes a shorter step, whatever its error. is_enough: a baseline leaves so little
-    exposed that nothing else was looked at. error_budget, algorithm: that were asked for.
-    strategies: that could be chosen.
+    others: the runners-up, one for each main strategy and number of lanes, shortest first.
+    lower_bound: no plan of these strategies makes a shorter step, whatever its error. is_enough: a
+    baseline leaves so little exposed that nothing else was considered. error_budget, algorithm:
+    as requested. strategies: those that could be chosen.
     """
 
     best: Candidate
@@ -60,12 +60,12 @@ class Choice:
 
     @property
     def gap(self) -> float:
-        """How much longer than the lower bound: nothing can win more."""
+        """How much longer the step is than the lower bound: no plan gains more."""
         return self.best.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
 
     @property
     def finalists(self) -> tuple[Candidate, ...]:
-        """What is worth trying on real steps: the best, its rivals and the baselines."""
+        """The plans worth trying on real steps: the best, its rivals and the baselines."""
         by_digest = {
             c.plan.digest(): c for c in (self.best, *self.others, *self.baselines.values())
         }
@@ -77,24 +77,24 @@ def choose(
     error_budget: float | None = None, algorithm: Algorithm = "joint",
     dynamics: Dynamics | None = None, groups: int = 2, progress: Progress = silent,
 ) -> Choice:  # fmt: skip
-    """Plan for a profiled job.
+    """Plans for a profiled job. Deterministic.
 
-    strategies: which may be used, of those that were measured; None: all of these that were not
-    measured only as what others travel by beside them (as `adam` beside `muon`); vectors may
-    always travel as fp32. Baselines are compared with, whatever may be used. lanes: numbers
-    of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
-    as the profile says it of parameters (`exactness`). algorithm: "joint", ours, or the published
-    "mergecomp" (groups: at most), "bytecomp", "hipress" and "byteps", whose plan is then taken as
-    it is (`baselines`). Tables with sparse gradients travel as rows, by the fastest way that was
-    measured of them. dynamics: of the plan; None: those of any of the strategies. Deterministic.
+    strategies: those that may be used, among the measured ones; None: all except those measured
+    only for parameters of the optimizer's other rule (as `adam` beside `muon`). Vectors may always
+    travel as fp32, and the baselines are always compared. lanes: numbers of the conductor's lanes
+    to try. error_budget: the largest relative error of a step's average, by the errors in the
+    profile (`exactness`). algorithm: "joint", ours, or the published "mergecomp" (groups: at
+    most), "bytecomp", "hipress" and "byteps", whose plan is then returned as it is (`baselines`).
+    Tables with sparse gradients travel as rows, by the fastest strategy measured for them.
+    dynamics: of the plan; None: those of any of the strategies.
 
     Raises:
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
-            or that an algorithm does not know of.
+            or that the algorithm does not support.
     """
     options = list(_leading(profile) if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
-    vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
+    vectors = [FP32] if FP32 in profile.strategies else []  # vectors may always use it
     progress("the lower bound")
     bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
     kinds = [dynamics] if dynamics else list(all_dynamics(map(Strategy.parse, options)))
@@ -114,7 +114,8 @@ def choose(
 
 
 def _leading(profile: Profile) -> list[str]:
-    """Strategies that are not another's way for what its optimizer treats by its other rule."""
+    """Returns the strategies, except those with a feedback that others use for parameters of the
+    optimizer's other rule."""
     beside = {profile.measured(way(own, is_other=True)) for own in profile.strategies
               if way(own, is_other=True) != own}  # fmt: skip
     remembers = [text for text in beside if text and Strategy.parse(text).feedback]
@@ -122,7 +123,7 @@ def _leading(profile: Profile) -> list[str]:
 
 
 class _Found(NamedTuple):
-    """The first facts of a `Choice`."""
+    """The first fields of a `Choice`."""
 
     best: Candidate
     baselines: Mapping[str, Candidate]
@@ -131,7 +132,8 @@ class _Found(NamedTuple):
 
 
 def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -> _Found | None:
-    """The best of the options that have, or take, the maker's dynamics; None, if none fits."""
+    """Returns the best plan of the options that have, or can take, the maker's dynamics; None if
+    there is no such plan within the budget."""
     baselines = _baselines(maker)
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
     is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
@@ -143,7 +145,7 @@ def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -
     if maker.algorithm == "joint":
         asked += [[option] for option in own]
         whole = [o for o in own if Strategy.parse(o).collective.tasks is None]
-        if 0 < len(whole) < len(own):  # a search with more options may end where it is longer
+        if 0 < len(whole) < len(own):  # with more options, a search may find less
             asked.append(whole)
     first, *others = [list(maker.plans(texts)) for texts in each(progress, "", asked, _told)]
     beside = dense if maker.algorithm == "joint" else ()
@@ -163,8 +165,8 @@ def judge(
     profile: Profile, plan: Plan, *, lanes: Sequence[int] = (1, 2),
     error_budget: float | None = None,
 ) -> Choice:  # fmt: skip
-    """A plan that is given, as if it had been chosen. PlanError for one of another model, or with
-    strategies that were not measured."""
+    """Returns a given plan as if it had been chosen. Raises PlanError for a plan of another model,
+    or with strategies that were not measured."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
     maker = Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy))
@@ -223,8 +225,8 @@ def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -
 
 
 def _baselines(maker: Maker) -> dict[str, Candidate]:
-    """Of any size of error, by whichever algorithm; with the maker's dynamics, where these can be
-    sent whole."""
+    """Returns the tuned fp32 and bf16 plans, whatever their error and the maker's algorithm; with
+    the maker's dynamics, if gradients can be sent whole with these."""
     profile = maker.profile
     freely = Maker(profile, maker.lanes, dynamics=maker.dynamics)
     if freely.whole is None:
@@ -239,8 +241,8 @@ def _shortest(candidates: Iterable[Candidate]) -> Candidate:
 
 
 def _steady(profile: Profile, candidates: Sequence[Candidate]) -> Candidate:
-    """The first of those that are hardly longer than the shortest, neither as was measured nor if
-    moves were slower: what fills the link to the brim is measured longer than it is predicted."""
+    """Returns the first candidate that is hardly longer than the shortest, both as measured and if
+    moves were slower: steps that fill the link take longer than they are predicted to."""
     most = (1 + LEAST_GAIN) * _shortest(candidates).seconds
     near = [c for c in candidates if c.seconds <= most]
     slower = profile.slowed(SLOWER)
@@ -250,7 +252,7 @@ def _steady(profile: Profile, candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _rivals(best: Candidate, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The shortest of each main strategy and number of lanes, but for the best's."""
+    """Returns the shortest of each main strategy and number of lanes, except the best's."""
     first = dict[tuple[str, int], Candidate]()
     for own in (best, *found):
         first.setdefault((str(own.plan.main_strategy), own.plan.lanes), own)

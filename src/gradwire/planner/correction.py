@@ -1,9 +1,10 @@
-"""How wrong a profile is, seen from how long real steps took that it had predicted.
+"""Corrects a profile by comparing its predictions with the times of real steps.
 
-A network may be twice as fast while it is measured as while the job trains, or half: the one
-factor for all moves that explains steps best tells. Steps that wait for nothing say nothing about
-moves, and correct nothing. And watched steps wait for a slow exchange, after which caches are
-cold: what all plans are off by is of what all plans have, forward and the optimizer.
+The network may be twice as fast, or half as fast, while it is measured as while the job trains:
+the correction is the one factor for all moves that explains the steps best. Steps that do not wait
+for moves tell nothing about them, and correct nothing. Watched steps also wait for a slow
+exchange, after which caches are cold: an error that all plans share is assigned to what they all
+have, forward and the optimizer.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from gradwire.planner.candidates import timeline_of
 from gradwire.planner.profile import Profile
 
 _FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
-_LEAST = 1.5  # times wrong: less may be noise, or something else than moves
-_WORTH = 0.7  # of the error must be left at most
-_SHARED = 0.5  # of what all plans are off by
+_LEAST = 1.5  # a smaller factor may be noise, or something else than moves
+_WORTH = 0.7  # a factor must leave at most this share of the error
+_SHARED = 0.5  # the weight of the error that all plans share
 
 
 def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:
-    """The profile as if forward and the optimizer took as much longer, or shorter, as steps did
-    than was predicted: the median of plans."""
+    """Returns the profile with the time of forward and the optimizer changed by the median over
+    plans of measured less predicted seconds of a step."""
     if not measured:
         return profile
     off = median(
@@ -35,8 +36,8 @@ def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Pro
 
 
 def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """The factor by which moves take longer than the profile says, from seconds of steps; 1.0 if
-    that does not explain them, or explains noise."""
+    """Returns how many times as long as in the profile moves take, from seconds of steps; 1.0 if
+    no factor explains these, or the best one is within noise."""
     if not measured:
         return 1.0
     errors = {factor: _error(profile.slowed(factor), measured) for factor in _FACTORS}
@@ -46,8 +47,8 @@ def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> fl
 
 
 def _error(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """The mean distance of measurements from predictions, as factors. A machine that was slower
-    as a whole is half an excuse: what all of them share counts so much less."""
+    """Returns the mean distance of measurements from predictions, as logarithms of factors. The
+    error that all plans share counts by `_SHARED` only: the whole machine may have been slower."""
     factors = [
         math.log(seconds / timeline_of(profile, plan).iteration_seconds)
         for plan, seconds in measured

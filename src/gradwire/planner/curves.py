@@ -1,4 +1,4 @@
-"""Costs: seconds against a size.
+"""Cost curves: seconds against a size.
 
     seconds                       ╱  the last slope goes on
        │               ╱─────────╱
@@ -24,7 +24,7 @@ from gradwire.kernels.tensors import real
 from gradwire.schema import List, Made, Number, broken
 
 Row: TypeAlias = tuple[float, float, float]
-"""A point of a curve and what follows it: size, seconds, seconds per unit up to the next point."""
+"""A point of a curve, and the slope after it: size, seconds, seconds per unit of size."""
 _size_of = itemgetter(0)
 
 
@@ -55,7 +55,7 @@ class Curve:
         object.__setattr__(self, "rows", rows)
 
     def __call__(self, size: float) -> float:
-        """Seconds for a size; size 0 of an affine curve costs its fixed part."""
+        """Returns the seconds for a size; at size 0, an affine curve gives its fixed part."""
         at = bisect_right(self.rows, size, key=_size_of) - 1
         if at < 0:
             return self.points[0][1]
@@ -64,19 +64,19 @@ class Curve:
         return value if at + 1 == len(self.rows) else min(value, self.rows[at + 1][1])
 
     def scaled(self, factor: float) -> Curve:
-        """factor · self."""
+        """Returns factor · self."""
         _check_value("the factor of seconds", factor)
         points = tuple((x, y * factor) for x, y in self.points)
         return Curve(points, self.rows[-1][2] * factor)
 
     def to_json(self) -> list[list[float]]:
-        """[[size, seconds], …, [slope]], for json.dumps."""
+        """Returns [[size, seconds], …, [slope]], for json.dumps."""
         return [*([x, y] for x, y in self.points), [self.rows[-1][2]]]
 
 
 def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Curve:
-    """Through these points; what is less than before it is as much as that. PlanError as of
-    `Curve`."""
+    """Returns a curve through these points, each raised to the one before it if it is lower.
+    Raises PlanError as `Curve` does."""
     return Curve(tuple(zip(sizes, accumulate(seconds, max))))
 
 
@@ -88,7 +88,7 @@ def _curve(rows: Sequence[Sequence[float]]) -> Curve:
 
 
 CURVE = Made(List(List(Number(least=0)), least=2), _curve)
-"""In a document: what `to_json` wrote."""
+"""The schema of what `to_json` writes."""
 
 
 def _check_points(points: Sequence[tuple[float, float]]) -> None:

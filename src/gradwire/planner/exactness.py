@@ -1,12 +1,12 @@
-"""How far a step's average is from the exact one: tensor by tensor, of a plan, within a budget.
+"""The error of a step's average against the exact one: for tensors, plans and error budgets.
 
     error² of a plan = Σ over its tensors: share · (error of the tensor by its strategy)²
 
-share: of all elements. An error is relative to its own tensor, so that one with small gradients,
-which must learn as well, counts as much as one with large ones: by the norm of the whole average,
-an embedding or a head alone would decide, and all between them could be thrown away. Squares add
-up, so that a budget can be spent where a step wins most by it: after Markov et al. 2024,
-"L-GreCo", which spends it on bytes.
+share: of all elements. An error is relative to its own tensor, so that a tensor with small
+gradients, which must learn as well, counts as much as one with large ones: relative to the norm of
+the whole average, an embedding or a head alone would decide, and all others could be dropped.
+Squares add up, so that a budget can be spent where it shortens the step most: after Markov et al.
+2024, "L-GreCo", which spends it on bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gradwire.strategy import Strategy
 
 
 def shares(profile: Profile) -> Mapping[str, float]:
-    """By name, the part of all elements of dense parameters."""
+    """Returns, by name, each dense parameter's share of all their elements."""
     dense = [r.parameter for r in profile.ready if not r.parameter.sparse]
     whole = sum(p.elements for p in dense) or 1
     return {p.name: p.elements / whole for p in dense}
 
 
 def error_in(profile: Profile, strategy: str, name: str) -> float | None:
-    """The relative error of a parameter's average by a strategy; that of all where its own was
-    not measured; None: nobody measured any."""
+    """Returns the relative error of a parameter's average by a strategy; if its own was not
+    measured, that of all; if neither was, 0 for an exact strategy, else None."""
     text = profile.measured(strategy)
     cost = profile.strategies[text] if text is not None else None
     known = None if cost is None else cost.errors.get(name, cost.error)
@@ -38,8 +38,8 @@ def error_in(profile: Profile, strategy: str, name: str) -> float | None:
 
 
 def error_of(profile: Profile, plan: Plan) -> float | None:
-    """The relative error of a step's average, the root of the mean square over all elements of
-    dense parameters; None where one is not known."""
+    """Returns the relative error of a step's average, the root of the mean square over all
+    elements of dense parameters; None if the error of any is not known."""
     total, weights = 0.0, shares(profile)
     for bucket, strategy in zip(plan.buckets, plan.strategies):
         for name in () if bucket.has_rows else bucket.names:
@@ -51,8 +51,8 @@ def error_of(profile: Profile, plan: Plan) -> float | None:
 
 
 def known_errors(profile: Profile, option: str) -> Mapping[str, float]:
-    """By name, share · error² of each dense parameter where matrices go by a strategy. PlanError
-    if nobody measured it."""
+    """Returns, by name, share · error² of each dense parameter if matrices use a strategy. Raises
+    PlanError if an error was not measured."""
     weights, found = shares(profile), dict[str, float]()
     for r in profile.ready:
         name = r.parameter.name

@@ -1,9 +1,9 @@
-"""Sparse payloads of expected length: what ranks have together, if chance deals out the places.
+"""Sparse payloads of expected length: the density of sums, by default if indices are random.
 
     one rank d      two ranks 1 - (1 - d)²      n ranks 1 - (1 - d)ⁿ
 
-Real gradients agree more, or less: `together` says so. Their tensors are real, for some
-members look at them; nothing depends on what is in them.
+Ranks' real gradients overlap more, or less; `together` then gives the density. The tensors here
+are real, because some members look at them, but nothing depends on their values.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from gradwire.strategy import Rounds, Strategy
 from gradwire.streams import Domains, Form, Ranges, Stream
 
 Together: TypeAlias = Callable[[float, int], float]
-"""The density of one rank and a number of ranks to the density of their sum."""
+"""Maps the density of one rank and a number of ranks to the density of their sum."""
 
 
 def by_chance(density: float, ranks: int) -> float:
-    """If the places of all ranks are independent and random."""
+    """Returns the density of the sum if all ranks' indices are independent and random."""
     return 1.0 - (1.0 - density) ** ranks
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """fraction: of a rank's gradient that is not zero; None: not said. ranks: summed already."""
+    """How dense gradients are. fraction: of a rank's gradient that is not zero; None: not given.
+    ranks: the number of ranks already summed."""
 
     fraction: float | None = None
     together: Together = by_chance
@@ -52,7 +53,7 @@ class Crowd:
             )
 
     def density(self, strategy: str) -> float:
-        """The density of what is compressed. PlanError if nobody said."""
+        """Returns the density of what is compressed. Raises PlanError if it was not given."""
         if self.fraction is None:
             raise PlanError(
                 f"what '{strategy}' sends depends on how many elements are not zero; pass "
@@ -61,13 +62,13 @@ class Crowd:
         return self.together(self.fraction, self.ranks)
 
     def summed(self, ranks: int) -> Crowd:
-        """The same of the sums of so many ranks."""
+        """Returns the crowd of the sums of so many ranks."""
         return Crowd(self.fraction, self.together, self.ranks * ranks)
 
 
 class SizedBucket:
-    """One rank's part of one bucket, by its sizes. steps: where moves and work are written down;
-    crowd: what is known of the gradients' zeros; device: of local work, as `Work` says it."""
+    """One rank's view of one bucket, by sizes alone. steps: the list to which moves and work are
+    added; crowd: how dense the gradients are; device: of local work, as in `Work`."""
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, world: int, steps: list[Step], crowd: Crowd
@@ -79,25 +80,25 @@ class SizedBucket:
         self.ragged = not all(claim.fixed for claim in self.claims)
 
     def entries_of(self, n: int) -> int:
-        """Tell of how many of n elements a payload speaks."""
+        """Returns the number of entries that a payload for n elements has."""
         claims = self.strategy.compressor.claims(n, self.bucket.dtype)
         if claims.fixed or claims.usual is not None:
             return n if claims.elements is None else claims.elements
         return round(n * self.crowd.density(str(self.strategy)))
 
     def encodes(self, n: int, device: str = "", pieces: int = 1) -> None:
-        """Note that n elements are encoded."""
+        """Records that n elements are encoded."""
         entries = self.entries_of(n)
         self.steps.append(Work("encode", n, 1, entries, device or self.device, pieces))
 
     def encodes_all(self) -> None:
-        """Note that every parameter is."""
+        """Records that every parameter is encoded."""
         for n in self.bucket.sizes:
             self.encodes(n)
 
 
 class ExpectedStreams(Streams):
-    """What one rank has and hears of a bucket, as far as it can be expected."""
+    """One rank's streams of a bucket, and those that it receives, of expected sizes."""
 
     def __init__(self, context: SizedBucket, values: torch.dtype, is_listed: bool) -> None:
         self._context, self._values, self._is_listed = context, values, is_listed
@@ -125,13 +126,13 @@ class ExpectedStreams(Streams):
         self, *numbers: int, most: int | None = None, finite: bool = True,
         luggage: Tensor | None = None,
     ) -> Rounds[list[list[int]] | None]:  # fmt: skip
-        """Every rank tells as much as this one; what goes to itself, as what to others."""
+        """Assumes that every rank tells the same numbers as this one, to itself and to others."""
         carried = 0 if luggage is None else luggage.numel()
         yield AllGather(torch.zeros(told_bytes(len(numbers), carried), dtype=torch.uint8))
         world = self._context.world
         self.luggage = torch.zeros(world, carried, dtype=torch.uint8)
         most_told = max(numbers, default=0)
-        if most_told == 0 and self.counts:  # others hand over to this rank
+        if most_told == 0 and self.counts:  # other ranks send to this one
             most_told = self._own(torch.float32).packed().numel()
         alike = len(numbers) in (1, world)
         return [[most_told] * len(numbers) if alike else list(numbers)] * world
@@ -142,27 +143,27 @@ class ExpectedStreams(Streams):
         self._context.steps.append(Work("decode", self.size, 1, entries, self._context.device))
 
     def give_back(self, lost: Stream) -> None:
-        """Nothing is remembered."""
+        """Does nothing, as there is no residual here."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expected(Stream):
-    """A stream of which only the number of entries is known. density: of one rank's; ranks: whose
-    sum it is."""
+    """A stream of which only the number of entries is known. density: of one rank's stream; ranks:
+    how many of them this is the sum of."""
 
     context: SizedBucket = field(kw_only=True)
     density: float = field(kw_only=True)
     ranks: int = 1
 
     def _sum_count(self, ranks: int) -> int:
-        """How many entries the sum of so many ranks has."""
+        """Returns how many entries the sum of so many ranks has."""
         crowd = self.context.crowd
         if self.context.ragged and crowd.fraction is not None:
             return round(self.n * crowd.together(crowd.fraction, crowd.ranks * ranks))
         return round(self.n * crowd.together(self.density, ranks))
 
     def _add_up(self, elements: int, contributions: int, entries: int) -> None:
-        """Note that streams are added up."""
+        """Records that streams are added up."""
         context = self.context
         context.steps.append(Work("accumulate", elements, contributions, entries, context.device))
 
@@ -171,7 +172,7 @@ class Expected(Stream):
         return replace(self, places=_places(count), values=values, n=n, ranks=ranks)
 
     def split(self, domains: Domains) -> list[Stream]:
-        """Every owner has as many elements, and entries, as the next."""
+        """Splits into equally many elements, and entries, for every owner."""
         world = self.context.world
         counts = _shares(self.count, world)
         places, values = torch.split(self.places, counts), torch.split(self.values, counts)
@@ -185,7 +186,7 @@ class Expected(Stream):
         return self
 
     def check_counts(self, domains: Domains, counts: Sequence[int]) -> None:
-        """They are as they must be."""
+        """Does nothing: expected counts are taken to be right."""
 
     def coded(self) -> Tensor:
         return _message(self.coded_bytes())
@@ -202,7 +203,7 @@ class Expected(Stream):
         return super().most_packed_bytes()
 
     def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
-        """A stream of as many entries as this rank has of its own: all are alike."""
+        """Returns a stream with as many entries as this rank's own, as all ranks are alike."""
         return self.read(message)
 
     def read_size(self, message: Tensor, most: int) -> int:
@@ -234,7 +235,7 @@ class Expected(Stream):
 
 
 def _places(count: int) -> Tensor:
-    """A list, as some members check."""
+    """Returns ascending indices, as some members check them."""
     return torch.arange(count, dtype=torch.int32)
 
 
@@ -251,7 +252,7 @@ def _message(size: int) -> Tensor:
 
 
 def _shape(n: int, count: int) -> Shape:
-    """The shape of random places: the crowds to be expected, where they pay."""
+    """Returns the shape of random places: with the expected crowds, if that is smaller."""
     plain = Shape(count, 0, 0, count)
     shapes = [plain, _crowds(n, count)] if count else [plain]
     possible = [shape for shape in shapes if shape.is_possible(n)]
@@ -259,7 +260,7 @@ def _shape(n: int, count: int) -> Shape:
 
 
 def _crowds(n: int, count: int) -> Shape:
-    """The expected shape of `count` random places, crowds counted."""
+    """Returns the expected shape of `count` random places, crowds included."""
     chunks, d = -(-n // CHUNK), count / n
     odds = [comb(CHUNK, j) * d**j * (1 - d) ** (CHUNK - j) for j in range(CHUNK + 1)]
     thin = min(count, round(chunks * sum(j * odds[j] for j in range(3))))

@@ -1,11 +1,11 @@
-"""A choice in sentences: the verdict first, then what, why and what for, group by group.
+"""Explains a choice in sentences: the verdict first, then each group with its gain and reason.
 
     story = explain(choose(profile), profile)
     print(story.as_text())
 
-What a group gains is the step with the same group as fp32 and all else as it is, less the step of
-the plan. What decided is looked up, not guessed: the last pause of the link, the error budget, or
-the step with the best other option.
+A group's gain is the step with this group as fp32 and all else unchanged, less the plan's step.
+The reason is computed, not guessed: from the last pause of the link, the error budget, or the step
+with the best other option.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gradwire.planner.timeline import Job, simulate, step_seconds
 from gradwire.planner.verdict import compresses, verdict
 from gradwire.strategy import Strategy
 
-_LITTLE = 1e-4  # of a step: less is no difference
+_LITTLE = 1e-4  # the share of a step below which times do not differ
 
 
 def explain(choice: Choice, profile: Profile) -> Explanation:
-    """Explain a choice made for that profile."""
+    """Explains a choice made for this profile."""
     best = choice.best
     jobs = jobs_of(profile, best.plan)
     teller = _Teller(choice, profile, [job for job in jobs if job is not None])
@@ -51,12 +51,12 @@ def explain(choice: Choice, profile: Profile) -> Explanation:
 
 
 def with_prediction(choice: Choice, profile: Profile) -> Plan:
-    """The best plan, which carries its story."""
+    """Returns the best plan, which carries its story as its prediction."""
     return replace(choice.best.plan, prediction=explain(choice, profile).to_json())
 
 
 def saved(plan: Plan) -> Explanation:
-    """The story that a plan carries. PlanError if it has none."""
+    """Returns the story that a plan carries. Raises PlanError if it has none."""
     if plan.prediction is None:
         raise PlanError(
             "a plan is explained by the prediction it carries, or by a profile; this one carries "
@@ -67,7 +67,7 @@ def saved(plan: Plan) -> Explanation:
 
 
 class _Teller:
-    """Asks the timeline what would be if."""
+    """Explains groups by timelines in which a group travels otherwise."""
 
     def __init__(self, choice: Choice, profile: Profile, jobs: Sequence[Job]) -> None:
         self.choice, self.profile, self.jobs = choice, profile, list(jobs)
@@ -76,8 +76,8 @@ class _Teller:
         self.seconds = step_seconds(self.jobs, self.executor)
 
     def rows(self, bucket: Bucket, strategy: Strategy, number: int | None) -> Group:
-        """Gradients that are sparse: exactly, as rows. number: of its job; None: what it takes is
-        not known."""
+        """Explains a bucket of sparse gradients, which travel exactly, as rows. number: of its
+        job; None: its cost is not known."""
         last = done = self.stages.bucketed(bucket).ready_seconds
         why = "sparse gradients travel as rows, exactly; "
         if number is None:
@@ -94,7 +94,7 @@ class _Teller:
         )  # fmt: skip
 
     def group(self, number: int, bucket: Bucket, strategy: Strategy) -> Group:
-        """number: of its job."""
+        """Explains a bucket of dense gradients. number: of its job."""
         dense = self._with(number, bucket, FP32) if FP32 in self.profile.strategies else None
         gain = None if dense is None else dense - self.seconds
         decided_by, why = self._held_back(number, bucket, strategy) or (
@@ -107,7 +107,7 @@ class _Teller:
         )  # fmt: skip
 
     def _with(self, number: int, bucket: Bucket, option: str) -> float:
-        """The step, if the group travelled so."""
+        """Returns the seconds of the step if the group travelled by this option."""
         return step_seconds(self._changed(number, bucket, option), self.executor)
 
     def _changed(self, number: int, bucket: Bucket, option: str) -> list[Job]:
@@ -129,7 +129,8 @@ class _Teller:
         return "hidden", f"{trade}; either is hidden behind other work"
 
     def _after(self, number: int, bucket: Bucket) -> str:
-        """What would follow the group, if it were whole: pauses of the link, or none."""
+        """Says what the group would delay if it were uncompressed: what follows up to the link's
+        next pause, or all of it."""
         jobs = self._changed(number, bucket, FP32)
         whole = simulate(jobs, self.executor)
         pauses = [pause for pause in whole.bubbles if pause[0] >= whole.jobs[number][1]]
@@ -164,7 +165,8 @@ class _Teller:
         return "hidden", f"hidden behind other work: '{best}' would win nothing"
 
     def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
-        """The step by each other strategy that compresses, and may be used for such a group."""
+        """Returns the step's seconds by each other strategy that compresses, and may be used for
+        this group."""
         found = {}
         own = Dynamics.of(self.choice.best.plan.main_strategy)
         is_other = self.stages.bucketed(bucket).is_other
@@ -180,8 +182,8 @@ class _Teller:
     def _held_back(
         self, number: int, bucket: Bucket, strategy: Strategy
     ) -> tuple[str, str] | None:
-        """Say what the budget held back: another would make the step shorter, and the error too
-        large."""
+        """Returns the reason if the budget decided, as the best other strategy would make the step
+        shorter but the error too large; else None."""
         budget = self.choice.error_budget
         if budget is None:
             return None
@@ -204,7 +206,7 @@ class _Teller:
 
     @staticmethod
     def _parts(job: Job) -> tuple[float, float]:
-        """Seconds of local work, and of moves."""
+        """Returns the seconds of local work, and of moves."""
         local = sum(s.seconds for s in job.stages if s.kind != "wire")
         return local, sum(s.seconds for s in job.stages if s.kind == "wire")
 

@@ -1,11 +1,11 @@
-"""Fits: a cost curve through noisy measurements, and how far off it is.
+"""Fits a cost curve through noisy measurements, and says how far off it is.
 
     seconds = max(floor, α + β·size + β'·max(0, size - knee))
 
 The floor is what the smallest messages cost whatever their size; the knee is where a cache ends,
-or where a backend changes its algorithm. What was measured counts by how well it is known, so
-large messages bind the curve and small ones have their mean. Where the formula misses by more than
-repeated measurements differ, it is not the truth: then the curve goes straight from size to size.
+or where a backend changes its algorithm. Measurements are weighted by how accurate they are, so
+large messages bind the curve and small ones have their mean. If the formula misses by more than
+repeated measurements differ, it is wrong, and the curve is linear from size to size instead.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gradwire.planner.curves import CURVE, Curve
 from gradwire.schema import Number, Table
 
 _WORTH = 0.9  # a floor or a knee must leave at most this much of the misfit
-_ROUNDING = 1e-7  # a misfit that is nothing but rounding needs no explanation
-_LEAST_DOUBT = 0.03  # of what was measured: few repetitions may agree by chance
-_MISFIT = 1.5  # times the doubt: on average the truth is off by less
+_ROUNDING = 1e-7  # below this, a misfit is rounding, and needs no floor or knee
+_LEAST_DOUBT = 0.03  # relative to the seconds: few repetitions may agree by chance
+_MISFIT = 1.5  # times the doubt: a right formula is off by less on average
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A curve; error: its mean distance from what was measured, over what was measured.
+    """A curve; error: its mean distance from the measurements, relative to these.
 
     spread: of repeated measurements, the median over sizes of half their interquartile range over
-    their median: what no curve can explain.
+    their median, which no curve can explain.
     """
 
     curve: Curve
@@ -45,16 +45,16 @@ class Fit:
         return self.curve(size)
 
     def to_json(self) -> dict[str, object]:
-        """Plain values."""
+        """Returns plain values."""
         return {"curve": self.curve.to_json(), "error": self.error, "spread": self.spread}
 
 
 FIT = Table({"curve": CURVE, "error": Number(least=0), "spread": Number(least=0)}, make=Fit)
-"""In a document: what `to_json` wrote."""
+"""The schema of what `to_json` writes."""
 
 
 class _Point(NamedTuple):
-    """The median of what was measured; doubt: the part of it by which it may be off."""
+    """The median of measurements; doubt: the relative error that it may have."""
 
     size: float
     seconds: float
@@ -62,13 +62,13 @@ class _Point(NamedTuple):
 
 
 def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
-    """The curve of least squares through the medians, relative to how well each is known.
+    """Fits the curve of least squares through the medians, weighted by how accurate each is.
 
-    measured: sizes, ascending, each with its repeated seconds. A millisecond matters where
-    messages take one, and not where they take a second. A floor and a knee are taken where they
-    explain a tenth of the misfit or more. One and a half times as much as measurements differ
-    is the formula's fault, and the curve goes from median to median instead.
-    Raises PlanError if there is nothing, or a time is not positive and finite.
+    measured: sizes, ascending, each with its repeated seconds. Errors are relative: a millisecond
+    matters for messages that take one, and not for those that take a second. A floor and a knee
+    are used if they explain a tenth of the misfit or more. If the misfit is more than one and a
+    half times the doubt, the curve goes from median to median instead.
+    Raises PlanError if there are no measurements, or a time is not positive and finite.
     """
     points = _points([(float(size), seconds) for size, seconds in measured if seconds])
     good = all(
@@ -93,7 +93,8 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
 
 
 def _points(measured: Sequence[tuple[float, Sequence[float]]]) -> list[_Point]:
-    """Repetitions may agree by chance: what disturbs most sizes so many seconds disturbs all."""
+    """Returns the medians with their doubts. A doubt is at least the usual spread in seconds, as
+    few repetitions may agree by chance."""
     middles = [median(seconds) for _, seconds in measured]
     spreads = [_spread(seconds) if y > 0 else 0.0 for y, (_, seconds) in zip(middles, measured)]
     usual = median(spread * y for spread, y in zip(spreads, middles)) if middles else 0.0
@@ -104,7 +105,8 @@ def _points(measured: Sequence[tuple[float, Sequence[float]]]) -> list[_Point]:
 
 
 def _shapes(points: Sequence[_Point]) -> Iterator[tuple[float | None, int]]:
-    """Knees, and how many of the smallest sizes lie on the floor: few points, few parameters."""
+    """Yields knees to try, and how many of the smallest sizes to put on the floor: the fewer
+    points, the fewer parameters."""
     inner = [p.size for p in points[1:-1]] if len(points) >= 4 else []
     for first in range(max(1, len(points) - 2)):
         for knee in (None, *inner):
@@ -113,7 +115,8 @@ def _shapes(points: Sequence[_Point]) -> Iterator[tuple[float | None, int]]:
 
 
 def _candidate(points: Sequence[_Point], first: int, knee: float | None) -> Curve:
-    """The best line, with a knee, through the points from `first` on, and not below the others."""
+    """Returns the best line, with a knee, through the points from `first` on; the mean of the
+    points before is its floor."""
     floor = _level(points[:first]) if first else 0.0
     a, b, more = _least_squares(points[first:], knee)
     bends = sorted({0.0, *((knee,) if knee is not None else ())})
@@ -131,7 +134,7 @@ def _candidate(points: Sequence[_Point], first: int, knee: float | None) -> Curv
 
 
 def _through(points: Sequence[_Point]) -> Curve:
-    """Draw a curve from point to point. Sizes that cost less than smaller ones have their mean
+    """Returns a curve from point to point. Sizes that cost less than smaller ones share a mean
     with these."""
     pools = list[list[_Point]]()
     for point in points:
@@ -143,7 +146,7 @@ def _through(points: Sequence[_Point]) -> Curve:
 
 
 def _level(pool: Sequence[_Point]) -> float:
-    """The mean, by how well each is known."""
+    """Returns the mean of the points, weighted by their doubts."""
     weights = [p.doubt**-2 for p in pool]
     return sum(w * p.seconds for w, p in zip(weights, pool)) / sum(weights)
 
@@ -156,13 +159,13 @@ def _crossings(floor: float, a: float, b: float, more: float, knee: float | None
 
 
 def _least_squares(points: Sequence[_Point], knee: float | None) -> tuple[float, float, float]:
-    """α, β and β' of the least squares; none makes the curve fall."""
+    """Returns α, β and β' of the least squares, limited so that the curve falls nowhere."""
     columns = min(len(points), 2 if knee is None else 3)
     rows = [[1.0, p.size, max(0.0, p.size - (knee or 0.0))][:columns] for p in points]
     system = torch.tensor(rows, dtype=torch.float64)
     doubts = torch.tensor([[p.doubt] for p in points], dtype=torch.float64)
     seconds = torch.tensor([[p.seconds] for p in points], dtype=torch.float64)
-    scale = system.abs().amax(0).clamp_min(1e-300)  # sizes would drown the ones
+    scale = system.abs().amax(0).clamp_min(1e-300)  # else sizes dwarf the column of ones
     solved = torch.linalg.lstsq(system / scale / (seconds * doubts), 1.0 / doubts).solution
     a, b, more = [*(solved.flatten() / scale).tolist(), 0.0, 0.0][:3]
     if a < 0.0 or b < 0.0:  # level, or through the origin: whichever is nearer
@@ -179,7 +182,7 @@ def _misfit(curve: Curve, points: Sequence[_Point]) -> float:
 
 
 def _off(seconds: float, point: _Point) -> float:
-    """Times the doubt."""
+    """Returns the distance from the point as a multiple of its doubt."""
     return abs(seconds - point.seconds) / (point.seconds * point.doubt)
 
 

@@ -1,15 +1,15 @@
-"""Which gradients travel together, and by which strategy each group: on the conductor's timeline.
+"""Decides which gradients travel together, and each group's strategy, by the predicted step.
 
-    seeds      by each strategy alone, the best of even cuts into so many groups
+    seeds      for each strategy alone, the best of even cuts into groups
       │
     options    of every group, on the timeline with its lanes and shared processors (`search`)
       │
     groups     merged, split, shifted at their borders while the step becomes shorter
       │
-    fewer      merged while it is hardly longer: predictions are no better than that
+    fewer      merged while the step is hardly longer: predictions are no more accurate
 
 The lower bound holds for all groupings: every tensor alone, at the
-least it can cost per element in any group, without a start-up.
+least cost per element in any group, without a start-up.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from gradwire.planner.search import Alternatives, lower_bound, search
 from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Executor, Job, Resource, Stage, step_seconds
 
-WORTH = 1e-4  # of a step: less is no improvement
+WORTH = 1e-4  # the share of a step below which a gain is no improvement
 TIE = 0.005
-"""Of a step: a prediction that is so much shorter may be wrong by more. What messages cost beside
-each other is what it knows least, so of ties the one with fewer groups is taken."""
+"""The share of a step below which predictions tie, as they may be wrong by more. The cost of
+messages beside each other is what they know least, so of ties the one with fewer groups wins."""
 SLOWER = 1.25
-"""Times as long as was measured may moves take: what is a tie must be one then, too."""
-_EFFORT = 1500  # timelines that moving borders may cost
+"""Moves may take so many times as long as measured: a tie must still be one then."""
+_EFFORT = 1500  # timelines to simulate, at most, when borders are moved
 _MOST_LANES = 16
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Tensors first … end - 1 of every group, and the number of its option."""
+    """Groups of tensors: the end of each (exclusive), and the number of its option."""
 
     ends: tuple[int, ...]
     chosen: tuple[int, ...]
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """The places where each group begins and ends among the tensors."""
+        """The index of each group's first tensor, and its end (exclusive)."""
         return list(zip((0, *self.ends), self.ends))
 
 
 @dataclass
 class Problem:
-    """What is grouped. tensors: in the order of backward. borders: positions where a group must
+    """What to group. tensors: in the order of backward. borders: positions where a group must
     end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step.
-    errors: of each option what it adds of each tensor, if `most_error` limits the sum."""
+    errors: for each option the error that each tensor adds, if `most_error` limits the sum."""
 
     stages: Stages
     tensors: Sequence[Bucketed]
@@ -67,7 +67,7 @@ class Problem:
 
     @cached_property
     def slower(self) -> Problem:
-        """The same with moves that take `SLOWER` times as long."""
+        """The same problem with moves that take `SLOWER` times as long."""
         profile = self.stages.profile.slowed(SLOWER)
         fixed = [job._replace(stages=tuple(map(_slowed, job.stages))) for job in self.fixed]
         return replace(self, stages=Stages(profile), fixed=fixed, _jobs={})
@@ -78,27 +78,27 @@ class Problem:
         return self.stages.executor(self.lanes)
 
     def bucket(self, first: int, end: int) -> Bucketed:
-        """Tensors first … end - 1 as one."""
+        """Returns tensors first … end - 1 as one."""
         return Bucketed.joined(self.tensors[first:end])
 
     def job(self, first: int, end: int, option: int) -> Job:
-        """That group by that option."""
+        """Returns the job of the group first … end - 1 by an option."""
         key = first, end, option
         if key not in self._jobs:
             self._jobs[key] = self.stages.job(self.bucket(first, end), self.options[option])
         return self._jobs[key]
 
     def jobs(self, grouping: Grouping) -> list[Job]:
-        """The jobs of a step, in the order of issue."""
+        """Returns the jobs of a step, in the order of issue."""
         own = [self.job(*r, o) for r, o in zip(grouping.ranges, grouping.chosen)]
         return sorted([*own, *self.fixed], key=lambda job: job.ready_seconds)
 
     def seconds(self, grouping: Grouping) -> float:
-        """Seconds of a step."""
+        """Returns the seconds of a step."""
         return step_seconds(self.jobs(grouping), self.executor)
 
     def error(self, grouping: Grouping) -> float:
-        """What all groups add by their options."""
+        """Returns the sum of all groups' errors by their options."""
         if not self.errors:
             return 0.0
         pairs = zip(grouping.ranges, grouping.chosen)
@@ -114,7 +114,7 @@ class Problem:
 
     @property
     def exactest(self) -> Grouping:
-        """Each tensor by what loses least of it; neighbours that go by the same, together."""
+        """Each tensor by its most exact option; neighbours with the same option are together."""
         count, every = len(self.tensors), range(len(self.options))
         best = [min(every, key=lambda o: self.errors[o][i]) for i in range(count)]
         ends = [
@@ -130,12 +130,12 @@ class Problem:
 
     @property
     def fitting(self) -> list[int]:
-        """Options by which all tensors may travel, within the limit."""
+        """Options that stay within the limit if all tensors use them."""
         end = len(self.tensors)
         return [o for o in range(len(self.options)) if self.fits(Grouping((end,), (o,)))]
 
     def lower_bound(self) -> float:
-        """No grouping and no choice of options makes a shorter step."""
+        """Returns seconds below which no grouping and no choice of options makes the step."""
         jobs = [
             Alternatives(
                 t.ready_seconds,
@@ -149,7 +149,7 @@ class Problem:
 
     @property
     def most(self) -> int:
-        """Elements of the largest group."""
+        """The elements of the largest possible group."""
         return max(1, sum(t.elements for t in self.tensors))
 
 
@@ -158,7 +158,7 @@ def _slowed(stage: Stage) -> Stage:
 
 
 def solve(problem: Problem) -> tuple[Grouping, float]:
-    """A grouping with its options, and the seconds of its step."""
+    """Finds a grouping with its options; returns it, and the seconds of its step."""
     found = [_with_best_options(problem, seed) for seed in _seeds(problem)]
     best = min(found, key=problem.seconds)
     grouping = fewer(problem, improve(problem, best))
@@ -169,8 +169,8 @@ def solve(problem: Problem) -> tuple[Grouping, float]:
 
 
 def _seeds(problem: Problem) -> Iterator[Grouping]:
-    """Begin, by each option alone, with the best of even cuts. Of those as good few groups: less
-    to move."""
+    """Yields, for each option alone, the best of even cuts; of those as good the one with the
+    fewest groups, as it has the fewest borders to move."""
     cuts = list(dict.fromkeys(_even_cuts(problem)))
     for option in range(len(problem.options)):
         own = [Grouping(ends, (option,) * len(ends)) for ends in cuts]
@@ -181,7 +181,7 @@ def _seeds(problem: Problem) -> Iterator[Grouping]:
 
 
 def _even_cuts(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Ends of 1, 2, 3, 4, 6, 8, 11, … groups of as many elements each, and of as many tensors."""
+    """Yields ends of 1, 2, 3, 4, 6, 8, 11, … groups with equally many elements, or tensors."""
     n = len(problem.tensors)
     upto = list(accumulate(tensor.elements for tensor in problem.tensors))
     for i in range(2 * n.bit_length() + 1):
@@ -216,7 +216,7 @@ def _with_best_options(problem: Problem, grouping: Grouping) -> Grouping:
 
 
 def improve(problem: Problem, grouping: Grouping) -> Grouping:
-    """First improvements that fit, group after group, until a whole round brings none."""
+    """Takes first improvements that fit, group after group, until a whole round brings none."""
     best, seconds, left = grouping, problem.seconds(grouping), _EFFORT
     improved = True
     while improved and left > 0:
@@ -237,7 +237,7 @@ def improve(problem: Problem, grouping: Grouping) -> Grouping:
 
 
 def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Grouping]:
-    """Group `number` merged with the next, its end moved, and cut in two."""
+    """Yields groupings with group `number` merged with the next, its end moved, or cut in two."""
     if number >= len(at.ends):
         return
     first, end = at.ranges[number]
@@ -261,8 +261,8 @@ def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Groupin
 
 
 def fewer(problem: Problem, grouping: Grouping) -> Grouping:
-    """Neighbours that go by the same are merged, the smallest ones first, while the step is at
-    most `TIE` longer than it was, were moves slower, too."""
+    """Merges neighbours with the same option, the smallest first, while the step is at most `TIE`
+    longer than it was, and would be if moves were slower, too."""
     limits = [(own, own.seconds(grouping) * (1 + TIE)) for own in (problem, problem.slower)]
     kept = set(problem.borders)
     while pairs := list(_alike(problem, grouping, kept)):
@@ -281,8 +281,8 @@ def fewer(problem: Problem, grouping: Grouping) -> Grouping:
 def _alike(
     problem: Problem, grouping: Grouping, kept: Collection[int]
 ) -> Iterator[tuple[int, int]]:
-    """Elements of two neighbours that go by the same, and the first one's number; but for those
-    whose border is kept."""
+    """Yields the elements of two neighbours with the same option, and the first one's number,
+    except where the border between them is kept."""
     ranges, chosen = grouping.ranges, grouping.chosen
     for number, ((first, end), (_, last)) in enumerate(pairwise(ranges)):
         if chosen[number] == chosen[number + 1] and end not in kept:
@@ -293,9 +293,9 @@ def _alike(
 
 
 def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, ...]:
-    """Encode, moves and decode at the least seconds per element of a group of whatever size."""
+    """Returns encode, moves and decode at the least seconds per element in a group of any size."""
     cost, most = problem.stages.profile.cost(option), problem.most
-    rate = cost.wire.curve.rows[-1][2]  # link_seconds is no less than either
+    rate = cost.wire.curve.rows[-1][2]  # link_seconds is no less than either argument
     wire = max(
         _least(cost.wire.curve, most, cost.latency_seconds),
         min(_least(cost.wire.curve, most), rate),
@@ -308,6 +308,6 @@ def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, 
 
 
 def _least(curve: Curve, most: int, less: float = 0.0) -> float:
-    """The least ratio of a piecewise linear curve, which is at a bend, or at the end."""
+    """Returns the least seconds per element of a curve, which are at a bend or at the end."""
     sizes = [x for x, _ in curve.points if 0 < x < most]
     return min(max(0.0, curve(x) - less) / x for x in (*sizes, float(most)))

@@ -1,9 +1,9 @@
-"""What moves take on a cluster: α–β, and how far each kind of move is from it, fitted.
+"""The time of moves on a cluster: an α–β model, with a fitted inefficiency for each kind.
 
     seconds of a move = start-ups · (α + the link's latency) + inefficiency · bytes / bandwidth
 
-α is what a start-up takes in software, one for all moves. The inefficiency is of a kind of move:
-1.0 for the best of a profile, 2.3 for Gloo's reduce-scatter. bytes: that pass the busiest link,
+α is the software's time for a start-up, one for all moves. Each kind of move has an inefficiency:
+1.0 for the best of a profile, 2.3 for Gloo's reduce-scatter. bytes: those on the busiest link,
 which the ranks of a host share. Start-ups, by the algorithms that backends use:
 
     all_reduce 2(n-1), on NCCL 2·log2 n        all_gather, reduce_scatter, all_to_all n-1
@@ -28,18 +28,18 @@ from gradwire.planner.profile import Profile, StrategyCost, shape_of, whole_rows
 from gradwire.topology import Cluster
 
 EFFICIENCY = 1 / 1.1
-"""Of the bits of a link, what the best move gets: measured with Gloo from 200 Mbit/s to 1 Gbit/s
-(ideal time of an all-reduce over the time that it takes)."""
+"""The share of a link's rate that the best move gets: measured with Gloo from 200 Mbit/s to
+1 Gbit/s (ideal time of an all-reduce over the time that it takes)."""
 USUAL = 1.1
-"""The inefficiency of a move of which little is known."""
+"""The inefficiency of a move with too few measured bytes."""
 DOUBT = 5.0
-"""Times a strategy's start-ups: so many seconds of moving bytes outweigh what is usual."""
+"""Times a strategy's start-ups: the seconds of moving bytes that weigh as much as `USUAL`."""
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
-_LARGE = 3  # of the sizes that were measured: there bytes count
+_LARGE = 3  # the number of the largest sizes, where bytes count
 
 
 def starts(name: str, ranks: int, backend: str) -> float:
-    """How often a move waits for another rank, one time after the other."""
+    """Returns how often a move waits for another rank, one wait after the other."""
     if ranks < 2:
         return 0.0
     rounds = ceil(log2(ranks))
@@ -51,10 +51,10 @@ def starts(name: str, ranks: int, backend: str) -> float:
 
 
 def loaded(move: PricedMove, cluster: Cluster) -> float:
-    """Bytes on the busiest link, over those of the busiest rank.
+    """Returns bytes on the busiest link over those of the busiest rank.
 
-    Rings pass a host's link once, whatever its ranks; whoever sends to all others passes it as
-    often as these are elsewhere; the groups across hosts all use it at once.
+    A ring passes a host's link once, however many ranks the host has; a rank that sends to all
+    others passes it for each one on another host; all groups across hosts use it at once.
     """
     local, n = cluster.ranks_per_host, cluster.world
     if is_inside(move, cluster) or local == 1:
@@ -65,24 +65,25 @@ def loaded(move: PricedMove, cluster: Cluster) -> float:
 
 
 def is_inside(move: PricedMove, cluster: Cluster) -> bool:
-    """Whether it stays inside a host."""
+    """Whether the move stays inside a host."""
     return move.group == "node" or cluster.hosts == 1
 
 
 @dataclass(frozen=True)
 class Links:
-    """α in seconds; inefficiency by a move's name; backend: whose start-ups count."""
+    """The fitted model. start_seconds: α; inefficiency: by a move's name; backend: the one whose
+    numbers of start-ups count."""
 
     start_seconds: float = 0.0
     inefficiency: Mapping[str, float] = field(default_factory=dict)
     backend: str = "gloo"
 
     def software(self, priced: Priced) -> float:
-        """What start-ups take, but for the links' latency."""
+        """Returns the seconds of start-ups in software, without the links' latency."""
         return self.start_seconds * _starts(priced, self.backend)
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:
-        """What the links' latency takes."""
+        """Returns the seconds of the links' latency."""
         node, cross = cluster.node_latency_seconds, cluster.cross_latency_seconds
         return sum(
             starts(move.name, move.ranks, self.backend)
@@ -91,7 +92,7 @@ class Links:
         )
 
     def transfer(self, priced: Priced, cluster: Cluster) -> float:
-        """What bytes take."""
+        """Returns the seconds of moving the bytes."""
         usual = median(self.inefficiency.values()) if self.inefficiency else 1.0
         return sum(
             self.inefficiency.get(move.name, usual) * _ideal(move, cluster)
@@ -104,7 +105,7 @@ def _starts(priced: Priced, backend: str) -> float:
 
 
 def _ideal(move: PricedMove, cluster: Cluster) -> float:
-    """Seconds of its bytes, by the best of moves."""
+    """Returns the seconds of the move's bytes, at the rate of the best move."""
     inside = is_inside(move, cluster)
     rate = cluster.node_bytes_per_second if inside else cluster.cross_bits_per_second / 8
     return loaded(move, cluster) * move.busiest / (EFFICIENCY * rate)
@@ -113,8 +114,8 @@ def _ideal(move: PricedMove, cluster: Cluster) -> float:
 def priced(
     profile: Profile, text: str, sizes: Sequence[int], world: int, per_host: int
 ) -> list[Priced]:
-    """A strategy's price, for each size of one parameter with gradients as the profile's. It is a
-    matrix, where it fills rows, as it was measured."""
+    """Prices a strategy for each size of one parameter with gradients like the profile's. The
+    parameter is a matrix if it fills rows, as when it was measured."""
     density, dtype = usual_density(profile), profile.dtype
     shapes = [shape_of(n, profile.width) for n in sizes]
     return [
@@ -124,7 +125,7 @@ def priced(
 
 
 def per_host(profile: Profile) -> int:
-    """Ranks to a host of the profile; PlanError unless all have as many."""
+    """Returns the profile's ranks per host. Raises PlanError unless hosts have equally many."""
     ranks = Counter(profile.hosts)
     if len(set(ranks.values())) > 1:
         (many, most), *_, (few, least) = ranks.most_common()
@@ -136,7 +137,8 @@ def per_host(profile: Profile) -> int:
 
 
 def sizes_of(profile: Profile) -> tuple[int, ...]:
-    """Elements at which strategies are looked at: powers of 4 up to all of the model."""
+    """Returns the sizes in elements at which strategies are priced: powers of 4 from 256 on, and
+    the whole model."""
     every = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
     most = whole_rows(every, profile.width)
     below = [4**i for i in range(4, 16) if 4**i < most]
@@ -144,10 +146,10 @@ def sizes_of(profile: Profile) -> tuple[int, ...]:
 
 
 def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links, Cluster]:
-    """What a profile's wires say: links, and the cluster that they are of.
+    """Fits the links to a profile's wire times; returns them, and the profile's cluster.
 
-    measured_on: the cluster, if it is known. If not, it is one on which the best of all moves
-    gets what `EFFICIENCY` says, and whose latency is part of α.
+    measured_on: the cluster, if it is known. If not, the cluster returned has the rate at which
+    the best of all moves reaches `EFFICIENCY`, and its latency is part of α.
     """
     assumed = measured_on or _shape(profile)
     wires = [
@@ -181,16 +183,16 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
 
 
 def believed(measured: float, ideal: float, doubt: float, usual: float) -> float:
-    """measured / ideal, in seconds, as far as they outweigh the doubt: else what is usual.
+    """Returns measured / ideal (both seconds), drawn towards `usual` by the weight of the doubt.
 
-    Where few bytes were moved, what it took beyond a start-up is noise and software, which other
-    links would not change.
+    With few bytes, the time beyond a start-up is noise and software, which other links would not
+    change.
     """
     return (measured + usual * doubt) / (ideal + doubt) if ideal + doubt > 0 else usual
 
 
 def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
-    """Seconds of a start-up, beyond the links' own latency."""
+    """Returns seconds of a start-up without the links' own latency: α."""
     counts = [_starts(wire.priced[-1], backend) for wire in wires]
     known = [wire.latency / count for wire, count in zip(wires, counts) if count]
     inside = cluster.hosts == 1
@@ -199,7 +201,7 @@ def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
 
 
 def _shape(profile: Profile, bytes_per_second: float = 1.0) -> Cluster:
-    """The profile's hosts, with links over which the best move moves so much."""
+    """Returns the profile's hosts, with links on which the best move reaches this rate."""
     local, rate = per_host(profile), bytes_per_second / EFFICIENCY
     return Cluster(
         hosts=profile.world // local, ranks_per_host=local, cross_bits_per_second=8 * rate,
@@ -208,7 +210,7 @@ def _shape(profile: Profile, bytes_per_second: float = 1.0) -> Cluster:
 
 
 class _Wire:
-    """What a strategy's moves took, and what there were."""
+    """A strategy's moves, and the time that they took."""
 
     def __init__(self, profile: Profile, cost: StrategyCost, text: str, cluster: Cluster) -> None:
         sizes = sizes_of(profile)[-_LARGE:]
@@ -218,7 +220,7 @@ class _Wire:
         self.cluster = cluster
 
     def ideal(self, size: int) -> dict[str, float]:
-        """Seconds at best, by a move's name."""
+        """Returns the least possible seconds, by a move's name."""
         found: dict[str, float] = {}
         for move in self.priced[size].moves:
             found[move.name] = found.get(move.name, 0.0) + _ideal(move, self.cluster)
@@ -226,14 +228,14 @@ class _Wire:
 
     @property
     def names(self) -> set[str]:
-        """The names of moves that carry anything worth speaking of."""
+        """The names of moves with more than a hundredth of the ideal seconds."""
         own = self.ideal(-1)
         return {name for name, ideal in own.items() if ideal > 0.01 * sum(own.values())}
 
 
 def _by_name(wires: Sequence[_Wire]) -> dict[str, float]:
-    """The time over the ideal of each kind of move: those of one kind say it, the others share
-    what is left among the kinds that nothing else has."""
+    """Returns measured over ideal seconds for each kind of move. Strategies with one kind give it
+    directly; others share the time that is left among their kinds without a value so far."""
     found: dict[str, float] = {}
     for wire in sorted(wires, key=lambda own: len(own.names)):
         unknown = wire.names - set(found)
@@ -252,14 +254,14 @@ def _ratios(wire: _Wire, unknown: set[str], known: Mapping[str, float]) -> list[
         ideal = wire.ideal(i)
         explained = sum(known[name] * ideal[name] for name in ideal if name in known)
         left = sum(ideal[name] for name in unknown)
-        if seconds > 0 and left > 0:  # half of it at least: curves may be off
+        if seconds > 0 and left > 0:  # at least half of its share: curves may be off
             share = seconds * left / sum(ideal.values())
             ratios.append(max(seconds - explained, 0.5 * share) / left)
     return ratios
 
 
 def usual_density(profile: Profile) -> float:
-    """The density of the profiled gradients, element by element."""
+    """Returns the mean density of the profiled gradients over all elements."""
     dense = [r for r in profile.ready if not r.parameter.sparse]
     total = sum(r.parameter.elements for r in dense)
     return sum(r.density * r.parameter.elements for r in dense) / total if total else 1.0

@@ -1,19 +1,19 @@
-"""What a step would take in the published planner's model: lanes are queues.
+"""Predicts a step in the published planner's model, in which resources are queues.
 
 - Stages on COMPUTE before a job's first link run as soon as the job is ready and delay all later
   backward. All other stages wait in a queue that serves one at a time.
-- Each link is one queue, in the order of the jobs (or, by="ready", whoever arrives first): all of
-  a job's stages on it go before the next job's, as the paper draws them.
-- WORKERS: one worker encodes in that order, and decodes in a queue of its own, so that nobody's
+- Each link is one queue, in the order of the jobs (or, by="ready", of their arrival): all of a
+  job's stages on it go before the next job's, as the paper draws them.
+- WORKERS: one worker encodes in that order, and decodes in a queue of its own, so that no job's
   encoding waits for the wire of the job before.
 - Stages on COMPUTE after a link have the lowest priority and a queue too: all is over at
   max(C + D, M), where C is the end of backward and of what delayed it, D the sum of these stages
   and M = max over k of (arrival of k + sum of these stages from job k on).
 - LATENCY is waiting.
 
-In the order of the jobs everything is a maximum of sums: no cost that rises makes a step shorter,
-and nothing sent before the last bubble is worth compressing. `simulate` (timeline.py), which is
-what our executor does, promises neither.
+In the order of the jobs everything is a maximum of sums: no rising cost makes a step shorter, and
+no job sent before the last bubble is worth compressing. `simulate` (timeline.py), which models our
+executor, promises neither.
 
 Source: Espresso (EuroSys'23), section 4.3 and figures 2, 5 and 9, which fix it by picture only.
 """
@@ -33,16 +33,16 @@ _DEFAULT = Executor()
 
 
 def ordered(jobs: Sequence[Job], executor: Executor = _DEFAULT, *, by: Order = "order") -> float:
-    """Seconds of an iteration: what is around backward, backward, what communication adds.
+    """Returns seconds of an iteration: what is around backward, backward, what communication adds.
 
-    Of the executor only these two times count. PlanError if a time is negative or not finite, or
-    `by` is unknown.
+    Only the executor's times around and of backward count. Raises PlanError if a time is negative
+    or not finite, or `by` is unknown.
     """
     return executor.around_seconds + _served(jobs, executor, by).seconds
 
 
 def last_bubble(jobs: Sequence[Job], executor: Executor = _DEFAULT) -> int:
-    """The last job for which all links waited, after they had been used; 0: for none.
+    """Returns the last job for which all links waited after they had been used; 0 if none did.
 
     Jobs before it need no compression: what they save only makes the bubble wider.
     """

@@ -1,8 +1,8 @@
 """MergeComp's searches for the tensors to merge, on measured iterations, as published.
 
-A partition is given by its cuts, the ends of its groups, the number of tensors included: [1, 3, 5]
-are tensors 0, 1–2 and 3–4. Source: Wang, Wu and Ng 2021, "MergeComp", and the schedulers published
-with it.
+A partition is given by its cuts, the ends of its groups, of which the last is the number of
+tensors: [1, 3, 5] stands for tensors 0, 1–2 and 3–4. Source: Wang, Wu and Ng 2021, "MergeComp",
+and the schedulers published with it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import TypeAlias
 from gradwire.errors import PlanError
 
 Measure: TypeAlias = Callable[[tuple[int, ...]], float]
-"""Cuts to the seconds of an iteration."""
+"""Maps cuts to the seconds of an iteration."""
 
 
 def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
-    """MergeComp's search for two groups: the tensors of the first, and all probes' seconds.
+    """MergeComp's search for two groups: returns the number of tensors in the first, and the
+    seconds of all probes, by that number.
 
-    The times at `mid` and `mid + 2` tensors are compared; the search goes to the right if the
+    It compares the times at `mid` and `mid + 2` tensors; the search goes to the right if the
     first is slower, else to the left: about 2·log₂ count measurements. The result is the fastest
-    split that was measured, whose number is the key of its probe; with noise, or more than one
-    valley, it need not be the best. Raises PlanError where count is below 2.
+    split that was measured; with noise, or more than one valley, it need not be the best. Raises
+    PlanError if count is below 2.
     """
     if count < 2:
         raise PlanError(f"two groups take two tensors at least, not {count}; do not cut")
@@ -33,8 +34,8 @@ def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
 def _bisected(
     measure: Callable[[int], float], low: int, high: int
 ) -> tuple[int, dict[int, float]]:
-    """Bisect between low and high, both included; of equal splits the one that was measured
-    first."""
+    """Bisects between low and high, both included; of equally fast splits returns the one
+    measured first."""
     probes: dict[int, float] = {}
 
     def at(split: int) -> float:
@@ -56,11 +57,11 @@ def _bisected(
 def heuristic(
     measure: Measure, count: int, max_groups: int, threshold: float = 0.05
 ) -> tuple[list[int], float]:
-    """MergeComp's search for several groups: the best cuts measured, and their seconds.
+    """MergeComp's search for several groups: returns the best cuts measured, and their seconds.
 
-    For 2, 3, … max_groups groups all cuts but the last are tried, each with a bisection of the
-    last: O(count^(groups - 2) · log count) measurements. It ends when one group more gains less
-    than the part `threshold`. Raises PlanError where a number is out of range.
+    For 2, 3, … max_groups groups it tries all cuts but the last, each with a bisection of the
+    last: O(count^(groups - 2) · log count) measurements. It ends when one more group gains less
+    than the share `threshold`. Raises PlanError if a number is out of range.
     """
     if count < 1 or max_groups < 1 or not 0 <= threshold < 1:
         raise PlanError(
@@ -79,7 +80,7 @@ def heuristic(
 
 
 def _best_of(measure: Measure, count: int, groups: int) -> tuple[list[int], float]:
-    """Try all cuts but the last, which is bisected."""
+    """Tries all cuts but the last, which is bisected."""
     best_cuts, best_time = [count], float("inf")
     for fixed in combinations(range(1, count - 1), groups - 2):
         split, probes = _bisected(

@@ -1,16 +1,16 @@
-"""The tree's paths for a job: which fit its machines, what they take, which are worth a look.
+"""The tree's paths for a job: which of them fit its machines, their costs, the promising ones.
 
     "topk(0.01)+ef | paths"    stands for all paths of `gradwire.tasks` that fit
-       │  what each moves and works                                            (pricing.py)
-       │  seconds of these, one by one, as the profile measured moves and compressors
+       │  the moves and the local work of each                                 (pricing.py)
+       │  their seconds, one by one, as the profile measured moves and compressors
        ▼
-    a cost of each ──► what asks no less of processors and links than another is dropped
-                   ──► of the rest those near the cheapest, in large buckets for some price of
-                       processors: MOST at most
+    a cost of each ──► a path that needs no less of processors and links than another is dropped
+                   ──► of the rest, those near the cheapest in large buckets, for some price of
+                       processors, are kept: MOST at most
 
-What compresses goes by the compressor and feedback that are named, what does not by `none`. The
-path of a whole strategy that was measured is left to that one. Where gradients lie on a device,
-paths do not work in the host's memory: what copies take is in no profile.
+Paths that compress use the named compressor and feedback, other paths use `none`. A path that
+moves the same as a measured whole strategy is left out. If gradients are on a device, paths do not
+work in the host's memory: no profile has the cost of copies.
 Source: Wang et al. 2023, "Hi-Speed DNN Training with Espresso", section 4.2, has the tree.
 """
 
@@ -36,13 +36,13 @@ from gradwire.strategy import Strategy
 
 WORD = "paths"
 MOST = 8
-"""Of the paths of one compressor, so many are offered."""
+"""The most paths of one compressor that are offered."""
 NEAR = 1.25
-"""Times the cheapest: what parts say of a path is not better known than that."""
+"""Paths up to so many times the cheapest are kept: the sum of parts is no more accurate."""
 _LARGE = 4
-"""Of the sizes of a profile: buckets of a 64th of the model, or more."""
+"""The number of the largest sizes that are compared: buckets of a 64th of the model, or more."""
 _PRICES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of a second of local work, in seconds of moves: processors may be shared, and moves may hide."""
+"""Prices of a second of local work in seconds of moves: processors may be shared, moves hidden."""
 
 
 def is_pattern(text: str) -> bool:
@@ -51,45 +51,46 @@ def is_pattern(text: str) -> bool:
 
 
 def example(text: str) -> str:
-    """Of a pattern the path that compresses once and for all; any other text as it is."""
+    """Returns a pattern's path that compresses only once; any other text as it is."""
     if not is_pattern(text):
         return text
     return f'{_left(text)} | steps("compress@gpu, all_gather, decompress@gpu")'
 
 
 def compressed_by(text: str) -> str:
-    """Compressor and feedback, as strategies print them."""
+    """Returns the compressor and feedback, as strategies print them."""
     return _left(str(Strategy.parse(example(text))))
 
 
 def whole(text: str) -> str:
-    """Of a pattern the strategy that is its example, but has a collective of its own."""
+    """Returns the strategy with a collective of its own that does as a pattern's example does;
+    any other text as it is."""
     return f"{compressed_by(text)} | allgather" if is_pattern(text) else text
 
 
 def in_pieces(left: str) -> str:
-    """The name, in a profile, of a compressor that encodes every rank's piece by itself."""
+    """Returns the name in a profile of a compressor that encodes every rank's piece separately."""
     return f"{left} in pieces"
 
 
 def fitting(profile: Profile) -> list[tasks.Path]:
-    """Paths for the profile's machines: with equally many ranks, several, on each of several, all;
-    else those that move among all ranks. Where these compress makes no difference."""
+    """Returns the paths for the profile's machines: all, if there are several machines with
+    equally many ranks, and more than one; else those that move among all ranks only."""
     has_levels = 1 < _ranks_per_host(profile) < profile.world
     return [path for path in tasks.paths(("gpu",)) if has_levels or not path.knows_machines]
 
 
 def _ranks_per_host(profile: Profile) -> int:
-    """1 where hosts have unequally many: paths do not know of these."""
+    """Returns the ranks per host; 1 if hosts differ in it, which paths do not support."""
     return per_host(profile) if len(set(Counter(profile.hosts).values())) == 1 else 1
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a pattern stands for. strategies: with what they take, the most useful first.
+    """What a pattern stands for. strategies: with their costs, the most useful first.
 
-    fitting: paths that fit and may be used; undominated: of which none asks for no less than
-    another.
+    fitting: the number of paths that fit and may be used; undominated: the number of these for
+    which no other needs as little or less of everything.
     """
 
     pattern: str
@@ -98,7 +99,7 @@ class Offer:
     undominated: int
 
     def to_json(self) -> dict[str, object]:
-        """Plain values."""
+        """Returns plain values."""
         return {**vars(self), "strategies": list(self.strategies)}
 
     def __str__(self) -> str:
@@ -112,10 +113,11 @@ def with_paths(
     profile: Profile, texts: Sequence[str], usable: Callable[[str], bool] = lambda text: True,
     most: int = MOST,
 ) -> tuple[Profile, list[str], list[Offer]]:  # fmt: skip
-    """The profile with what is offered for each pattern, and texts with that in their place.
+    """Returns the profile with the strategies offered for each pattern, and the texts with these
+    in place of patterns; and the offers.
 
-    What was measured stays as it was. Raises StrategyError for a compressor or a feedback that
-    paths do not take, and PlanError for a profile without single moves and compressors.
+    Measured costs stay as they are. Raises StrategyError for a compressor or a feedback that
+    paths do not support, and PlanError for a profile without single moves and compressors.
     """
     offers = [offer(profile, text, usable, most) for text in texts if is_pattern(text)]
     made = {text: cost for own in offers for text, cost in own.strategies.items()}
@@ -128,7 +130,7 @@ def offer(
     profile: Profile, pattern: str, usable: Callable[[str], bool] = lambda text: True,
     most: int = MOST,
 ) -> Offer:  # fmt: skip
-    """What a pattern stands for. usable: which strategies may be planned with."""
+    """Returns what a pattern stands for. usable: whether a strategy may be planned with."""
     left, texts = compressed_by(pattern), _texts(profile, pattern)
     every = _priced(profile, [text for text in texts if usable(text)])
     known, parts = _moves_of_measured(profile, left), Parts(profile, left)
@@ -142,8 +144,8 @@ def offer(
 
 
 def with_named(profile: Profile, texts: Iterable[str]) -> Profile:
-    """The profile with paths that are named, priced as those of a pattern are, where they were not
-    measured and their parts were."""
+    """Returns the profile with the named paths, priced as those of a pattern are, if they were
+    not measured but their parts were."""
     made = dict[str, StrategyCost]()
     for text in dict.fromkeys(texts):
         if Strategy.parse(text).collective.tasks is None or profile.measured(text) is not None:
@@ -151,15 +153,15 @@ def with_named(profile: Profile, texts: Iterable[str]) -> Profile:
         try:
             parts = Parts(profile, _left(text))
             own = parts.cost(_priced(profile, [text])[text])
-        except PlanError:  # whoever needs it says that it was not measured
+        except PlanError:  # planning with it raises that it was not measured
             continue
         made[text] = _with_errors(profile, text, own)
     return replace(profile, strategies={**profile.strategies, **made})
 
 
 def _with_errors(profile: Profile, text: str, cost: StrategyCost) -> StrategyCost:
-    """A path that compresses once, a rank's own gradient, loses what the compressor does by a
-    strategy that was measured and carries it as it is."""
+    """Returns the cost with errors. A path that compresses once, each rank's own gradient, has
+    the errors of a measured strategy that sends the compressor's output unchanged."""
     path = Strategy.parse(text).collective.tasks
     if path is None or path.compressions != 1 or path.tasks[0].name != "compress":
         return cost
@@ -178,7 +180,7 @@ def _left(text: str) -> str:
 
 
 def _texts(profile: Profile, pattern: str) -> list[str]:
-    """Every path that fits, as a strategy."""
+    """Returns every path that fits, as a strategy."""
     left = compressed_by(pattern)
     texts = (
         f'{left if path.compressions else "none"} | steps("{path}")' for path in fitting(profile)
@@ -187,13 +189,14 @@ def _texts(profile: Profile, pattern: str) -> list[str]:
 
 
 def _priced(profile: Profile, texts: Iterable[str]) -> dict[str, list[Priced]]:
-    """At all sizes of the profile."""
+    """Returns prices at all sizes of the profile."""
     sizes, local = sizes_of(profile), _ranks_per_host(profile)
     return {text: priced(profile, text, sizes, profile.world, local) for text in texts}
 
 
 def _moves_of_measured(profile: Profile, left: str) -> set[tuple[PricedMove, ...]]:
-    """Of the model in one bucket, by whole strategies of this compressor, or of none."""
+    """Returns the moves of the model in one bucket by measured strategies that are no paths, and
+    have this compressor or `none`."""
     own = [text for text in profile.strategies if _left(text) in (left, "none")]
     whole = [text for text in own if Strategy.parse(text).collective.tasks is None]
     last, local = sizes_of(profile)[-1:], _ranks_per_host(profile)
@@ -226,8 +229,8 @@ class Parts:
         return self._profile.compressors[name]
 
     def move(self, move: PricedMove) -> Fit:
-        """Seconds of such a move, against the bytes that a rank brings. What only passes on takes
-        the same whatever its dtype; sums that were not measured, what those of fp32 take."""
+        """Returns seconds of such a move, against the bytes of one rank's data. Moves that only
+        copy take the same for every dtype; sums in a dtype that was not measured count as fp32."""
         for dtype in (move.dtype, "float32", "uint8"):
             found = self._profile.moves.get(f"{move.name} {dtype} {move.group}")
             if found is not None:
@@ -239,7 +242,7 @@ class Parts:
         )
 
     def work(self, work: Work) -> float:
-        """Seconds of local work."""
+        """Returns seconds of local work."""
         if work.kind == "encode":
             own = self._own if work.pieces == 1 else self._in_pieces
             return own.encode(work.elements)
@@ -247,8 +250,8 @@ class Parts:
         return self._own.decode(work.elements) + more
 
     def around(self, move: PricedMove) -> tuple[float, float]:
-        """Seconds of copying numbers together before a move, and apart after it; 0 of messages,
-        which are."""
+        """Returns seconds of packing numbers before a move, and of unpacking them after it; 0 for
+        messages, which are packed."""
         if move.dtype == "uint8":
             return 0.0, 0.0
         brought = move.bytes / _ITEM_BYTES[move.dtype]
@@ -257,7 +260,7 @@ class Parts:
         return self._plain.encode(brought), self._plain.decode(numbers)
 
     def cost(self, prices: Sequence[Priced]) -> StrategyCost:
-        """Of a path, by its prices at all sizes of the profile."""
+        """Returns the cost of a path, by its prices at all sizes of the profile."""
         rows = [self._row(own) for own in prices]
         sizes = sizes_of(self._profile)
         encode, wire, decode = (
@@ -272,7 +275,8 @@ class Parts:
         )  # fmt: skip
 
     def _row(self, own: Priced) -> _Row:
-        """Local work before the first move is encode, as in what is measured."""
+        """Returns the seconds at one size. Local work before the first move is encode, as in
+        measured strategies."""
         encode = wire = decode = 0.0
         for step in own.steps:
             if not isinstance(step, PricedMove):
@@ -286,8 +290,8 @@ class Parts:
 
     @cached_property
     def _per_call(self) -> float:
-        """What a further parameter adds to a payload that is written or read: as whole strategies
-        of the compressor took, where one was measured."""
+        """The seconds that a further parameter adds for each payload written or read: as measured
+        strategies of the compressor took, or else what encoding takes at size 0."""
         profile, local = self._profile, _ranks_per_host(self._profile)
         known = list[float]()
         for text, cost in profile.strategies.items():
@@ -316,8 +320,8 @@ def _put(seconds: float, encode: float, decode: float, *, is_first: bool) -> tup
 
 
 def undominated(costs: Mapping[str, StrategyCost], sizes: Iterable[int]) -> list[str]:
-    """Those of which none asks for no more at any size: of processors, of start-ups, of the link.
-    Of equals the first."""
+    """Returns the texts for which no other needs as little or less at every size: of processors,
+    of start-ups, of the link. Keeps one of equals, the first."""
     at = list(sizes)
     rows = {
         text: [x for n in at for x in (_local(cost, n), _starts(cost, n), cost.link_seconds(n))]
@@ -345,8 +349,8 @@ def _starts(cost: StrategyCost, n: int) -> float:
 def _worth_a_look(
     costs: Mapping[str, StrategyCost], texts: Sequence[str], sizes: Sequence[int]
 ) -> list[str]:
-    """Those that are near the cheapest at some size for some price of local work, the nearest
-    first."""
+    """Returns the texts that are near the cheapest at some size and price of local work, the
+    nearest first."""
     near = dict.fromkeys(texts, math.inf)
     for n in sizes:
         for price in _PRICES:

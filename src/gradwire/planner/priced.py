@@ -1,4 +1,4 @@
-"""What a strategy costs one rank, step by step: moves with their bytes, and local work."""
+"""A strategy's cost on one rank, step by step: moves with their bytes, and local work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WorkKind: TypeAlias = Literal["encode", "decode", "accumulate", "copy"]
 
 
 class PricedMove(NamedTuple):
-    """One move of one rank. bytes: of the data that the rank brings, of that dtype.
+    """One move of one rank. bytes: of the data that the rank brings; dtype: of that data.
 
     group: "world", "node" or "cross"; ranks: of the group. sent, received: bytes, by the formulas
     of `moves`. to: of an exchange, which ranks get how many bytes.
@@ -27,17 +27,17 @@ class PricedMove(NamedTuple):
 
     @property
     def busiest(self) -> float:
-        """What a link that is full both ways waits for."""
+        """The larger of bytes sent and received, for which a full-duplex link waits."""
         return max(self.sent, self.received)
 
 
 class Work(NamedTuple):
-    """Local work on one parameter, or on what a rank has of it.
+    """Local work on one parameter, or on a rank's part of it.
 
-    elements: that are read (encode), written, or go between device and host (copy);
-    contributions: payloads that are added up; entries: of how many elements each payload speaks.
-    device: "gpu", where the gradient lies, or "cpu", the host's memory. pieces: that are encoded
-    by themselves, one for each who will have to have his own.
+    elements: those read (encode), written, or copied between device and host (copy);
+    contributions: the number of payloads that are added up; entries: in each payload. device:
+    "gpu", where the gradient is, or "cpu", the host's memory. pieces: the number of pieces that
+    are encoded separately, one for each rank that needs its own.
     """
 
     kind: WorkKind
@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
     @property
     def touched(self) -> int:
-        """Numbers that are read or written: what its time is taken to be proportional to."""
+        """The numbers read or written, to which the time is assumed to be proportional."""
         return self.elements + self.contributions * self.entries
 
 
@@ -58,7 +58,7 @@ Step: TypeAlias = "PricedMove | Work"
 
 @dataclass(frozen=True)
 class Priced:
-    """One rank's way through a strategy, in order. estimated: sizes depend on the data."""
+    """One rank's moves and work by a strategy, in order. estimated: sizes depend on the data."""
 
     steps: tuple[Step, ...]
     estimated: bool = False
@@ -80,17 +80,17 @@ class Priced:
 
     @property
     def calls(self) -> int:
-        """Payloads that are written or read."""
+        """The number of payloads written or read."""
         return sum(work.contributions for work in self.work)
 
     @property
     def encode(self) -> tuple[Work, ...]:
-        """What is done before the first move."""
+        """The local work before the first move."""
         return tuple(self._until_a_move())
 
     @property
     def decode(self) -> tuple[Work, ...]:
-        """What is done between moves and after."""
+        """The local work between moves and after."""
         return self.work[len(self.encode) :]
 
     def _until_a_move(self) -> Iterator[Work]:

@@ -1,12 +1,12 @@
-"""What a strategy moves and works, for any number of ranks: the third reader of `rounds`.
+"""Counts a strategy's moves and local work, for any number of ranks, by running its `rounds`.
 
-    strategy ── rounds(a context of sizes) ──► move ──► as much arrives as would
+    strategy ── rounds(a context of sizes) ──► move ──► data of the right size arrives
                          │                       │
                          └── local work ─────────┴──► Priced: in order, of one rank
 
-What is priced is what is run: the collectives' own generators, on the layout that the runtime
-uses. Strategies whose sizes depend on the data are priced at what is to be expected. A contract
-test compares with the bytes that lockstep counts.
+Pricing runs the collectives' own generators, on the layout that the runtime uses. Strategies whose
+sizes depend on the data are priced at expected sizes. A contract test compares with the bytes that
+lockstep counts.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from gradwire.planner.sized import SizedContext, measured_only
 from gradwire.strategy import Rounds, Strategy
 
 Size: TypeAlias = "int | tuple[int, ...] | Parameter"
-"""Of a parameter: its elements, its shape, or all of it."""
+"""A parameter, its shape, or its number of elements."""
 
 
 def price(
     strategy: Strategy | str, sizes: Sequence[Size], world: int, *, dtype: str = "float32",
     per_node: int = 1, rank: int = 0, density: float | None = None, together: Together = by_chance,
 ) -> Priced:  # fmt: skip
-    """One bucket by one strategy, as one rank sees it.
+    """Prices one bucket by one strategy, as one rank sees it.
 
     sizes: of the bucket's parameters. dtype: of gradients, unless sizes are Parameters. per_node:
-    ranks to a machine, for strategies that ask and do not say. rank: 0 has the most to do where
-    not all do the same. density: the fraction of one rank's gradient that is not zero, for
-    compressors that send these; together: how dense sums are, by default as chance has it.
+    ranks per machine, for strategies that need it and do not give it. rank: 0 has the most to do
+    if ranks differ. density: the fraction of one rank's gradient that is not zero, for compressors
+    that send the nonzero elements; together: the density of sums, by default for random indices.
 
     Raises:
-        PlanError: a strategy whose cost is measured only, a density that is missing, no rank.
+        PlanError: a strategy whose cost is measured only, a missing density, an invalid rank.
         UsageError: ranks that do not divide among machines.
     """
     made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
@@ -70,13 +70,13 @@ def price(
             context.copies()
     except GradwireError:
         raise
-    except (RuntimeError, TypeError) as error:  # torch's, of a tensor without data
+    except (RuntimeError, TypeError) as error:  # torch raises these for tensors without data
         measured_only(made, error)
     return Priced(tuple(steps), context.ragged or made.collective.sizes == "expected")
 
 
 def can_price(strategy: Strategy | str) -> bool:
-    """Whether its cost is known beforehand, given densities: tried on a small bucket."""
+    """Whether a strategy's cost is known in advance, given densities: tried on a small bucket."""
     made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     try:
         price(made, [(8, 8)], 2 * (made.collective.per_node or 1), density=0.5)
@@ -107,9 +107,9 @@ def _parameter(number: int, size: Size, dtype: str) -> Parameter:
 
 
 def _drive(rounds: Rounds[None], world: int, steps: list[Step]) -> None:
-    """Drive the rounds; between moves, local work is written into steps.
+    """Runs the rounds, and adds the moves to steps, to which the context adds its local work.
 
-    What arrives has data or none, as the last message that this rank brought.
+    Arriving tensors have data if the last message that this rank sent has some.
     """
     arrived: Any = None
     device = torch.device("meta")
@@ -125,7 +125,7 @@ def _drive(rounds: Rounds[None], world: int, steps: list[Step]) -> None:
 
 
 def _messages(move: Move) -> list[Tensor]:
-    """What it brings, unless that is numbers to be looked at."""
+    """Returns the byte tensors that a move brings; none if it carries numbers."""
     if isinstance(move, Exchange):
         return list(move.sends.values())
     data: Tensor = move.data  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def _priced(move: Move, ranks: int) -> PricedMove:
 
 
 def _arrived(move: Move, ranks: int, device: torch.device) -> Any:
-    """A message as large as would arrive. device: of what comes from single ranks."""
+    """Returns data as large as would arrive. device: of what comes from single ranks."""
     if isinstance(move, Exchange):
         sizes = move.receives.items()
         return {r: torch.zeros(n, dtype=torch.uint8, device=device) for r, n in sizes}

@@ -1,4 +1,4 @@
-"""What was measured on a running job: a JSON file, and all that planning looks at."""
+"""The measurements of a running job: a JSON file, and the planner's only input."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gradwire.strategy import Strategy
 
 FORMAT = 1
 WIDTH = 256
-"""Columns of a matrix of which nothing is known."""
+"""The columns of a matrix of unknown shape."""
 
 
 class Ready(NamedTuple):
-    """A parameter, and when its gradient is there: seconds from the start of backward.
+    """A parameter, and when its gradient is ready, in seconds from the start of backward.
 
-    density: the fraction of its gradient that is not zero; 1.0 if nobody looked. is_other: the
-    optimizer treats it by its other rule, as Muon does embeddings and vectors, if it has one.
+    density: the fraction of its gradient that is not zero; 1.0 if it was not measured. is_other:
+    the optimizer treats it by its other rule, if it has one, as Muon does embeddings and vectors.
     """
 
     parameter: Parameter
@@ -41,7 +41,7 @@ class Ready(NamedTuple):
 
 
 def main_dtype(ready: Iterable[Ready]) -> str:
-    """The dtype of most dense elements; "float32" where there are none."""
+    """Returns the dtype of most dense elements; "float32" if there are none."""
     elements = {"float32": 0}
     for parameter, *_ in ready:
         own = 0 if parameter.sparse else parameter.elements
@@ -50,9 +50,9 @@ def main_dtype(ready: Iterable[Ready]) -> str:
 
 
 def main_width(ready: Iterable[Ready]) -> int:
-    """The smaller side of the matrix in which half of all elements of dense matrices are reached,
-    from the narrowest on, as a power of two: by it the work goes that looks at whole matrices.
-    `WIDTH` where there are no matrices."""
+    """Returns the median smaller side of dense matrices, weighted by elements and rounded down to
+    a power of two: the work of strategies that look at whole matrices depends on it. Returns
+    `WIDTH` if there are no matrices."""
     dense = [r.parameter for r in ready if len(r.parameter.shape) == 2 and not r.parameter.sparse]
     sides = sorted((min(p.shape), p.elements) for p in dense if p.elements)
     upto = list(accumulate(elements for _, elements in sides))
@@ -61,28 +61,28 @@ def main_width(ready: Iterable[Ready]) -> int:
 
 
 def shape_of(elements: int, width: int) -> tuple[int, int]:
-    """The shape of a parameter that stands for a bucket: a matrix, if it fills rows."""
+    """Returns the shape of a parameter that stands for a bucket: a matrix, if it fills rows."""
     filled = elements >= width and elements % width == 0
     return (elements // width, width) if filled else (elements, 1)
 
 
 def whole_rows(elements: int, width: int) -> int:
-    """The most elements, of so many, that fill rows: the largest parameter that may stand for a
-    bucket is a matrix, as most of a model is."""
+    """Returns the most elements up to this number that fill rows: the largest parameter that
+    stands for a bucket should be a matrix, as most of a model is."""
     return max(1, elements - elements % width if elements >= width else elements)
 
 
 @dataclass(frozen=True)
 class StrategyCost:
-    """What one bucket takes by a strategy, as a conductor's lane runs it, with nothing beside it.
+    """The cost of one bucket by a strategy, as a conductor's lane runs it, with nothing beside it.
 
     encode: all local work before the first move; wire: all moves; decode: the local work between
-    and after. Seconds against elements, of one parameter. latency_seconds: the part of `wire` that
-    is waiting, which lanes do not share; per_parameter_seconds: local work that each further
-    parameter of the bucket adds. bytes: that a rank sends, against elements. error: of one step's
-    average, with feedback, its distance from the exact one over the exact one's norm; None: nobody
-    measured it. errors: the same of parameters alone, by name. like: the strategy that was
-    measured in its stead, of which what it costs was worked out; None: it was measured itself.
+    and after. Seconds against the elements of one parameter. latency_seconds: the part of `wire`
+    that is waiting, which lanes do not share; per_parameter_seconds: local work that each further
+    parameter of the bucket adds. bytes: those that a rank sends, against elements. error: the
+    distance of one step's average, with feedback, from the exact one, over the exact one's norm;
+    None: not measured. errors: the same for single parameters, by name. like: the strategy that
+    was measured, from which this cost was derived; None: this one itself was measured.
     """
 
     encode: Fit
@@ -96,17 +96,17 @@ class StrategyCost:
     like: str | None = None
 
     def link_seconds(self, elements: float) -> float:
-        """The part of `wire` that moves have the link for: all but the waiting, and no less than
-        the rate of the largest messages makes it; small ones cost their start-up, however
-        small."""
+        """Returns the part of `wire` in which moves occupy the link: all but the waiting, and no
+        less than at the rate of the largest messages, since small messages cost their start-up,
+        however small they are."""
         whole = self.wire(elements)
         rate = self.wire.curve.rows[-1][2]
         return min(whole, max(whole - self.latency_seconds, rate * elements))
 
 
 class TableCost(NamedTuple):
-    """What tables of rows take by a strategy, all in one bucket: seconds, with the rows that they
-    had in a step of the job. parameters: their names."""
+    """The cost in seconds of tables of rows by a strategy, all in one bucket, with the rows that
+    they had in a step of the job. parameters: their names."""
 
     parameters: tuple[str, ...]
     strategy: str
@@ -116,15 +116,16 @@ class TableCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """The sum of the three."""
         return self.encode + self.wire + self.decode
 
 
 @dataclass(frozen=True)
 class LocalCost:
-    """What a compressor takes on one device: seconds against elements of one parameter.
+    """A compressor's cost on one device: seconds against elements of one parameter.
 
-    encode, with feedback if the name has one; decode: one payload into memory; add: each further.
+    encode: with feedback if the name has one; decode: one payload into memory; add: each further
+    payload.
     """
 
     encode: Fit
@@ -134,15 +135,15 @@ class LocalCost:
 
 @dataclass(frozen=True)
 class Contention:
-    """What is shared when a lane works beside backward.
+    """How a lane and backward slow each other when both work.
 
-    cores: processors that a rank has, in units of what backward has alone; infinite where nothing
-    was slowed. wire_demand: processors that moving at full speed takes. Of start-ups of moves:
-    start_slowdown: times as long that one takes while backward runs, as the threads that it wakes
-    find processors busy; start_sharing: of two lanes at once each takes 1 + start_sharing times as
-    long, 1 if they pass at once, 2 if one after the other; start_demand: processors that they take
-    from backward. wake_seconds: how long after its bucket is ready a lane that sleeps begins with
-    it while backward runs: until a busy processor, and the interpreter, let it.
+    cores: processors of a rank, in units of what backward alone uses; infinite if nothing was
+    slowed. wire_demand: processors that moving at full speed takes. start_slowdown: how many times
+    as long a move's start-up takes while backward runs, as the threads that it wakes find
+    processors busy. start_sharing: with two lanes at once each start-up takes 1 + start_sharing
+    times as long: 1 if they run at once, 2 if one after the other. start_demand: processors that
+    start-ups take from backward. wake_seconds: how long after its bucket is ready a sleeping lane
+    begins with it while backward runs: it waits for a processor, and for the interpreter.
     """
 
     cores: float = math.inf
@@ -153,18 +154,18 @@ class Contention:
     wake_seconds: float = 0.0
 
     def to_json(self) -> dict[str, float | None]:
-        """Infinity, which JSON has not, is null."""
+        """Returns plain values; infinity, which JSON lacks, becomes null."""
         return {**vars(self), "cores": self.cores if math.isfinite(self.cores) else None}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A job on its machines.
+    """A job on its machines, as it was measured.
 
-    ready: in the order in which gradients come. around_seconds: of a step, all but backward and
-    what communication adds: forward, optimizer, data. hosts: of each rank, its machine's name.
+    ready: in the order in which gradients come. around_seconds: a step's time but for backward and
+    what communication adds: forward, optimizer, data. hosts: the machine's name for each rank.
     strategies: by their text, as measured. compressors: by "text @ device". moves: by
-    "all_reduce float32 world", seconds against bytes of one rank's data. tables: of several
+    "all_reduce float32 world", seconds against bytes of one rank's data. tables: costs by several
     strategies, bucket by bucket. width: columns of the matrices that strategies were measured on.
     """
 
@@ -184,7 +185,7 @@ class Profile:
 
     @property
     def world(self) -> int:
-        """Ranks."""
+        """The number of ranks."""
         return len(self.hosts)
 
     @property
@@ -198,7 +199,7 @@ class Profile:
         return main_dtype(self.ready)
 
     def check(self, parameters: Sequence[Parameter]) -> None:
-        """PlanError, naming parameters, unless it is a profile of a model with these."""
+        """Raises PlanError, naming parameters, unless the profiled model has exactly these."""
         own, given = set(self.parameters), set(parameters)
         if own == given:
             return
@@ -211,7 +212,7 @@ class Profile:
         )
 
     def slowed(self, factor: float) -> Profile:
-        """As if every move took so many times as long."""
+        """Returns the profile as if every move took so many times as long."""
         costs = {
             text: replace(
                 cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(factor)),
@@ -226,8 +227,8 @@ class Profile:
         return replace(self, strategies=costs, moves=moves, tables=tables)
 
     def cost(self, strategy: str) -> StrategyCost:
-        """The cost of a strategy by its text; PlanError, naming what there is, if it was not
-        measured."""
+        """Returns the cost of a strategy by its text. Raises PlanError, naming the measured ones,
+        if it was not measured."""
         known = self.measured(strategy)
         if known is None:
             raise PlanError(
@@ -237,10 +238,11 @@ class Profile:
         return self.strategies[known]
 
     def measured(self, text: str) -> str | None:
-        """The text by which a strategy was measured, however it was typed; None: it was not.
+        """Returns the text by which a strategy was measured, however it was typed; None if it was
+        not.
 
-        What only acts on averages, when the step is over, is exchanged as without it; all turns
-        take what one does.
+        A feedback that only acts on averages, when the step is over, is exchanged as without it;
+        all turns cost the same as one.
         """
         if text in self.strategies:
             return text
@@ -265,7 +267,7 @@ class Profile:
     # -- files -----------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """Readable, versioned, and equal when read back."""
+        """Returns JSON: readable, versioned, and equal when read back."""
         document = {
             "format": FORMAT,
             "versions": dict(self.versions),
@@ -294,12 +296,13 @@ class Profile:
 
     @staticmethod
     def from_json(text: str) -> Profile:
-        """PlanError if the text is no profile of a format this version reads."""
+        """Reads a profile. Raises PlanError unless the text is one, in a format that this version
+        reads."""
         profile: Profile = _DOCUMENT.read(text)
         return profile
 
     def save(self, path: str | Path) -> None:
-        """All of it or nothing: ranks on several machines may write to one shared folder."""
+        """Writes the file atomically: ranks on several machines may write to one shared folder."""
         end = Path(path)
         draft = end.with_name(f".{end.name}.{socket.gethostname()}.{os.getpid()}")
         draft.write_text(self.to_json() + "\n", encoding="utf-8")
@@ -307,7 +310,7 @@ class Profile:
 
     @staticmethod
     def load(path: str | Path) -> Profile:
-        """PlanError if there is no such file or it holds no profile."""
+        """Reads the file. Raises PlanError if there is no such file or it holds no profile."""
         profile: Profile = _DOCUMENT.load(path)
         return profile
 
@@ -370,7 +373,7 @@ _TABLE = Table(
 _LOCAL = Table(dict.fromkeys(("encode", "decode", "add"), FIT), make=LocalCost)
 CONTENTION = Table(
     {"cores": Maybe(_NUMBER), "wire_demand": _NUMBER},
-    # What is not there, as in an older version's, has its default.
+    # An older version's file lacks these, which then have their defaults.
     dict.fromkeys(("start_slowdown", "start_sharing", "start_demand", "wake_seconds"), _NUMBER),
     make=_contention,
 )
@@ -383,7 +386,7 @@ _DOCUMENT = Document(
             "contention": CONTENTION, "strategies": Map(_COST), "compressors": Map(_LOCAL),
             "moves": Map(FIT), "versions": Map(Text()),
         },
-        {"tables": List(_TABLE), "width": Whole(1)},  # which older versions do not have
+        {"tables": List(_TABLE), "width": Whole(1)},  # older versions lack these
         make=_profile,
     ),
     PlanError, "Make one with `gradwire profile`", FORMAT,

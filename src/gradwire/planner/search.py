@@ -1,22 +1,22 @@
-"""Which option each bucket takes, so that the step is short; and how much shorter it could be.
+"""Searches each bucket's option for a short step, and bounds how much shorter it could be.
 
     found = search([Alternatives(ready, options), ...], executor)
     found.choice, found.seconds, found.lower_bound
 
-1. Options that ask no less than another of any lane are dropped. With one lane of the conductor
-   and processors for all this loses nothing; else it is a heuristic: where lanes share a link, a
-   stage that ends sooner can hinder another job.
-2. The best of whole choices starts: the given one, one option for all, the cheapest for prices of
-   the lanes, drawn ones and those of the lower bound; beside it ByteComp's greedy order: larger
-   first, of equals the later.
+1. Options that need no less than another of any resource are dropped. With one lane of the
+   conductor and enough processors this loses nothing; else it is a heuristic: if lanes share a
+   link, a stage that ends sooner can hinder another job.
+2. The search starts from the best of several whole choices: the given one, one option for all, and
+   the cheapest for prices of the resources, random ones and those of the lower bound; beside it
+   from ByteComp's greedy order: larger first, of equals the later.
 3. Sweeps from the last job to the first give each its best option until nothing changes, first
-   among the options that the bound's prices preferred. Only what comes after the job is simulated
-   again, and only until it cannot be better any more.
-4. Large-neighbourhood search: a few jobs get other options, and half of the times look for their
-   best anew; kept where the step is not longer.
+   among the options that the bound's prices preferred. Only the part of the step after the job is
+   simulated again, and only until it cannot be better any more.
+4. Large-neighbourhood search gives a few jobs other options, and half of the times searches their
+   best again; it keeps the result if the step is not longer.
 
-All of it in C++ (csrc/planner/), deterministic: the effort is counted, never timed. The lower
-bound (csrc/planner/bound.cpp) holds for all options, dropped or not.
+All of it is in C++ (csrc/planner/) and deterministic: the effort is counted, never timed. The
+lower bound (csrc/planner/bound.cpp) holds for all options, dropped or not.
 
 Source: Espresso (EuroSys'23), properties 1 to 3, as heuristics; Shaw 1998 for the neighbourhoods.
 """
@@ -46,7 +46,7 @@ class Alternatives(NamedTuple):
 
 
 class Found(NamedTuple):
-    """choice: of each job, the position of its option. seconds: of an iteration with it.
+    """A result. choice: the index of each job's option. seconds: of an iteration with it.
 
     No choice makes the iteration shorter than lower_bound. evaluations: whole steps simulated.
     """
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How much longer than the lower bound: 0.01 is one percent. Nothing can win more."""
+        """How much longer the step is than the bound (0.01: one percent): no choice gains more."""
         return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
 
 
@@ -66,14 +66,14 @@ def search(
     jobs: Sequence[Alternatives], executor: Executor, *, limit: float = LIMIT, seed: int = 0,
     start: Sequence[int] | None = None,
 ) -> Found:  # fmt: skip
-    """A choice of options that makes `simulate` short; never longer than `start`.
+    """Searches a choice of options with a short step, never longer than with `start`.
 
-    limit: how many simulated steps it may cost; one that goes on from the middle counts in part.
-    start: a choice to beat; by default the first option of each job. The same arguments give the
-    same result.
+    limit: how many steps it may simulate; one simulated from the middle counts in part. start: a
+    choice to beat; by default the first option of each job. The same arguments give the same
+    result.
 
     Raises:
-        PlanError: a time is negative or not finite, a job has no option, start is no choice.
+        PlanError: a time is negative or not finite, a job has no option, start is no valid choice.
     """
     if not 1 <= limit < math.inf:
         raise PlanError(f"a search may simulate 1 step or more, not {limit}; raise the limit")
@@ -87,8 +87,8 @@ def search(
 
 
 def exhaust(jobs: Sequence[Alternatives], executor: Executor) -> Found:
-    """The best choice of all, by trying them: for few jobs. Raises PlanError as `search`, and for
-    too many choices."""
+    """Returns the best choice of all, by trying every one: for few jobs. Raises PlanError as
+    `search` does, and if there are too many choices."""
     own = _tensors(jobs)
     try:
         best = choices.exhaust_options(own, machine(own, executor), _start(own, None))
@@ -98,13 +98,13 @@ def exhaust(jobs: Sequence[Alternatives], executor: Executor) -> Found:
 
 
 def lower_bound(jobs: Sequence[Alternatives], executor: Executor) -> float:
-    """Seconds of an iteration below which no choice comes. Raises PlanError as `search`."""
+    """Returns a lower bound of an iteration's seconds. Raises PlanError as `search` does."""
     own = _tensors(jobs)
     return executor.around_seconds + choices.lower_bound(own, machine(own, executor))
 
 
 def chosen(jobs: Sequence[Alternatives], choice: Sequence[int]) -> list[Job]:
-    """The jobs with one option each, for `simulate`."""
+    """Returns the jobs with the chosen options, for `simulate`."""
     return [
         Job(job.ready_seconds, job.options[option], job.label)
         for job, option in zip(jobs, choice, strict=True)

@@ -1,7 +1,7 @@
-"""Local work that carries sizes instead of data: what pricing gives a collective's `rounds`.
+"""Local work on sizes instead of data: pricing runs a collective's `rounds` with it.
 
-Tensors are torch's "meta" tensors, which have a size and no memory. Where things lie and how much
-travels is read in `layout`, as the runtime reads it; every piece of local work is written down.
+Tensors are torch's "meta" tensors, which have a size and no memory. Offsets and bytes come from
+`layout`, as in the runtime; every piece of local work is recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RAGGED_HEAD = 16
 
 
 class SizedContext(SizedBucket, Context):
-    """The local work of one rank. machines: where ranks are, for who asks."""
+    """The local work of one rank. machines: of the ranks, for strategies that need them."""
 
     seed, step = 0, 0
 
@@ -53,11 +53,11 @@ class SizedContext(SizedBucket, Context):
         self.memory: dict[str, Any] = {}
 
     def copies(self) -> None:
-        """Note that all goes between the device and the host's memory, once."""
+        """Records that all parameters are copied once between the device and the host's memory."""
         self.steps += [Work("copy", n) for n in self.bucket.sizes]
 
     def accumulates(self, n: int, contributions: int, device: str = "") -> None:
-        """Note that so many payloads of n elements are added up."""
+        """Records that so many payloads of n elements are added up."""
         kind: WorkKind = "accumulate" if contributions > 1 else "decode"
         entries = self.entries_of(n)
         self.steps.append(Work(kind, n, contributions, entries, device or self.device))
@@ -67,12 +67,12 @@ class SizedContext(SizedBucket, Context):
         size = self.layout.bytes
         if self.ragged:
             size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
-        self.length = torch.tensor([size])  # real: it is looked at
+        self.length = torch.tensor([size])  # a real tensor: its value is read
         return _bytes(size)
 
     def _ragged_bytes(self, n: int) -> int:
-        """Bytes of one payload of expected length: what its compressor says, or as `threshold` and
-        `nonzero` write it."""
+        """Returns the bytes of one payload of expected length: its compressor's own figure, or the
+        size that `threshold` and `nonzero` write."""
         usual = self.strategy.compressor.claims(n, self.bucket.dtype).usual
         if usual is not None:
             return padded(usual)
@@ -139,13 +139,13 @@ class SizedContext(SizedBucket, Context):
     def commit(
         self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Nothing is remembered; what a rank added up was written."""
+        """Records that what a rank added up is written; no state is kept."""
         for n in self.bucket.sizes:
             self.accumulates(n, self._uses)
 
 
 class SizedMachineSums(MachineSums):
-    """Sums in the machine first: the sizes of `runtime.hierarchy`."""
+    """Sums inside the machine first, as `runtime.hierarchy` does, by sizes."""
 
     def __init__(self, context: SizedContext, machines: Machines, outer: Collective) -> None:
         super().__init__(context.bucket, context.rank, machines)
@@ -178,13 +178,13 @@ class SizedMachineSums(MachineSums):
         self._works("decode", self._context)
 
     def _works(self, kind: WorkKind, on: SizedContext, contributions: int = 1) -> None:
-        """Whole parameters, or this rank's parts of them."""
+        """Records work on the context's parameters: whole ones, or this rank's parts."""
         device = self._context.device
         self._context.steps += [Work(kind, n, contributions, n, device) for n in on.bucket.sizes]
 
 
 class SizedStages(Walk):
-    """A path of tasks."""
+    """A path of tasks, by sizes."""
 
     def __init__(self, context: SizedContext, plan: StageLayout) -> None:
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)
@@ -193,7 +193,7 @@ class SizedStages(Walk):
         self._numbers = [torch.empty(n, dtype=dtype, device=_META) for n in context.bucket.sizes]
 
     def _finish(self) -> None:
-        """All is there."""
+        """Does nothing: sizes need no last step."""
 
     def _compress(self, number: int) -> None:
         had = self._before(number)
@@ -216,7 +216,8 @@ def _bytes(n: int) -> Tensor:
 
 
 def measured_only(strategy: Strategy, why: Exception | None = None) -> NoReturn:
-    """PlanError: what this strategy sends cannot be said beforehand. why: what looked at data."""
+    """Raises PlanError: what this strategy sends is not known in advance. why: the error of the
+    code that read data."""
     told = f" (without data: {why})" if why else ""
     raise PlanError(
         f"what '{strategy.collective}' moves depends on the data, step by step{told}: its cost is "

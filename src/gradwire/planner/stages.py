@@ -1,4 +1,4 @@
-"""From a profile to stages: what a bucket does, by which strategy, on which lane, for how long."""
+"""Turns a profile into stages: a bucket's work by a strategy, with its resources and seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.strategy import Strategy
 @dataclass(frozen=True)
 class Bucketed:
     """What stages depend on: elements of all parameters, their number, when the last is ready, and
-    whether all of them are the optimizer's other rule's."""
+    whether the optimizer treats all of them by its other rule."""
 
     elements: int
     parameters: int
@@ -25,12 +25,12 @@ class Bucketed:
 
     @staticmethod
     def alone(ready: Ready) -> Bucketed:
-        """One parameter."""
+        """Returns a bucket of one parameter."""
         return Bucketed(ready.parameter.elements, 1, ready.seconds, ready.is_other)
 
     @staticmethod
     def joined(parts: Sequence[Bucketed]) -> Bucketed:
-        """All of them as one."""
+        """Returns all of them as one bucket."""
         return Bucketed(
             sum(own.elements for own in parts), sum(own.parameters for own in parts),
             max(own.ready_seconds for own in parts), all(own.is_other for own in parts),
@@ -39,8 +39,8 @@ class Bucketed:
 
 @lru_cache(maxsize=1024)
 def way(strategy: str, is_other: bool) -> str:
-    """How a bucket travels where matrices go by a strategy. is_other: the bucket is of what the
-    optimizer treats by its other rule."""
+    """Returns a bucket's strategy if matrices use this one. is_other: whether the optimizer treats
+    the bucket by its other rule."""
     second = beside.second(Strategy.parse(strategy)) if is_other else None
     return strategy if second is None else str(second)
 
@@ -50,14 +50,14 @@ class Stages:
     """Stages of buckets by strategies, as a profile measured them.
 
     Local work is on the conductor's threads or streams (WORKERS). A move is a start-up (LATENCY),
-    and then on the link that the ranks share: NODE if all are on one machine, else CROSS.
+    then work on the link that the ranks share: NODE if all are on one machine, else CROSS.
     """
 
     profile: Profile
 
     @cached_property
     def link(self) -> Resource:
-        """Which link ranks share: inside one machine, or between machines."""
+        """The link that ranks share: inside one machine, or between machines."""
         return Resource.NODE if len(set(self.profile.hosts)) == 1 else Resource.CROSS
 
     @cached_property
@@ -65,11 +65,12 @@ class Stages:
         return {own.parameter.name: Bucketed.alone(own) for own in self.profile.ready}
 
     def bucketed(self, bucket: Bucket) -> Bucketed:
-        """A plan's bucket, by when its parameters are ready."""
+        """Returns a plan's bucket, ready when the last of its parameters is."""
         return Bucketed.joined([self._parameters[name] for name in bucket.names])
 
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
-        """PlanError if the strategy, or what others travel by beside it, was not measured."""
+        """Returns the bucket's stages. Raises PlanError if its strategy (see `way`) was not
+        measured."""
         cost = self.profile.cost(way(strategy, bucket.is_other))
         more = (bucket.parameters - 1) * cost.per_parameter_seconds
         wire = cost.wire(bucket.elements)
@@ -85,17 +86,18 @@ class Stages:
         return tuple(stage for stage in stages if stage.seconds > 0)
 
     def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
-        """The bucket by that strategy."""
+        """Returns the bucket's job by a strategy."""
         return Job(self.woken(bucket.ready_seconds), self.of(bucket, strategy), label)
 
     def woken(self, ready: float) -> float:
-        """When a lane begins with what is ready: before backward ends it must be woken first."""
+        """Returns when a lane begins with a bucket that is ready: while backward runs, it must be
+        woken first."""
         backward = self.profile.backward_seconds
         return min(ready + self.profile.contention.wake_seconds, max(ready, backward))
 
     def of_table(self, cost: TableCost) -> tuple[Stage, ...]:
-        """What tables in one bucket do, as it was measured. Of the moves, as much as the shortest
-        all-reduce takes is waiting."""
+        """Returns the stages of tables in one bucket, as measured. The part of the moves that is
+        waiting is taken from the strategy with the least latency."""
         waits = min((own.latency_seconds for own in self.profile.strategies.values()), default=0.0)
         waits = min(waits, cost.wire)
         stages = (
@@ -107,7 +109,7 @@ class Stages:
         return tuple(stage for stage in stages if stage.seconds > 0)
 
     def table_job(self, bucket: Bucket, strategy: str) -> Job | None:
-        """Tables in one bucket by that strategy; None, if it was not measured of these."""
+        """Returns the job of tables in one bucket; None if the strategy was not measured so."""
         known = (
             cost
             for cost in self.profile.tables
@@ -119,7 +121,7 @@ class Stages:
         return Job(self.woken(self.bucketed(bucket).ready_seconds), self.of_table(cost))
 
     def executor(self, lanes: int) -> Executor:
-        """The profiled job's, with so many lanes."""
+        """Returns the profiled job's executor, with so many lanes."""
         shared = self.profile.contention
         return Executor(
             lanes=lanes, cores=shared.cores, wire_demand=shared.wire_demand,

@@ -15,15 +15,15 @@ from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
 from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, sound
 from gradwire.strategy import Strategy
 
-_MANY = 4  # groups that are told together
+_MANY = 4  # from so many alike groups on, one paragraph tells all
 _NAMES = {FP32: "fp32", BF16: "bf16"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """One bucket of a plan. Seconds from the start of backward; gain_seconds: None, if nothing
-    uncompressed was measured. decided_by: "gain", "hidden", "pause", "work", "budget", "little",
-    "enough", "vectors", "rows", "only" or "search"; why: in a sentence."""
+    """One bucket of a plan. Times are seconds from the start of backward. gain_seconds: against
+    fp32; None if that was not measured. decided_by: "gain", "hidden", "pause", "work", "budget",
+    "little", "enough", "vectors", "rows", "only" or "search"; why: the reason in a sentence."""
 
     label: str
     tensors: int
@@ -38,8 +38,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan's story. baselines: seconds of a step with tuned ones; exposed_seconds: of the step,
-    what is communication alone. error: of a step's average; None: not known."""
+    """A plan's story. baselines: seconds of a step with each tuned baseline; exposed_seconds: the
+    part of the step that is communication alone. error: of a step's average; None: not known."""
 
     verdict: str
     seconds: float
@@ -56,13 +56,13 @@ class Explanation:
 
     @property
     def gap(self) -> float:
-        """How much longer than the lower bound: nothing can win more."""
+        """How much longer the step is than the lower bound: no plan gains more."""
         return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
 
     @property
     def sound_with(self) -> dict[str, str]:
-        """Optimizers, one of each update rule, to what is known of all groups beside it: "sound",
-        "unsound" or "unknown"."""
+        """Maps optimizers, one of each update rule, to what is known of all groups with it:
+        "sound", "unsound" or "unknown"."""
         kinds = ("unsound", "unknown", "sound")  # the worst decides
         return {
             optimizer: min((v.kind for v in verdicts), key=kinds.index, default="unknown")
@@ -71,8 +71,8 @@ class Explanation:
 
     @property
     def begins(self) -> dict[str, str]:
-        """Those of these optimizers with which it is sound only if the first steps go by another
-        strategy, to what that is."""
+        """Maps the optimizers of `sound_with` that need another strategy in the first steps to be
+        sound, to a text that names it."""
         return {
             optimizer: f"'{known.begins or FP32}' in the first {known.warmup:.0%} of its steps"
             for optimizer, verdicts in self._verdicts.items()
@@ -87,12 +87,12 @@ class Explanation:
         return {name: [sound(own, name) for own in judged] for name in ONE_OF_EACH_RULE}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         more = {"gap": self.gap, "sound_with": self.sound_with, "begins": self.begins}
         return {**asdict(self), **more}
 
     def as_text(self) -> str:
-        """Tell it to people."""
+        """Returns the story as text for people."""
         lines = [self.verdict, *(f"  {line}" for line in self.summary)]
         number = 1
         for run in _runs(self.groups):
@@ -103,7 +103,7 @@ class Explanation:
 
     @property
     def summary(self) -> list[str]:
-        """The plan as a whole, in lines: what a step takes, and beside which optimizers."""
+        """Lines about the plan as a whole: a step's time, and the optimizers it is sound with."""
         tuned = ", ".join(f"tuned {_NAMES.get(k, k)} {ms(v)}" for k, v in self.baselines.items())
         hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
         lines = [
@@ -133,7 +133,7 @@ def _explanation(groups: list[Group], **own: Any) -> Explanation:
 
 
 def _strategy(text: str) -> str:
-    """The same; StrategyError if it is none."""
+    """Returns the text. Raises StrategyError unless it is a strategy."""
     Strategy.parse(text)
     return text
 
@@ -162,11 +162,11 @@ PREDICTION = Document(
     ),
     PlanError, "Plan again, or explain it with --profile",
 )  # fmt: skip
-"""What `Explanation.to_json` wrote."""
+"""The document that `Explanation.to_json` writes."""
 
 
 def _runs(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """Neighbours of one strategy and one reason together, where there are many."""
+    """Yields runs: many neighbours with one strategy and one reason together, others alone."""
     for _, alike in groupby(groups, key=lambda group: (group.strategy, group.decided_by)):
         run = list(alike)
         yield from [run] if len(run) >= _MANY else ([group] for group in run)
@@ -203,7 +203,7 @@ def _gain(seconds: float) -> str:
 
 
 def ms(seconds: float) -> str:
-    """A time in three digits."""
+    """Returns a time in three digits."""
     if seconds >= 1.0:
         return f"{seconds:.3g} s"
     return f"{1e3 * seconds:.3g} ms"

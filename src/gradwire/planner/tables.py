@@ -1,4 +1,4 @@
-"""The best plans over numbers of workers and bandwidths, and where the decision changes."""
+"""Tables of the best plans by number of workers and bandwidth, and where the decision changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradwire.topology import Cluster
 
 @dataclass(frozen=True)
 class Cell:
-    """What is best for so many workers and such links. seconds: of a step."""
+    """The best plan for a number of workers and a bandwidth. seconds: of a step."""
 
     workers: int
     bits_per_second: float
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def decision(self) -> str:
-        """What changes at a crossover."""
+        """The text that differs on both sides of a crossover."""
         return self.strategy if self.verdict.kind == "compress" else "do not compress"
 
 
@@ -42,7 +42,8 @@ class Crossover(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """cells: workers by workers, ascending, each with all rates, ascending."""
+    """The best plans. cells: a row for each number of workers, with a cell for each rate, both
+    ascending. rates: bits per second."""
 
     workers: tuple[int, ...]
     rates: tuple[float, ...]
@@ -50,7 +51,7 @@ class Table:
 
     @property
     def crossovers(self) -> list[Crossover]:
-        """Along the rates, then along the workers."""
+        """The crossovers along the rates, then along the workers."""
         columns = tuple(zip(*self.cells))
         lines = (*self.cells, *columns)
         return [
@@ -65,10 +66,10 @@ def table(
     error_budget: float | None = None, algorithm: Algorithm = "joint",
     progress: Progress = silent,
 ) -> Table:  # fmt: skip
-    """The best plans for every number of workers and every rate of links across hosts.
+    """Finds the best plans for every number of workers and every rate of links across hosts.
 
-    rates: bits per second. like: a cluster, of which all else is taken. Other arguments as of
-    `choose`. Raises PlanError.
+    rates: bits per second. like: a cluster, from which all else is taken. Other arguments are
+    those of `choose`. Raises PlanError.
     """
     again, rows = Again(profile), list[tuple[Cell, ...]]()
     usable, counts, speeds = again.usable(strategies), sorted(set(workers)), sorted(set(rates))

@@ -1,4 +1,4 @@
-"""What a training step would take.
+"""Predicts how long a training step takes.
 
     seconds   0     1     2     3     4     5     6
     backward  ├─────●─────●───────────┤                   ● a job is ready
@@ -10,17 +10,17 @@ The rule is the conductor's (gradwire/runtime/conductor.py):
 - Lane l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
   ready, runs its stages one after the other, and takes the next.
 - Backward is work on COMPUTE. A job is ready when the work up to its `ready_seconds` is done.
-- Stages share what they run on, as fluids do: each of two on one link has half of it. WORKERS has
-  room for `workers` at full speed.
+- Stages share their resource evenly: each of two on one link has half of it. WORKERS runs
+  `workers` stages at full speed.
 - LATENCY is waiting, for the network and for threads to wake. While something is on COMPUTE it
-  takes `start_slowdown` times as long, as who wakes finds processors busy; else, beside k others
-  that wait, 1 + k · `start_sharing` times.
-- A stage on COMPUTE stops backward and pushes all that is left of it back.
+  takes `start_slowdown` times as long, as threads that wake find processors busy; else, beside k
+  others that wait, 1 + k · `start_sharing` times.
+- A stage on COMPUTE stops backward and delays all that is left of it.
 - Processors: backward, or whatever stops it, demands one; each worker at work one; a link in use
-  `wire_demand`, however many share it, because what it takes goes with the bytes; waiting
+  `wire_demand`, however many share it, because the work is proportional to the bytes; waiting
   `start_demand`, however many wait. Where they demand more than `cores` together, backward,
   workers and links run at cores / demand (but links at full speed if `wire_demand` is 0: then they
-  are devices of their own).
+  need no processor).
 
 Times count from the start of backward. Source: Espresso (EuroSys'23), section 4.3, has the idea of
 a timeline F(S); the rule is ours, because it is what our executor does.
@@ -47,9 +47,9 @@ Kind = Literal["encode", "wire", "decode"]
 
 
 class Resource(IntEnum):
-    """What a stage runs on."""
+    """The resource that a stage runs on."""
 
-    LATENCY = 0  # nobody's: waiting
+    LATENCY = 0  # waiting, which occupies nothing
     COMPUTE = 1  # the thread or stream that runs backward
     WORKERS = 2  # lane threads, or a pool of compressors
     NODE = 3  # the link inside a machine
@@ -61,7 +61,7 @@ _GROUPS = {Resource.NODE: "node", Resource.CROSS: "cross"}
 
 
 class Stage(NamedTuple):
-    """A piece of work of one job. seconds: at full speed."""
+    """A piece of one job's work. lane: its resource; seconds: at full speed."""
 
     lane: Resource
     seconds: float
@@ -82,13 +82,13 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Executor:
-    """What runs the jobs.
+    """What runs the jobs: the lanes, processors and links of one rank.
 
     lanes: of the conductor, 1 to 16. cores: processors of the rank, 1.0 or more. wire_demand:
     processors that a link in use takes. workers: how many WORKERS stages run at full speed, 1.0 or
-    more. around_seconds: of a step before backward and after the last job. backward_seconds: at
-    least; it always lasts until the last job is ready. start_slowdown: 1.0 or more; start_sharing,
-    start_demand: as above.
+    more. around_seconds: a step's time before backward and after the last job. backward_seconds:
+    the least; backward always lasts until the last job is ready. start_slowdown: 1.0 or more;
+    start_sharing, start_demand: as above.
     """
 
     lanes: int = 1
@@ -129,11 +129,11 @@ class Executor:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A predicted step. All times in seconds from the start of backward, but the iteration's.
+    """A predicted step. All times are seconds from the start of backward, except the iteration's.
 
-    end_seconds: of the last job or of backward. busy_seconds: how long each lane had anything to
-    do. bubbles: when the busiest link stood idle, between its first use and its last, because the
-    job that it served next was not ready. jobs: start and finish of each.
+    end_seconds: when the last job and backward have ended. busy_seconds: how long each resource
+    had work. bubbles: when the busiest link was idle, between its first use and its last, because
+    the job that it served next was not ready. jobs: start and end of each.
     """
 
     executor: Executor
@@ -146,24 +146,24 @@ class Timeline:
 
     @property
     def iteration_seconds(self) -> float:
-        """What is around backward, backward, and what communication adds."""
+        """The whole step: the time around backward, backward, and what communication adds."""
         return self.executor.around_seconds + self.end_seconds
 
     @property
     def exposed_seconds(self) -> float:
-        """What is left to do when backward is over."""
+        """The time from the end of backward to the end of all jobs."""
         return self.end_seconds - self.backward_end_seconds
 
     @property
     def use(self) -> dict[Resource, float]:
-        """The share of the time up to the end for which each lane had anything to do."""
+        """The share of the time up to the end in which each resource had work."""
         end = self.end_seconds or 1.0
         return {lane: busy / end for lane, busy in self.busy_seconds.items()}
 
     def trace(self) -> Trace:
-        """The step as a measured one has it: spans of rank 0, of the thread that trains and of the
-        conductor's lanes. 0 seconds is the start of backward, and all else that computes is before
-        it."""
+        """Returns the step in the form of a measured one: spans of rank 0, of the training thread
+        and of the conductor's lanes. 0 seconds is the start of backward; all other computing is
+        put before it."""
         times = (
             ("compute", -self.executor.around_seconds, 0.0),
             ("backward", 0.0, self.backward_end_seconds),
@@ -174,7 +174,7 @@ class Timeline:
 
 
 def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
-    """The step that the jobs would make. PlanError if a time is negative or not finite."""
+    """Predicts the step with these jobs. Raises PlanError if a time is negative or not finite."""
     times = _Times(jobs, executor)
     spans = tuple(times.spans(executor.lanes))
     busy = {lane: _length(_union(times.on(lane))) for lane in Resource}
@@ -186,20 +186,20 @@ def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
 
 
 def step_seconds(jobs: Sequence[Job], executor: Executor) -> float:
-    """`simulate(jobs, executor).iteration_seconds`, and nothing else. Raises PlanError."""
+    """Returns `simulate(jobs, executor).iteration_seconds` without its spans. Raises PlanError."""
     return executor.around_seconds + simulate_step(*as_they_are(jobs, executor))
 
 
 def as_they_are(jobs: Sequence[Job], executor: Executor) -> tuple[Jobs, Machine, torch.Tensor]:
-    """Jobs without options, what runs them, and the choice of their only ones, as the kernels take
-    them. Raises PlanError as `tensors`."""
+    """Returns, for the kernels, the jobs with their stages as the only option, what runs them, and
+    the choice of these options. Raises PlanError as `tensors` does."""
     own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
     return own, machine(own, executor), torch.zeros(len(jobs), dtype=torch.int32)
 
 
 def tensors(ready_seconds: Sequence[float], options: Sequence[Sequence[Sequence[Stage]]]) -> Jobs:
-    """Jobs with options as the kernels take them. PlanError if a time is negative or not finite,
-    or a job has no option."""
+    """Converts jobs with options for the kernels. Raises PlanError if a time is negative or not
+    finite, or a job has no option."""
     try:
         return jobs_of(ready_seconds, options)
     except ValueError as error:
@@ -207,7 +207,7 @@ def tensors(ready_seconds: Sequence[float], options: Sequence[Sequence[Sequence[
 
 
 def machine(jobs: Jobs, executor: Executor) -> Machine:
-    """The executor as the kernels take it."""
+    """Converts the executor for the kernels."""
     last = float(jobs.ready.max()) if len(jobs) else 0.0
     return Machine(
         executor.lanes, executor.cores, executor.wire_demand, executor.workers,
@@ -220,7 +220,7 @@ Interval = tuple[float, float]
 
 
 class _Times:
-    """When each stage of each job ran."""
+    """The start and end of each stage of each job."""
 
     def __init__(self, jobs: Sequence[Job], executor: Executor) -> None:
         own, runs, choice = as_they_are(jobs, executor)
@@ -232,7 +232,8 @@ class _Times:
         self.of_jobs = tuple(self._of_job(i, executor.lanes) for i in range(len(jobs)))
 
     def _of_job(self, job: int, lanes: int) -> Interval:
-        """A job without stages is over when its lane takes it up; that is not recorded."""
+        """Returns a job's start and end. A job without stages ends when its lane takes it up,
+        which is not recorded."""
         if own := self.stages[job]:
             return own[0][0], own[-1][1]
         before = [self.stages[i][-1][1] for i in range(job % lanes, job, lanes) if self.stages[i]]
@@ -257,8 +258,8 @@ class _Times:
         return [(0.0, self.backward_end), *own] if lane == Resource.COMPUTE else own
 
     def bubbles(self, link: Resource, lanes: int) -> Iterable[Interval]:
-        """Find, for each gap of the link, the time in which the lane of the job that ends it
-        waited."""
+        """Yields, for each gap of the link, the time in which the lane of the job that ends the
+        gap waited for this job to be ready."""
         uses = sorted((interval, job) for job, interval in self._each(link))
         free = uses[0][0][1] if uses else 0.0
         for (start, end), job in uses[1:]:
@@ -270,7 +271,7 @@ class _Times:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same times, as intervals that do not meet."""
+    """Returns the same times as disjoint, ascending intervals."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:

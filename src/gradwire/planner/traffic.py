@@ -1,5 +1,5 @@
-"""What a plan puts on the network in a step, bucket by bucket: plain values, for the network
-planner (`gradwire.network.demand`)."""
+"""A plan's network traffic in a step, bucket by bucket: plain values, for the network planner
+(`gradwire.network.demand`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gradwire.strategy import Strategy
 
 @dataclass(frozen=True)
 class BucketTraffic:
-    """lane: of the conductor. ready_seconds: from the start of backward. before_seconds: encoding,
-    and starting moves; after_seconds: decoding. moves: of each rank, or one row if all do the
-    same. name: of the bucket, in a trace."""
+    """The traffic of one bucket. lane: of the conductor. ready_seconds: from the start of
+    backward. before_seconds: encoding, and starting moves; after_seconds: decoding. moves: of each
+    rank, or one row if all do the same. name: of the bucket, in a trace."""
 
     lane: int
     ready_seconds: float
@@ -32,9 +32,9 @@ class BucketTraffic:
 
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
-    """The traffic of the profile's ranks, per_node to a machine. To plan for others:
-    `planner.whatif.on`. PlanError for a strategy that was not measured or cannot be priced, and
-    for sparse gradients."""
+    """Returns the traffic of the profile's ranks, per_node to a machine; for other clusters, see
+    `planner.whatif.on`. Raises PlanError for a strategy that was not measured or cannot be priced,
+    and for sparse gradients."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     found, every = [], zip(plan.buckets, plan.strategies, jobs_of(profile, plan))
     for number, (bucket, strategy, job) in enumerate(every):
@@ -62,8 +62,8 @@ def moves_of(
     strategy: Strategy | str, sizes: Sequence[Size], world: int, *, per_node: int = 1,
     density: float | None = None, dtype: str = "float32",
 ) -> list[tuple[PricedMove, ...]]:  # fmt: skip
-    """The moves of one bucket: of each rank where they exchange with one another, else one row.
-    Arguments and errors as of `pricing.price`."""
+    """Returns the moves of one bucket: a row for each rank if ranks exchange with partners, else
+    one row. Arguments and errors are those of `pricing.price`."""
     rows = list[tuple[PricedMove, ...]]()
     for rank in range(world):
         priced = price(

@@ -1,9 +1,9 @@
-"""Other densities, bits and ranks than those that were measured, and what they cost.
+"""Derives the costs of other densities, bits and ranks than those that were measured.
 
     measured: topk(0.01)+ef | allgather ──► topk(0.001)+ef | allgather, topk(0.1)+ef | allgather, …
 
-Members say which of their parameters may take which values (`Member.varies`). What a variant
-costs is what was measured, times what `price` says of the one over what it says of the other.
+Members say which values their parameters may take (`Member.varies`). A variant's cost is the
+measured cost, times the ratio of the two prices by `price`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _M = TypeVar("_M", bound=Member)
 
 
 def variants(text: str) -> list[str]:
-    """A strategy's variants, without itself."""
+    """Returns a strategy's variants, without itself."""
     own = Strategy.parse(text)
     pairs = product(_of_member(own.compressor), _of_member(own.collective))
     made = [Strategy(first, last, own.feedback) for first, last in pairs]
@@ -31,8 +31,8 @@ def variants(text: str) -> list[str]:
 
 
 def worked_out(profile: Profile) -> dict[str, StrategyCost]:
-    """What the variants of a profile's strategies cost on its own machines, by their text; those
-    that were not measured, and can be priced. PlanError as of `Again`."""
+    """Returns, by text, the costs of variants of a profile's strategies on its own machines: of
+    those that were not measured, and can be priced. Raises PlanError as `Again` does."""
     again, found = Again(profile), dict[str, StrategyCost]()
     for like in profile.strategies:
         for text in variants(like) if can_price(like) else ():

@@ -1,4 +1,4 @@
-"""What a choice comes down to, in a sentence."""
+"""Sums up a choice in one sentence."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MANY = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Verdict:
-    """compressed, tensors: of the plan. against: the shorter of the tuned baselines, and its
-    seconds; None: none was measured. seconds: of a step, predicted. exposed: the part of a step
-    of the baseline in which nothing but communication goes on.
+    """Whether to compress. compressed, tensors: numbers of tensors in the plan. seconds: of a
+    step, predicted. against: the shorter of the tuned baselines; None: none was measured;
+    against_seconds: its step. exposed: the share of its step that is communication alone.
     """
 
     kind: Literal["compress", "dense"]
@@ -31,7 +31,7 @@ class Verdict:
 
     @property
     def speedup(self) -> float:
-        """Against the baseline; 1.0 if there is none."""
+        """The speedup against the baseline; 1.0 if there is none."""
         return self.against_seconds / self.seconds if self.against and self.seconds else 1.0
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def verdict(choice: Choice) -> Verdict:
-    """Judge a choice against the shorter of its baselines."""
+    """Judges a choice against the shorter of its baselines."""
     best, lines = choice.best, choice.baselines
     text = min(lines, key=lambda own: lines[own].seconds, default=None)
     compressed, tensors = counts(best.plan)
@@ -57,7 +57,7 @@ def verdict(choice: Choice) -> Verdict:
 
 
 def counts(plan: Plan) -> tuple[int, int]:
-    """How many tensors a plan compresses, and how many it has."""
+    """Returns how many tensors a plan compresses, and how many it has."""
     pairs = list(zip(plan.buckets, plan.strategies))
     dense = [(bucket, strategy) for bucket, strategy in pairs if not bucket.has_rows]
     compressed = sum(len(b.parameters) for b, s in dense if compresses(s))
@@ -65,14 +65,14 @@ def counts(plan: Plan) -> tuple[int, int]:
 
 
 def compresses(strategy: Strategy) -> bool:
-    """Whether it sends less than 16 bits of each element."""
+    """Whether the strategy sends less than 16 bits per element."""
     collective, claims = strategy.collective, strategy.compressor.claims(_MANY)
     is_short = not claims.fixed or Layout.of([claims]).bytes < 2 * _MANY
     return collective.compresses or is_short
 
 
 def faster(ratio: float) -> str:
-    """Say in words how much shorter a step is, by the ratio of their times."""
+    """Says in words how much shorter a step is, given the ratio of the other one's time to its."""
     if ratio < 1.0:
         return f"{100 * (1 / ratio - 1):.2g} % slower"
     return f"{ratio:.2f}× faster" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g} % faster"

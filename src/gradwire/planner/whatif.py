@@ -1,15 +1,15 @@
-"""Plans for clusters one does not have: a profile, priced again for other ranks and links.
+"""Plans for other clusters than the profiled one: prices a profile for other ranks and links.
 
     profile ─┬─ priced on its own cluster ──► α, inefficiencies     (links.py)
              └─ priced on the other one ────► seconds against elements ──► Profile ──► choose
 
 - Moves: start-ups and bytes by `price`, seconds by `Links`. What the profile measured beyond that
-  model (a strategy's own start-ups, its own way with large messages, floors and knees) stays.
-- Local work: what the profile measured, times how many more numbers the ranks read and write.
+  model (a strategy's own start-ups, its own factor for large messages, floors and knees) stays.
+- Local work: the measured seconds, times how many more numbers the ranks read and write.
 - Backward, forward, the optimizer, and how lanes and backward slow each other stay as they are,
-  unless the cluster says how many processors a rank has; but moving more slowly takes fewer.
+  unless the cluster says how many processors a rank has; but slower moves take fewer processors.
 
-Priced again for its own cluster, a profile is what it was.
+Priced again for its own cluster, a profile is unchanged.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from gradwire.strategy import Strategy
 from gradwire.topology import NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS, Cluster
 
 MOST_WORKERS = 16_384
-_LEAST_OWN = 0.5  # of what the links say: bytes take time, even where it was not seen
+_LEAST_OWN = 0.5  # times what the links say: bytes take time, even if none was measured
 
 
 def own_cluster(profile: Profile) -> Cluster:
-    """The cluster that a profile is of, as its wires say."""
+    """Returns the cluster of a profile, as fitted to its wire times."""
     return fitted(profile)[1]
 
 
 def on(profile: Profile, cluster: Cluster, measured_on: Cluster | None = None) -> Profile:
-    """The profile of the same job on another cluster.
+    """Returns the profile of the same job on another cluster.
 
-    measured_on: the cluster of the profile, where it is known better than the profile says.
-    Strategies that cannot be priced are left out. Raises PlanError if none is left.
+    measured_on: the profile's cluster, if it is known better than by fitting. Strategies that
+    cannot be priced are left out. Raises PlanError if none is left.
     """
     return Again(profile, measured_on).on(cluster)
 
@@ -59,13 +59,14 @@ def wanted(
     per_host: int | None = None, bits_per_second: float | None = None,
     latency_seconds: float | None = None,
 ) -> Cluster:  # fmt: skip
-    """A cluster that differs from another in what is said.
+    """Returns a cluster that differs from another in the given values.
 
-    like: None: the profile's own; ranks that share its only host are then hosts of their own,
-    unless per_host says otherwise. latency_seconds: across hosts, beside what the profile has.
+    like: the other cluster; None: the profile's own. Ranks that share its only host are then put
+    on hosts of their own, unless per_host is given. latency_seconds: across hosts, in
+    addition to what the profile's start-ups took.
 
     Raises:
-        PlanError: workers that do not fill hosts; links that nothing is known of.
+        PlanError: workers that do not fill hosts; links of which nothing is known.
     """
     own = like or own_cluster(profile)
     alone = own.hosts == 1 and like is None
@@ -88,7 +89,7 @@ def wanted(
 
 
 class Again:
-    """A profile that is priced for several clusters; what does not change is found once."""
+    """Prices a profile for several clusters; computes only once what they share."""
 
     def __init__(self, profile: Profile, measured_on: Cluster | None = None) -> None:
         self.profile = profile
@@ -98,12 +99,12 @@ class Again:
 
     @cached_property
     def left_out(self) -> list[str]:
-        """Strategies that are measured only."""
+        """Strategies that cannot be priced, only measured."""
         return [text for text in self.profile.strategies if not can_price(text)]
 
     def usable(self, strategies: Sequence[str] | None) -> list[str]:
-        """Those of the profile, or of these, that can be priced. PlanError if one of these cannot
-        be, or was not measured."""
+        """Returns the given strategies; None: all of the profile that can be priced. Raises
+        PlanError if a given one cannot be priced, or was not measured."""
         if strategies is None:
             return [text for text in self.profile.strategies if text not in self.left_out]
         for text in strategies:
@@ -113,7 +114,7 @@ class Again:
         return list(strategies)
 
     def on(self, cluster: Cluster) -> Profile:
-        """See `on`."""
+        """Returns the profile of the same job on this cluster; see `on`."""
         if cluster.world > MOST_WORKERS:
             raise PlanError(
                 f"plans are made for up to {MOST_WORKERS} workers, not {cluster.world}; choose "
@@ -130,8 +131,8 @@ class Again:
         )  # fmt: skip
 
     def _contention(self, cluster: Cluster) -> Contention:
-        """No contention where each rank has a processor beside backward's: who wakes waits for
-        none."""
+        """Returns the contention on this cluster. With two processors or more per rank, a thread
+        that wakes need not wait for one."""
         shared, cores = self.profile.contention, cluster.processors_per_rank
         demand = shared.wire_demand * min(1.0, _rate(cluster) / _rate(self.cluster))
         if cores is not None and cores >= 2.0:
@@ -139,8 +140,8 @@ class Again:
         return replace(shared, cores=cores or shared.cores, wire_demand=demand)
 
     def instead(self, measured: str, text: str) -> StrategyCost:
-        """What a strategy that can be priced costs on the profile's own cluster, as one that was
-        measured and is like it."""
+        """Returns the cost of a strategy that can be priced on the profile's own cluster, derived
+        from a similar one that was measured."""
         cost = self.profile.cost(measured)
         made = self._cost(cost, self._priced(measured, self.cluster), text, self.cluster)
         return replace(made, error=None, errors={}, like=measured)
@@ -173,7 +174,7 @@ class Again:
 
 
 class _Wire:
-    """What a strategy's wire took beyond the model: stays as it is on other clusters."""
+    """A strategy's wire time, and what of it is beyond the model and stays on other clusters."""
 
     def __init__(
         self, links: Links, cost: StrategyCost, sizes: Sequence[int], before: Sequence[Priced],
@@ -191,19 +192,19 @@ class _Wire:
         self._left = [y - self._own_bytes * x for y, x in zip(measured, bytes_)]
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:
-        """Seconds of its start-ups."""
+        """Returns the seconds of its start-ups."""
         own = self._own_starts * self._links.software(priced)
         return own + self._links.latency(priced, cluster)
 
     def seconds(self, number: int, priced: Priced, cluster: Cluster) -> float:
-        """Seconds of all moves, at a size."""
+        """Returns the seconds of all moves, at the size with this number."""
         start = self.latency(priced, cluster)
         moved = self._own_bytes * self._links.transfer(priced, cluster)
         return max(start, start + moved + self._left[number])
 
 
 def _rate(cluster: Cluster) -> float:
-    """Bytes per second of one rank, where it is one of all that use its host's link."""
+    """Returns bytes per second of one rank if all ranks of its host use the link."""
     if cluster.hosts == 1:
         return cluster.node_bytes_per_second
     return cluster.cross_bits_per_second / 8 / cluster.ranks_per_host
@@ -215,12 +216,12 @@ def _touched(before: Sequence[Work], after: Sequence[Work]) -> float:
 
 
 def _fit(like: Fit, sizes: Sequence[int], values: Sequence[float]) -> Fit:
-    """Through these points; nowhere falling."""
+    """Returns a fit through these points that falls nowhere."""
     return Fit(rising(sizes, values), like.error, like.spread)
 
 
 def _scaled(like: Fit, sizes: Sequence[int], factors: Sequence[float]) -> Fit:
-    """Scale a fit; where no factor differs from 1, it is the very same."""
+    """Scales a fit; returns the same object if all factors are 1."""
     if all(factor == 1.0 for factor in factors):
         return like
     return _fit(like, sizes, [like(size) * factor for size, factor in zip(sizes, factors)])

@@ -1,8 +1,8 @@
-"""What ranks measure, by one clock; and how all decide by the same numbers.
+"""The clock that measurements use, and how all ranks decide by the same numbers.
 
-What all measured goes to all; what is computed from it may differ in bits between machines, so
-one rank works it out, and all hear of it. All: the session's circle, whose steps wait for each
-other. Of a sharded model these are more ranks than those that average.
+Measurements go from all ranks to all; results computed from them may differ in bits between
+machines, so one rank computes them and broadcasts them. The ranks are the session's circle, whose
+steps wait for each other: with a sharded model, more ranks than those that average.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _FAILED = "!"
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once all that a device was given to do is done."""
+    """Returns the time in seconds, once all work queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return perf_counter()
 
 
 def from_first(circle: Performer, make: Callable[[], str]) -> str:
-    """What `make` returns on rank 0 of the circle, on every rank. Collective, between two steps.
+    """Returns on every rank what `make` returns on rank 0 of the circle. Collective, between
+    steps.
 
     Raises:
         PlanError: with rank 0's words, on all ranks, if `make` raised an error.
@@ -38,7 +39,7 @@ def from_first(circle: Performer, make: Callable[[], str]) -> str:
     if circle.rank == 0:
         try:
             text = make()
-        except Exception as error:  # whatever it is, the others must not wait for us
+        except Exception as error:  # the other ranks wait for a text, whatever failed here
             words = error if isinstance(error, GradwireError) else repr(error)
             text, cause = f"{_FAILED}{words}", error
     written = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
@@ -55,8 +56,8 @@ def from_first(circle: Performer, make: Callable[[], str]) -> str:
 
 
 def of_ranks(circle: Performer, numbers: Any) -> Tensor:
-    """Every rank's numbers, a tensor or (nested) lists of one shape: (ranks, *shape), float64, in
-    memory. Collective."""
+    """Returns every rank's numbers: (ranks, *shape), float64, on the CPU. numbers: this rank's, a
+    tensor or (nested) lists, of one shape on all ranks. Collective."""
     mine = torch.as_tensor(numbers, dtype=torch.float64)
     data = mine.to(circle.device).view(-1)
     arrived = circle.perform(AllGather(data), "what ranks measured")

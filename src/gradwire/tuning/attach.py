@@ -1,4 +1,4 @@
-"""gradwire.attach: a plan that is given, or one that is found on the running job."""
+"""gradwire.attach: uses a given plan, or finds one on the running job."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 class TunedHandle(Handle):
-    """A model whose plan is found while it trains. tuner: who finds it, once it has begun."""
+    """A model whose plan is found while it trains. tuner: finds the plan, once it has begun."""
 
     tuner: Tuner | None = None
 
     def state_dict(self) -> dict[str, object]:
-        """This rank's residuals, all as what is added to the next gradients: it loads under any
-        plan, as another one may be in force when the job is resumed. Or, where plans keep
-        moments, all that is remembered. Loads with weights_only=True. Not collective."""
+        """Returns this rank's residuals, all in the form that is added to the next gradients: it
+        loads under any plan, as another one may be in force when the job is resumed. Where plans
+        keep moments, returns the whole state. Loads with weights_only=True. Not collective."""
         self._view.uncover()
         if dynamics_of(self.plan) == PLAIN:
             return poured_state_of(self._session)
@@ -54,15 +54,15 @@ class TunedHandle(Handle):
     def load_state_dict(
         self, state: Mapping[str, object] | Sequence[Mapping[str, object]], *, strict: bool = True
     ) -> None:
-        """Resume, as `Handle.load_state_dict` does; strict: by strategies of the same dynamics,
-        whichever were in force when it was saved."""
+        """Resumes, as `Handle.load_state_dict` does. strict: the strategies in force when it was
+        saved must have the same dynamics as the plan, but need not be the same."""
         self._check_between_steps()
         load(self._session, state, strict="alike" if strict else False)
 
     def load_checkpoint(
         self, checkpoint: str | Path | StorageReader, key: str = "gradwire", *, strict: bool = True
     ) -> None:
-        """The same from a checkpoint of torch.distributed.checkpoint."""
+        """Resumes from a checkpoint of torch.distributed.checkpoint, as `load_state_dict` does."""
         self.load_state_dict(self._read(checkpoint, key), strict=strict)
 
     def adopt(self, plan: Plan) -> None:
@@ -89,49 +89,52 @@ def attach(
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
     optimizer: object = None, strict: bool = False, guard: bool | None = None,
 ) -> Handle:  # fmt: skip
-    """Synchronize a model's gradients by a plan, from the next backward on. Collective.
+    """Synchronizes a model's gradients by a plan, from the next backward on. Collective.
 
     Args:
         module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
-            does), a `DistributedDataParallel` (whose one comm hook is taken), or one that
+            does), a `DistributedDataParallel` (gradwire registers its one comm hook), or one that
             fully_shard has sharded inside replicas (docs/fsdp.md). Its parameters are float32,
             bfloat16 or float16; or, by 'none | allreduce' and 'none | allgather', float64.
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
             of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
-            adopts the winner; it plans again when steps become much slower or faster. Of a
-            sharded model all ranks that keep parts of it take part, and go by one plan.
-        process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
-            the replicate group.
-        strategies: of "auto": what may be used besides fp32 and bf16 all-reduce; "topk(0.01)+ef |
-            paths" stands for all paths of its compressor that fit the machines (docs/plan.md).
+            adopts the winner; it plans again when steps become much slower or faster. For a
+            sharded model all ranks that keep parts of it take part, and use one plan.
+        process_group: the ranks that average; by default DDP's own group, or the default group.
+            For a sharded model it is the replicate group.
+        strategies: for "auto", the strategies allowed besides fp32 and bf16 all-reduce;
+            "topk(0.01)+ef | paths" stands for all paths of its compressor that fit the machines
+            (docs/plan.md).
         bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
-            size is not known, share one with their neighbours.
+            size is not known, share a bucket with their neighbours.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
-        lanes: buckets under way at once; each is a thread with its own process group. By default
-            two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
-        exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
+        lanes: buckets under way at once; each lane is a thread with its own process group. By
+            default two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
+        exclude: what is not compressed, besides vectors: names of parameters, as "embedding.*",
             and types of modules, as torch.nn.Embedding.
-        clip_norm: clip each rank's gradient at √N times this, as if the average were at this, or,
-            by `adam`, which divides by its length, at this; exact, so the exchange then begins
-            after backward.
-        clip_overlap: clip by the norm of the step before instead, so that it need not.
-        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones; by "auto" all
-            is, and only then is a plan adopted.
+        clip_norm: clip each rank's gradient at √N times this norm, which stands for clipping the
+            average at this; with `adam`, which divides by the gradient's length, at this itself.
+            The norm is exact, so the exchange then begins after backward.
+        clip_overlap: clip by the norm of the step before instead, so that the exchange need not
+            wait for the end of backward.
+        warmup: `gradwire.Warmup`, or its number of steps: the first steps send more. With "auto"
+            they send everything, and a plan is adopted only after them.
         scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and
             steps (`adam`, `muon`) are made without it.
-        seed: of stochastic compressors.
+        seed: the seed of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
         planes: pins of a network plan (`gradwire network export --format pins`), or the path of a
-            file of them, by which messages between pairs of ranks then go; sums, too, go from
-            pair to pair. Each rank says by GRADWIRE_HOST which host of the plan it is on, and by
-            GRADWIRE_PLANES its addresses, one for every path, with commas. Gloo only.
-        optimizer: the optimizer, or its name, as "adamw": a strategy that is not known to be sound
-            with it is warned of now, with one that is; otherwise when it first steps.
+            file of them. Messages between pairs of ranks then take these paths; sums, too, go
+            from pair to pair. Each rank's GRADWIRE_HOST says which host of the plan it is on, and
+            its GRADWIRE_PLANES lists its addresses, one for every path, with commas. Gloo only.
+        optimizer: the optimizer, or its name, as "adamw". A strategy that is not known to be
+            sound with it raises a warning now, which names one that is; without this argument,
+            the warning comes when an optimizer first steps.
         strict: refuse a strategy that is known to be unsound with the optimizer (UsageError).
-        guard: watch where the weights go in the first 40 steps, and in 40 of every 1,000, beside
-            where dense gradients would take them, and warn if that is elsewhere
-            (docs/training.md). By default with "auto", which then goes back to dense.
+        guard: compare, in the first 40 steps and in 40 of every 1,000, where the weights go with
+            where dense gradients would take them, and warn if they differ (docs/training.md).
+            On by default with "auto", which then goes back to dense.
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -146,9 +149,9 @@ def attach(
         2.0
 
     Raises:
-        StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
+        StrategyError, PlanError: an argument is wrong, or differs between ranks (on all
             ranks). UsageError: this module cannot be attached, or machines differ in their
-            number of ranks where the plan asks for it (on all ranks).
+            number of ranks where the plan needs equal ones (on all ranks).
     """
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled
@@ -161,7 +164,7 @@ def attach(
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
         )
-    if finds:  # buckets for every lane, so that these can be tried
+    if finds:  # buckets for every lane, so that several lanes can be tried
         first = first if is_auto else FP32
         bucket_bytes = min(bucket_bytes, _bytes(module) // 4 + 1)
     attach_here = partial(
@@ -174,8 +177,8 @@ def attach(
     )  # fmt: skip
     if finds and is_sharded(module):
         check_group(process_group)
-        sharded_parameters(module, process_group, clip_norm)  # what it refuses, it does everywhere
-        every = resharded(module)  # also those of which this rank keeps nothing
+        sharded_parameters(module, process_group, clip_norm)  # raises on all ranks or none
+        every = resharded(module)  # also parameters without a part on this rank
         handle = _on_all(join_circle(every, process_group, timeout_seconds), attach_here)
     else:
         handle = attach_here()
@@ -196,12 +199,12 @@ def attach(
 
 
 def _bytes(module: nn.Module) -> int:
-    """Of this rank's gradients, in fp32."""
+    """Returns the bytes of this rank's gradients, in fp32."""
     return sum(4 * shard_of(p).numel() for p in resharded(module).values())
 
 
 def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
-    """Attach on all ranks of the circle, or on none: PlanError where another could not."""
+    """Attaches on all ranks of the circle, or on none: PlanError where another rank could not."""
     made = list[Handle]()
 
     def own() -> Handle:
@@ -222,8 +225,9 @@ def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
 
 
 def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]]:
-    """By what "auto" begins: all is sent whole, with the dynamics of what may be used; and which
-    parameters travel as vectors do. What is wrong with strategies all ranks are told later."""
+    """Returns the strategy that "auto" begins with, which sends everything whole, with the
+    dynamics of the allowed strategies; and the names of parameters that travel as vectors do. An
+    error in the strategies is raised later, on all ranks."""
     try:
         whole = _whole(strategies)
     except GradwireError:
@@ -233,7 +237,8 @@ def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]
 
 
 def _whole(strategies: Sequence[str]) -> str:
-    """How all is sent whole, with the dynamics of strategies; PlanError where that cannot be."""
+    """Returns the strategy that sends everything whole, with the dynamics of these; PlanError if
+    there is none."""
     if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
         raise PlanError(
             f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
@@ -258,12 +263,12 @@ def _whole(strategies: Sequence[str]) -> str:
 
 
 def dynamics_of(plan: Plan) -> Dynamics:
-    """Those of its matrices."""
+    """Returns the dynamics of the plan's matrices."""
     return Dynamics.of(plan.main_strategy)
 
 
 def _check_auto(module: nn.Module, groups_given: bool) -> None:
-    """UsageError where what is given is for "auto" to find."""
+    """Raises UsageError for arguments that "auto" finds itself, and for float64 parameters."""
     if groups_given:
         raise UsageError(
             'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
@@ -278,7 +283,8 @@ def _check_auto(module: nn.Module, groups_given: bool) -> None:
 
 
 def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
-    """The strategies, if they can be used and are the same on every rank; else PlanError."""
+    """Returns the strategies, if they can be used and are the same on every rank; else raises
+    PlanError."""
     session = handle._session
 
     def checked() -> tuple[str, ...]:
@@ -302,7 +308,8 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_machines(text: str, session: Session) -> None:
-    """PlanError if a strategy sums inside machines and there are none, or others."""
+    """Raises PlanError if a strategy sums inside machines, and its per_node is not that of the
+    job's machines."""
     per_node, found = Strategy.parse(text).collective.per_node, session.machines
     if per_node is None or per_node == session.per_node:
         return

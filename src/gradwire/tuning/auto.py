@@ -3,9 +3,10 @@
     step 0 … ─ as plain fp32 ─┬─ watched ─┬ measured ┬─ plans race ─┬─ the winner ──── drift? ─┐
                               └───────────┴──────────┴──────────────┴────────────◄─────────────┘
 
-All of it happens when a step's first gradient is there, and on all ranks at the same step:
-decisions are made of numbers that all ranks share. Where these keep parts of parameters, they are
-all that do, in every replica; a plan is of rank 0's parts, and each rank goes by it with its own.
+All of it happens when a step's first gradient is ready, and on all ranks at the same step:
+decisions use numbers that all ranks share. With a sharded model, "all ranks" are those that keep
+parts of it, in every replica; the plan describes rank 0's parts, and each rank applies it to its
+own.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from gradwire.tuning.recorder import Recorder
 from gradwire.tuning.steps import Life, OnSteps, for_steps
 
 _WARM_UP = 3  # steps
-_WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for how long between
-_HOPELESS = 3.0  # times as long as the best: predictions are not as wrong as that
-_CORRECTIONS = 2  # at most, of what a profile says about the network
-_LOOK_EVERY = 50  # steps between looks at drift
-_DRIFT = 1.3  # times as long as when the plan was adopted
+_WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # least and most steps; about so long if between
+_HOPELESS = 3.0  # times the best: predictions are not as wrong as that
+_CORRECTIONS = 2  # how often, at most, the profile's network costs are corrected
+_LOOK_EVERY = 50  # steps between checks for drift
+_DRIFT = 1.3  # plan again when steps take this many times as long, or as short
 
 
 class Tuner:
     """Drives one attached model from plan to plan. Made by `attach(…, "auto")`.
 
-    warmup: in so many first steps all travels as when the model was attached.
+    warmup: the number of first steps that keep the plan with which the model was attached.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Tuner:
         self._strategies, self._warmup, self._first = tuple(strategies), warmup, handle.plan
         self.profile: Profile | None = None
         self.choice: Choice | None = None
-        self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
+        self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # each plan's step seconds
         self.is_settled = False
         self._session.expects_memory = any(Strategy.parse(example(s)).feedback for s in strategies)
         self._recorder: Recorder | None = None
@@ -66,20 +67,20 @@ class Tuner:
         self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
-        """Stop tuning; the plan in force stays."""
+        """Stops tuning; the plan in force stays."""
         self._session.expects_memory = False
         self._steps.close()
         if self._recorder is not None:
             self._recorder.close()
 
     def plan_again(self, profile: Profile) -> None:
-        """Race, from the next step on, for the best plan of this profile. The same on all ranks,
-        between two steps, and only of a model that has settled."""
+        """Races, from the next step on, for the best plan of this profile. Call it on all ranks
+        with the same profile, between two steps, and only once the model has settled."""
         self.profile, self.is_settled = profile, False
         self._steps.live(self._lives(profile))
 
     def _lives(self, profile: Profile | None = None) -> Life:
-        """One step each. profile: known already."""
+        """Tunes; each `yield` is one step. profile: None to measure one first."""
         while True:
             if profile is None:
                 yield from for_steps(_WARM_UP)
@@ -94,7 +95,7 @@ class Tuner:
             profile = None
 
     def _go_back(self) -> None:
-        """Go back to what every step of this model began with, and tune no more."""
+        """Goes back to the plan with which the model was attached, and stops tuning."""
         self._adopt(self._first)
         self._say(f"the guard has seen harm: back to '{self._first.main_strategy}', for good")
 
@@ -105,7 +106,7 @@ class Tuner:
         circle, first = self._session.circle, self._first.main_strategy  # of this rank's parts
         progress = Lines(self._say)
         self._strategies = tuple(json.loads(from_first(circle, self._sound)))
-        left = from_first(circle, lambda: str(first))  # whatever there is of others
+        left = from_first(circle, lambda: str(first))  # rank 0's, on all ranks
         texts = (*map(whole, self._strategies), left)
         profile = measure(self._session, self._recorder, texts, progress)
         patterns = [text for text in self._strategies if is_pattern(text)]
@@ -116,8 +117,8 @@ class Tuner:
         return profile
 
     def _sound(self) -> str:
-        """The strategies, as JSON, without those that are not known to be sound with the
-        optimizers that step this model."""
+        """Returns, as JSON, the strategies that are known to be sound with the optimizers that
+        step this model."""
         kept = []
         for text in self._strategies:
             verdicts = self._verdicts(example(text))
@@ -139,13 +140,14 @@ class Tuner:
         return all(verdict.kind == "sound" for verdict, _ in self._verdicts(text))
 
     def _verdicts(self, text: str) -> list[tuple[Verdict, object]]:
-        """With each of the optimizers that step this model."""
+        """Returns the verdict with each of the optimizers that step this model."""
         optimizers: Sequence[object] = self.handle.optimizers or [None]
         return [(sound(text, optimizer), optimizer) for optimizer in optimizers]
 
     def _decide(self, profile: Profile) -> Iterator[None]:
-        """Races, and another where the first shows that the profile is wrong about the network.
-        Rank 0 chooses: what all have may differ in last bits between kinds of processors."""
+        """Races plans, races again where a race shows that the profile is wrong about the
+        network, and adopts the winner. Rank 0 chooses: the ranks' own results may differ in the
+        last bits between kinds of processors."""
         best = yield from self._choose(profile)
         for _ in range(_CORRECTIONS):
             factor = self._correction(profile)
@@ -165,7 +167,8 @@ class Tuner:
             self.handle.guard.look_from(self._session.step)
 
     def _choose(self, profile: Profile, rival: Plan | None = None) -> Generator[None, None, Plan]:
-        """The winner among what is best by the profile, and a plan that may have won before."""
+        """Returns the winner among the plans that the profile finds best, and `rival`, which won
+        an earlier race."""
         lanes = range(1, len(self._session.performers) + 1)
         found = json.loads(from_first(self._session.circle, lambda: self._found(profile, lanes)))
         plans = [Plan.from_json(text) for text in found["plans"]]
@@ -178,7 +181,8 @@ class Tuner:
         return winner
 
     def _correction(self, profile: Profile) -> float:
-        """What the last race says of the profile's moves. Collective."""
+        """Returns how many times as long as in the profile moves took in the last race.
+        Collective."""
         measured = self._measured()
         circle = self._session.circle
         return float(from_first(circle, lambda: repr(moves_factor(profile, measured))))
@@ -187,7 +191,7 @@ class Tuner:
         return [(plan, median(own)) for plan, own in self.raced]
 
     def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
-        """The finalists, as JSON."""
+        """Returns the finalists as JSON."""
         own = Dynamics.of(self._first.main_strategy)
         self.choice = choice = choose(profile, lanes=lanes, dynamics=own)
         plans = [candidate.plan for candidate in contenders(choice)]
@@ -219,8 +223,9 @@ class Tuner:
         return plans[race.winner()]
 
     def _until_drift(self) -> Generator[None, None, bool]:
-        """Whether the plan in force does harm. Of a sharded model all hear of that with the next
-        look: ranks of other parts judge by these, and may have skipped other steps."""
+        """Waits until steps take much longer or shorter, or the plan does harm; returns whether
+        it is harm. With a sharded model all ranks learn of harm at the next check: ranks judge by
+        their own parts, and may have skipped other steps."""
         guard, at_once = self.handle.guard, self._session.circle is self._session.performers[0]
         yield from for_steps(_WARM_UP)
         usual = None
@@ -242,7 +247,7 @@ class Tuner:
 
     def _adopt(self, plan: Plan) -> None:
         if self.handle.as_here(plan).digest() != self._session.plan.digest():
-            Handle.adopt(self.handle, plan)  # the user's own ends all tuning
+            Handle.adopt(self.handle, plan)  # TunedHandle.adopt, which users call, ends tuning
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
         rows: list[list[float]] = of_ranks(self._session.circle, numbers).tolist()
@@ -254,16 +259,17 @@ class Tuner:
 
 
 def contenders(choice: Choice) -> list[Candidate]:
-    """The finalists that could win even if the profile is badly wrong, and the best baseline."""
+    """Returns the finalists that could win even if the profile is badly wrong, and the best
+    baseline."""
     kept = min(choice.baselines.values(), key=lambda c: c.seconds)
     most = _HOPELESS * choice.best.seconds
     return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]
 
 
 def at_once(profile: Profile, strategy: Strategy) -> Plan:
-    """Everything in one bucket after backward: the best there is where ranks have so few
-    processors that nothing is gained by working beside backward."""
-    ordered = list(reversed(profile.parameters))  # as registered
+    """Returns a plan with everything in one bucket after backward: the best plan where ranks have
+    so few processors that nothing is gained by working beside backward."""
+    ordered = list(reversed(profile.parameters))  # in the order of registration
     dense = [p.name for p in ordered if is_vector(p) and has_vectors_apart(strategy)]
     size = 1 + sum(p.bytes for p in ordered)
     others = [r.parameter.name for r in profile.ready if r.is_other]
@@ -271,6 +277,6 @@ def at_once(profile: Profile, strategy: Strategy) -> Plan:
 
 
 def watched_steps(seconds: float) -> int:
-    """How many steps of so many seconds are watched."""
+    """Returns how many steps to watch if one takes so many seconds."""
     fewest, most = _WATCHED
     return max(fewest, min(most, int(_WATCHED_SECONDS / max(seconds, 1e-9))))

@@ -1,4 +1,4 @@
-"""How much lanes and backward slow each other: measured, not derived from a number of cores.
+"""Measures how much lanes and backward slow each other, which no number of cores tells.
 
 main thread   backward ┄ alone ┄ │ ┄ beside local work ┄ │ ┄ beside moves ┄ │ ┄ beside ┄ │
 lane 0                           │    kernels on memory  │    all-reduces   │   small ┄  │ small ┄
@@ -25,27 +25,28 @@ from gradwire.planner.profile import Contention
 from gradwire.runtime.torch_dist import Performer
 from gradwire.tuning.agree import of_ranks
 
-_SECONDS = 0.4  # of each part
-_NOTHING = 1.1  # times as long: what noise alone does
+_SECONDS = 0.4  # per part of the measurement
+_NOTHING = 1.1  # a smaller slowdown is noise
 _LAYERS, _WIDTH, _ROWS = 30, 160, 32  # of the network whose backward is measured
-_MOVED = 1 << 20  # elements, of an all-reduce
-_LOCAL = 1 << 20
-_SMALL = 2048  # elements, of a move whose start-up is all that counts
-_TURNS, _MOST = 8, 200  # of one lane and of two; small moves of a turn
-_PAIRS = 3  # of backward alone and beside local work
-_FEWEST = 10  # small moves
+_MOVED = 1 << 20  # elements of a large all-reduce
+_LOCAL = 1 << 20  # elements of the local work
+_SMALL = 2048  # elements of a move that takes little more than its start-up
+_TURNS, _MOST = 8, 200  # turns of one lane and of two; the most small moves of a turn
+_PAIRS = 3  # measurements of backward alone and beside local work
+_FEWEST = 10  # the fewest small moves of a turn
 
 
 def measure(
     performers: Sequence[Performer], device: torch.device, backward_is_busy: bool = True,
     circle: Performer | None = None,
 ) -> Contention:  # fmt: skip
-    """Collective. On CUDA nothing is measured: processors do not run backward there.
+    """Measures contention. Collective. On CUDA it measures nothing: processors do not run backward
+    there.
 
-    performers: of the lanes; how start-ups share processors is seen where there are two.
-    backward_is_busy: whether the job's own keeps a processor busy, on any rank; else nothing slows
-    it, nor does it slow anything.
-    circle: who measures together, by default the ranks of the first lane.
+    performers: of the lanes; with two or more, it measures how start-ups share processors.
+    backward_is_busy: whether the job's backward keeps a processor busy on any rank; if not,
+    nothing slows it, nor does it slow anything.
+    circle: the ranks that measure together, by default those of the first lane.
     """
     if device.type != "cpu":
         return Contention()
@@ -74,28 +75,31 @@ def measure(
 
 
 def cores_of(slowdown: float) -> float:
-    """Backward and a lane share so many processors that each takes `slowdown` times as long."""
+    """Returns how many processors backward and a lane share if each takes `slowdown` times as
+    long beside the other."""
     return math.inf if slowdown < _NOTHING else max(1.0, 2.0 / slowdown)
 
 
 def demand_of(slowdown: float, cores: float) -> float:
-    """What moves demand beside backward, which demands one: one at most, as one thread moves."""
+    """Returns the processors that moves demand if they slow backward, which demands one, this
+    much: one at most, as one thread moves."""
     if math.isinf(cores) or slowdown < _NOTHING / 1.05:
         return 0.0
     return min(1.0, max(0.0, slowdown * cores - 1.0))
 
 
 def sharing_of(slowdown: float) -> float:
-    """Small moves of two lanes at once take `slowdown` times as long as one lane's: of a start-up,
-    what processors do is done one after the other, what is waiting at once."""
+    """Returns `Contention.start_sharing` if small moves of two lanes at once take `slowdown` times
+    as long as one lane's: processors do the work of start-ups one after the other; the waiting
+    overlaps."""
     return max(0.0, slowdown - 1.0) if slowdown >= _NOTHING else 0.0
 
 
 class _Backward:
-    """A network's backward, with a hook per parameter: what holds the interpreter now and then."""
+    """A network's backward, with a hook per parameter: it holds the interpreter at times."""
 
     def __init__(self) -> None:
-        with torch.random.fork_rng(devices=[]):  # the job's own numbers stay as they were
+        with torch.random.fork_rng(devices=[]):  # leaves the job's own random state untouched
             self._layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
             self._x = torch.rand(_ROWS, _WIDTH)
         self._network = nn.Sequential(*self._layers)
@@ -103,13 +107,13 @@ class _Backward:
             p.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
 
     def each(self, call: Callable[[], None]) -> None:
-        """Calls, from a hook in the middle of backward."""
+        """Makes every backward run `call` from a hook in its middle."""
         middle = self._layers[_LAYERS // 2].weight
         middle.register_post_accumulate_grad_hook(lambda _: call())  # type: ignore[no-untyped-call]
 
     def rate(self, seconds: float, until: Future[float] | None = None) -> float:
-        """Per second of backward, for so long or until something is done. Makes its own gradients,
-        whatever mode the caller is in."""
+        """Returns backwards per second of backward, run for `seconds` or, if given, until `until`
+        is done. Enables gradients, whatever mode the caller is in."""
         count, spent, began = 0, 0.0, perf_counter()
         with torch.enable_grad():
             while True:
@@ -123,13 +127,13 @@ class _Backward:
 
 
 def _agreed(ranks: Performer, value: float) -> float:
-    """The mean of all ranks'."""
+    """Returns the mean over all ranks. Collective."""
     return float(of_ranks(ranks, [value]).mean())
 
 
 def _local_slowdown(ranks: Performer, backward: _Backward) -> tuple[float, float]:
-    """The rate of backward alone, and how many times as long it takes beside local work. All ranks
-    do the same at the same time: they may share processors."""
+    """Returns the rate of backward alone, and how many times as long it takes beside local work.
+    All ranks do the same at the same time, as they may share processors."""
     alone, beside = list[float](), list[float]()
     for _ in range(_PAIRS):
         _agreed(ranks, 0.0)
@@ -140,7 +144,7 @@ def _local_slowdown(ranks: Performer, backward: _Backward) -> tuple[float, float
 
 
 def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float]:
-    """The rate of backward while another thread works, and the seconds of that work."""
+    """Returns the rate of backward while another thread works, and the seconds of that work."""
 
     def timed() -> float:
         began = perf_counter()
@@ -154,8 +158,8 @@ def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """What goes wrong there is raised where the result is asked for."""
-    intra_op = (torch.get_num_threads(),)  # as lanes do
+    """Returns threads whose errors are raised by `Future.result`."""
+    intra_op = (torch.get_num_threads(),)  # the same setting as in lanes
     return ThreadPoolExecutor(count, "gradwire-probe", torch.set_num_threads, intra_op)
 
 
@@ -176,7 +180,7 @@ def _count(
     performer: Performer, ranks: Performer, elements: int, tried: int, seconds: float,
     within: tuple[int, int],
 ) -> int:  # fmt: skip
-    """How many all-reduces take so long, by some that are tried; the same on every rank."""
+    """Returns how many all-reduces take so long, by `tried` of them; the same on every rank."""
     began = perf_counter()
     _moves(performer, elements, tried)
     once = _agreed(ranks, perf_counter() - began) / tried
@@ -185,7 +189,7 @@ def _count(
 
 
 def _wake_seconds(backward: _Backward) -> float:
-    """Seconds from a hook, as a bucket is handed over, to the lane that waits for it: the mean."""
+    """Returns mean seconds from the hook that hands over a bucket to the waiting lane's start."""
     handed, took = SimpleQueue[float | None](), list[float]()
 
     def lane() -> None:
@@ -204,7 +208,8 @@ def _wake_seconds(backward: _Backward) -> float:
 def _one_and_pair(
     performers: Sequence[Performer], ranks: Performer, count: int
 ) -> tuple[float, float]:
-    """Seconds of so many small moves by one lane, and by each of two at once if there are two."""
+    """Returns seconds of so many small moves by one lane, and by each of two lanes at once, if
+    there are two."""
     one, pair = list[float](), list[float]()
     for _ in range(_TURNS):
         one.append(_small_seconds(performers[:1], ranks, count))
@@ -213,7 +218,7 @@ def _one_and_pair(
 
 
 def _small_seconds(performers: Sequence[Performer], ranks: Performer, count: int) -> float:
-    """So many small moves of each lane, all lanes at once; the mean of ranks."""
+    """Returns seconds of so many small moves per lane, all lanes at once; the mean over ranks."""
     with _threads(len(performers)) as threads:
         began = perf_counter()
         for moving in [threads.submit(_moves, p, _SMALL, count) for p in performers]:

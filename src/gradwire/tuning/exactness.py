@@ -1,4 +1,4 @@
-"""What strategies lose of a job's own gradients: each parameter's average beside the exact one.
+"""Measures the error of strategies on a job's own gradients: each average beside the exact one.
 
 sampled steps, again and again ─┬─ by the strategy ──► averages ─┐
                                 └─ sent whole ───────► averages ─┴─► errors
@@ -21,27 +21,28 @@ from gradwire.strategy import Strategy
 from gradwire.tuning.agree import of_ranks
 from gradwire.tuning.probe import Probe
 
-_ROUNDS, _MOST_ROUNDS = 6, 384  # over the sampled steps
-_RISES = 1.1  # times as large an error after twice as many rounds: residuals still grow
+_ROUNDS, _MOST_ROUNDS = 6, 384  # passes over the sampled steps
+_RISES = 1.1  # if the error grows by more when rounds double, residuals still grow
 _PATIENCE_SECONDS = 20.0  # for one strategy
 
 
 class Exactness:
-    """Measures it. All methods are collective. samples: by name, this rank's gradients step by
-    step, as many of each."""
+    """Measures errors. All methods are collective. samples: by name, this rank's gradients step
+    by step, equally many of each."""
 
     def __init__(self, probe: Probe, samples: Mapping[str, Sequence[Tensor]]) -> None:
         self._probe, self._samples = probe, samples
 
     def errors(self, strategy: str) -> dict[str, float]:
-        """Of one step's average, with feedback: its distance from the exact one over that one's
-        norm, the mean over steps; by name, and of all as "". Empty if there is nothing to compare.
+        """Returns the relative error of one step's average, with feedback: its distance from the
+        exact one over that one's norm, the mean over steps; by name, and of all as "". Returns an
+        empty dict if there is nothing to compare.
 
-        The samples come again and again, twice as often each time, until what is lost grows no
-        more: of few elements most wait for long before they are sent. Within 384 rounds and some
-        seconds; what still grows then is told too small. What keeps a momentum is compared with
-        that of the exact average; orthogonal steps, of matrices only, with those that are sent
-        whole.
+        The samples are repeated, twice as often each time, until the error grows no more: at a
+        low density most elements stay in the residual for long before they are sent. It ends
+        after 384 rounds or some seconds; an error that still grows then is reported too small. A
+        strategy that keeps a momentum is compared with the momentum of the exact average;
+        orthogonal steps, of matrices only, with those that are sent whole.
         """
         made, names = Strategy.parse(strategy), list(self._samples)
         own = Dynamics.of(made)
@@ -50,7 +51,7 @@ class Exactness:
         else:
             own = own.of_vectors
         whole = own.take(FP32)
-        if whole is None or not names:  # directions
+        if whole is None or not names:  # directions cannot be sent whole
             return {}
         lossy, exact = self._passes(strategy, names), self._passes(whole, names)
         found, rounds, began = dict[str, float](), 0, perf_counter()
@@ -67,8 +68,8 @@ class Exactness:
         return float(of_ranks(self._probe.performer, [seconds]).max())
 
     def _passes(self, text: str, names: Sequence[str]) -> Iterator[list[list[Tensor]]]:
-        """Pass over the samples after pass: step by step, the averages of each parameter. Where
-        nothing is remembered, one is as the other."""
+        """Yields, pass after pass over the samples, the averages of each parameter, step by step.
+        A strategy without state gives the same in every pass, which is then run only once."""
         samples = [self._samples[name] for name in names]
         named = [Parameter(name, tuple(own[0].shape)) for name, own in zip(names, samples)]
         context, steps = self._probe.context(text, Bucket(tuple(named))), count()
@@ -88,7 +89,7 @@ class Exactness:
 def _errors(
     names: Sequence[str], pairs: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]
 ) -> dict[str, float]:
-    """By name, and of all as ""."""
+    """Returns the errors by name, and the error of all parameters as ""."""
     found = {"": _error([(torch.cat([*own]), torch.cat([*right])) for own, right in pairs])}
     for i, name in enumerate(names):
         found[name] = _error([(own[i], right[i]) for own, right in pairs])
@@ -96,7 +97,7 @@ def _errors(
 
 
 def _error(steps: Sequence[tuple[Tensor, Tensor]]) -> float | None:
-    """The mean over steps whose exact average is something."""
+    """Returns the mean error over steps with finite averages of which the exact one is not 0."""
     errors = [
         float((own - right).norm() / right.norm())
         for own, right in steps

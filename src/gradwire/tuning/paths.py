@@ -1,4 +1,4 @@
-"""Paths for a running job: parts measured one by one; what they make worth a look, as a whole."""
+"""Paths for a running job: measures their parts one by one, and promising paths as a whole."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gradwire.tuning.agree import from_first
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.singles import measure_local, measure_moves, of_paths
 
-_RUNS, _PATIENCE_SECONDS = 5, 0.1  # of a move: the job waits
+_RUNS, _PATIENCE_SECONDS = 5, 0.1  # for one move: few, as the job waits
 
 
 def with_measured_paths(
     profile: Profile, session: Session, patterns: Sequence[str], usable: Callable[[str], bool],
     progress: Progress = silent,
 ) -> Profile:  # fmt: skip
-    """The profile with the paths that are worth a look for each pattern, measured as strategies
-    are. Collective, between two steps. usable: which may be planned with; rank 0's counts.
+    """Returns the profile with the promising paths of each pattern, measured as strategies are.
+    Collective, between two steps. usable: whether a strategy may be used; rank 0's answer counts.
 
     Single moves and compressors are measured where the profile has none of them.
     """
     largest = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
     performer, machines, circle = session.performers[0], session.machines, session.circle
-    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
+    with torch.random.fork_rng(devices=[]):  # leaves the job's own random state untouched
         parts = _parts(profile, session, patterns, largest, progress)
 
         def offered() -> str:
@@ -53,7 +53,7 @@ def _parts(
     profile: Profile, session: Session, patterns: Sequence[str], largest: int,
     progress: Progress,
 ) -> Profile:  # fmt: skip
-    """With what moves and compressors take one by one."""
+    """Returns the profile with the costs of single moves and compressors."""
     moves, compressors = profile.moves, dict[str, LocalCost](profile.compressors)
     if not moves:
         moves = measure_moves(

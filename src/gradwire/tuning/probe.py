@@ -1,10 +1,10 @@
-"""What strategies cost on this process group: real buckets, through real moves.
+"""Measures strategies on this process group: real buckets, through real moves.
 
-Every rank runs the same buckets, one right after the other, as a lane does: what a link or a
-switch lets pass at once after a pause is no part of it. A measurement is the mean of a block of
-runs, because steps of many messages pay for the slow ones, too (between the processes of one
-machine one of ten takes five times as long). Of each, the slowest rank's time counts; its local
-work is what ranks took on average, and moves are the rest, waiting for others included.
+Every rank runs the same buckets, one right after the other, as a lane does, so that a burst which
+a link or a switch passes at once after a pause does not count. A measurement is the mean of a
+block of runs, because steps of many messages pay for the slow ones, too (between the processes of
+one machine one in ten takes five times as long). The slowest rank's time counts: local work is the
+mean over ranks, and moves are the rest, including the wait for other ranks.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from gradwire.strategy import StepInfo, Strategy
 from gradwire.tuning.agree import now, of_ranks
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
-"""Elements, by default."""
+"""Elements of the buckets to measure, by default."""
 LARGEST = 2 * SIZES[-1]
-"""Elements of a bucket that is tried, of however large a model: it takes memory beside the job's
-own. Beyond, curves go on as they end."""
+"""The most elements of a measured bucket, however large the model is: it takes memory beside the
+job's own. Beyond, curves go on with their last slope."""
 PASSES, WARM_UP, BLOCKS = 2, 2, 5
-"""Over all strategies; of a size in a pass: runs before those that count, and blocks of runs, each
-of which counts as one measurement."""
-FEWEST, MOST = 5, 400  # runs that count
+"""The number of passes over all strategies; for each size in a pass, the number of runs that do
+not count, and of blocks of runs, each of which is one measurement."""
+FEWEST, MOST = 5, 400  # runs that count, for one size in a pass
 SECONDS = 0.25
-"""That runs of one size take, in all passes, if there are not too few or too many of them."""
+"""How long the runs of one size take, in all passes, within FEWEST and MOST."""
 PATIENCE_SECONDS = 0.4
-"""Of a run: no larger bucket is tried."""
+"""After a run that takes longer, no larger bucket is tried."""
 _MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
-_LEAST = 1e-9  # seconds: a clock that stood still
+_LEAST = 1e-9  # seconds, if the clock did not advance
 
 
 class Run(NamedTuple):
-    """Seconds, on one rank."""
+    """Seconds of one run on one rank, and the bytes that it sent."""
 
     encode: float
     wire: float
@@ -58,8 +58,8 @@ class Run(NamedTuple):
 @dataclass
 class Probe:
     """Runs buckets by strategies. All methods are collective. dtype: of gradients. width: columns
-    of what is large enough to be a matrix. circle: who measures together, at the same time, by
-    default the ranks that exchange; where there are several such groups, they share links."""
+    of parameters large enough to be a matrix. circle: the ranks that measure at the same time, by
+    default those that exchange; several groups that exchange may share links."""
 
     performer: Performer
     machines: Machines | None = None
@@ -71,11 +71,11 @@ class Probe:
         self, strategies: Sequence[str], largest: int,
         progress: Progress = silent,
     ) -> dict[str, StrategyCost]:  # fmt: skip
-        """Curves of strategies, up to buckets of `largest` elements, of `LARGEST`, or of
-        `PATIENCE_SECONDS`.
+        """Measures the strategies' curves, up to buckets of `largest` elements, of `LARGEST`, or
+        of `PATIENCE_SECONDS`.
 
-        In passes over all of them: how threads lie on processors lasts for a while, and should
-        not be one strategy's luck. What takes long is known after the first.
+        It makes several passes over all of them: threads stay on the same processors for a while,
+        and this should not favour one strategy. Later passes skip sizes that take long.
         """
         found: dict[str, dict[int, list[Run]]] = {text: {} for text in strategies}
         for number in range(PASSES):
@@ -99,7 +99,7 @@ class Probe:
     def table(
         self, strategy: str, parameters: Sequence[Parameter], given: Sequence[Tensor]
     ) -> TableCost:
-        """What tables in one bucket take. given: this rank's gradients of them, rows (COO)."""
+        """Measures tables in one bucket. given: this rank's gradients of them, as rows (COO)."""
         context, steps = self.context(strategy, Bucket(tuple(parameters))), count()
 
         def once() -> Run:
@@ -113,14 +113,15 @@ class Probe:
         return TableCost(tuple(p.name for p in parameters), strategy, encode, wire, decode)
 
     def _per_parameter(self, strategy: str) -> float:
-        """Local work of a bucket of many, less that of as large a one of one parameter."""
+        """Measures the local work that each further parameter adds: a bucket of many parameters
+        less an equally large bucket of one."""
         one = self._runs(strategy, [_MANY * _SMALL], SECONDS)
         many = self._runs(strategy, [_SMALL] * _MANY, SECONDS)
         local = [median(run.encode + run.decode for run in own) for own in (one, many)]
         return max(0.0, (local[1] - local[0]) / (_MANY - 1))
 
     def _runs(self, strategy: str, sizes: Sequence[int], seconds: float) -> list[Run]:
-        """Blocks of runs of a bucket, the same on all ranks."""
+        """Returns the runs of a bucket, one for each block, the same on all ranks."""
         return self._repeated(self._prepared(strategy, sizes), seconds)
 
     def _repeated(self, once: Callable[[], Run], seconds: float) -> list[Run]:
@@ -132,7 +133,7 @@ class Probe:
         return combined(self._exchanged(blocks(mine, BLOCKS)))
 
     def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
-        """What runs a bucket of parameters of these sizes once more."""
+        """Returns a function that runs a bucket of parameters of these sizes once."""
         named = (
             Parameter(f"probe{i}", shape_of(n, self.width), self.dtype)
             for i, n in enumerate(sizes)
@@ -145,14 +146,14 @@ class Probe:
         rooms, steps = [torch.empty_like(x) for x in given], count()
 
         def once() -> Run:
-            for room, x in zip(rooms, given):  # as backward writes gradients
+            for room, x in zip(rooms, given):  # backward, too, has just written gradients
                 room.copy_(x)
             return self.run(context, rooms, next(steps))
 
         return once
 
     def context(self, text: str, bucket: Bucket) -> BucketContext:
-        """What runs a bucket by a strategy."""
+        """Returns the context that runs a bucket by a strategy."""
         lane = self.performer
         return make_context(
             Strategy.parse(text), bucket, lane.rank, lane.world, {}, self.machines,
@@ -160,7 +161,7 @@ class Probe:
         )  # fmt: skip
 
     def run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
-        """Average these gradients in place, and what it took."""
+        """Averages these gradients in place, and returns what it took."""
         clock, device = _Clock(self.performer.device), context.device
         context.begin(gradients, gradients, StepInfo(step))
         rounds = context.rounds()
@@ -172,7 +173,7 @@ class Probe:
             except StopIteration:
                 break
             spent[part] += clock.lap()
-            device = move.device or device  # as in a lane
+            device = move.device or device  # the move's device, as in a lane
             performer = self.performer.at(device)
             sent += performer.bytes_sent(move)
             arrived = performer.perform(move, "the probe")
@@ -188,20 +189,22 @@ class Probe:
         return self.circle or self.performer
 
     def _exchanged(self, runs: Sequence[Run]) -> list[list[Run]]:
-        """Every rank's."""
+        """Returns every rank's runs."""
         arrived = of_ranks(self._circle, runs).tolist()
         return [[Run(*own) for own in rank] for rank in arrived]
 
 
 def blocks(runs: Sequence[Run], count: int) -> list[Run]:
-    """Means of so many blocks of consecutive runs, as equal as can be; no block is empty."""
+    """Returns the means of so many blocks of consecutive runs, of nearly equal size; no block is
+    empty."""
     count = min(count, len(runs))
     ends = [len(runs) * i // count for i in range(count + 1)]
     return [Run(*map(mean, zip(*runs[a:b]))) for a, b in pairwise(ends)]
 
 
 def combined(by_rank: Sequence[Sequence[Run]]) -> list[Run]:
-    """Run by run: the slowest rank's whole, of which local work is the mean of all."""
+    """Combines the ranks' runs, run by run: the slowest rank's total, with the mean of local work
+    over ranks."""
     made = []
     for ranks in zip(*by_rank):
         encode, decode = (mean(getattr(r, part) for r in ranks) for part in ("encode", "decode"))
@@ -223,13 +226,14 @@ def _total(run: Run) -> float:
 
 
 def _ladder(sizes: Sequence[int], largest: int) -> list[int]:
-    """Sizes below the largest bucket, and that one; nothing far beyond."""
+    """Returns the sizes below the largest bucket, and its own size, unless it is close to the last
+    of them."""
     below = [size for size in sizes if size < largest]
     return below if below and largest < 1.2 * below[-1] else [*below, max(1, largest)]
 
 
 class _Clock:
-    """Laps; on CUDA of work that is done."""
+    """Measures laps; on CUDA, it waits until the device's work is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._last = device, now(device)

@@ -1,6 +1,6 @@
-"""`gradwire profile CMD …`: the job's first steps, measured; then it ends.
+"""`gradwire profile CMD …`: measures the job's first steps, then ends the job.
 
-The command finds what it is asked for in the environment, so that no line of the job changes.
+The job finds the request in an environment variable, so that no line of it changes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from gradwire.tuning.steps import Life, OnSteps, for_steps
 VARIABLE = "GRADWIRE_PROFILE"
 WARM_UP, WATCHED = 3, 10
 SAMPLED = 1 << 18
-"""Elements of a step's gradients that errors are measured on."""
+"""The number of elements of a step's gradients on which errors are measured."""
 
 
 def asked(
     path: str | Path, strategies: Sequence[str] | None = None, *, vary: bool = False,
     quiet: bool = False, record: str | Path | None = None,
 ) -> Mapping[str, str]:  # fmt: skip
-    """The environment that asks a job for its profile, to be written on each machine.
+    """Returns the environment variables that make a job write its profile, on each machine.
 
-    strategies: what is measured; by default what is usual on the job's machines. vary: and their
-    variants. quiet: rank 0 does not tell how far it is. record: the folder that these steps are
-    recorded in.
+    strategies: those to measure; by default the usual ones for the job's machines. vary: whether
+    to add their variants. quiet: whether rank 0 prints no progress. record: the folder in which to
+    record these steps.
     """
     wanted = {
         "path": str(Path(path).resolve()), "strategies": list(strategies or ()), "vary": vary,
@@ -61,7 +61,7 @@ def is_asked() -> bool:
 
 
 def profile_and_exit(module: nn.Module, handle: Handle) -> None:
-    """After some steps every rank ends with SystemExit(0), and the file is there.
+    """Profiles some steps, writes the file, and then raises SystemExit(0) on every rank.
 
     Raises:
         UsageError: the variable is not what `asked` makes.
@@ -99,7 +99,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
             profile = replace(profile, strategies={**profile.strategies, **costs})
         profile = _with_errors(profile, session, samples_of(session, recorder), say)
         is_first = session.circle.rank == 0
-        if is_first or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
+        if is_first or os.environ.get("LOCAL_RANK") == "0":  # the first rank of each machine
             profile.save(path)
         steps.close()
         handle.detach()
@@ -109,7 +109,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
 
 
 def _with_parts(profile: Profile, session: Session, say: Progress) -> Profile:
-    """Add what single moves and compressors cost, which other clusters are planned from."""
+    """Adds the costs of single moves and compressors, from which other clusters are planned."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     lane, machines = session.performers[0], session.machines
     moves = measure_moves(lane, machines, 4 * largest, session.circle, progress=say)
@@ -126,7 +126,7 @@ def _with_errors(
     profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
     say: Progress,
 ) -> Profile:  # fmt: skip
-    """Add the errors that strategies make of this job's gradients."""
+    """Adds the errors of strategies on this job's gradients."""
     exactness = Exactness(Probe(session.performers[0], session.machines), samples)
     strategies = {}
     for text in each(say, "what is lost", list(profile.strategies)):

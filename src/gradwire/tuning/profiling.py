@@ -1,4 +1,4 @@
-"""A profile of an attached model on its machines."""
+"""Measures the profile of an attached model on its machines."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall", "qsgd(4) | alltoall",
     "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
 )  # fmt: skip
-"""What is measured and planned with, unless others are asked for."""
+"""The strategies to measure and to plan with, unless others are requested."""
 _EXACT_ENOUGH = ("int8 | alltoall",)
 """Formats beside fp32 and bf16 that need no feedback, whatever the momentum is."""
 OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
-"""What is measured of tables whose gradients are rows."""
+"""The strategies to measure for tables whose gradients are rows."""
 OF_TABLES_IN_MACHINES = ('nonzero | hierarchical(outer="zen")',)
-"""And this, where several machines have several ranks each."""
+"""Further ones for such tables, if several machines have several ranks each."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
-"""And these, where several machines have several ranks each."""
+"""Further strategies to measure, if several machines have several ranks each."""
 OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
-"""And these, where gradients lie on a device, and the host's memory can be sent, too."""
+"""Further ones, if gradients are on a device, and tensors in the host's memory can be sent too."""
 
 
 _BUSY = 0.5
-"""Of a processor: a backward that takes less waits for something else than processors."""
+"""Processors: a backward that uses fewer than this waits for something else than processors."""
 
 
 def beside_moments(optimizer: object) -> tuple[str, ...]:
-    """What is planned with beside an optimizer that leaves its moments to the plan, unless others
-    are asked for: what is known to be sound with it from the first step on, of one dynamics;
-    nothing beside any other."""
+    """Returns the strategies to plan with, unless others are requested, beside an optimizer that
+    leaves its moments to the plan: those known to be sound with it from the first step on, of one
+    dynamics. Returns none beside any other optimizer."""
     if not getattr(optimizer, "asks_the_plan", False):
         return ()
     rule = update_rule(optimizer)
@@ -74,7 +74,7 @@ def has_levels(session: Session) -> bool:
 
 
 def usual_strategies(session: Session) -> tuple[str, ...]:
-    """What is measured unless others are asked for."""
+    """Returns the strategies to measure unless others are requested."""
     if own := beside_moments(session.settings.optimizer):
         return own
     carried = backend_of(session.performers[0].group, torch.device("cpu"))
@@ -87,22 +87,23 @@ def measure(
     session: Session, recorder: Recorder, strategies: Sequence[str] = STRATEGIES,
     progress: Progress = silent,
 ) -> Profile:  # fmt: skip
-    """All there is to know, the same on every rank. Collective; blocks for half a minute or so.
+    """Measures the whole profile, and returns the same on every rank. Collective; blocks for half
+    a minute or so.
 
-    Between two steps, on the session's own first lane; on those of all replicate groups at once,
-    where ranks keep parts of parameters. It is then of rank 0's: of what does not divide evenly
-    torch gives most to the first rank.
+    Call it between two steps. It uses the session's own first lane; with a sharded model, those of
+    all replicate groups at once. The profile is then of rank 0's parts, which are the largest:
+    torch gives the first rank most of what does not divide evenly.
     """
     performer, circle, device = session.performers[0], session.circle, session.device
     ready, backward, around = _timings(session, recorder)
-    if session.clip is not None and session.clip.waits:  # for the last gradient
+    if session.clip is not None and session.clip.waits:  # clipping waits for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
     width = main_width(ready)
     probe = Probe(performer, session.machines, main_dtype(ready), width, circle)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = asked(strategies)
     progress("how lanes and backward slow each other")
-    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
+    with torch.random.fork_rng(devices=[]):  # leaves the job's own random state untouched
         is_busy = _is_busy(session, recorder)
         contention = measure_contention(session.performers, device, is_busy, circle)
         costs = probe.costs(texts, largest, progress)
@@ -123,7 +124,7 @@ def measure(
 def _tables(
     probe: Probe, session: Session, recorder: Recorder, progress: Progress
 ) -> Iterator[TableCost]:
-    """What tables take, together as the plan in force has them, where every rank had rows of
+    """Yields the costs of tables, together as in the plan in force, if every rank had rows of
     each."""
     for bucket in session.plan.buckets:
         if not bucket.has_rows:
@@ -138,8 +139,9 @@ def _tables(
 
 
 def asked(strategies: Sequence[str]) -> list[str]:
-    """What is measured to plan with these: fp32 and bf16, too; each with the dynamics of all that
-    it may stand beside, where that takes other work on the way; and how others travel then."""
+    """Returns the strategies to measure in order to plan with these: these, fp32 and bf16; each
+    also with the dynamics of those beside which it may be used, if that changes its work on the
+    way; and how parameters of the optimizer's other rule then travel."""
     texts = FP32, BF16, *strategies
     kinds = all_dynamics(map(Strategy.parse, strategies))
     own = [taken for kind in kinds for text in texts if (taken := kind.take(text))]
@@ -148,7 +150,8 @@ def asked(strategies: Sequence[str]) -> list[str]:
 
 
 def _on_the_way(text: str) -> str:
-    """What takes as long on the way: of a feedback that works on averages, none."""
+    """Returns the strategy that takes as long on the way: without a feedback that only works on
+    averages."""
     made = Strategy.parse(text)
     if made.feedback is None or not made.feedback.sends_all:
         return text
@@ -156,11 +159,11 @@ def _on_the_way(text: str) -> str:
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
-    """When the last rank has each gradient, how long backward lasts, and what is around it.
+    """Returns when the last rank has each gradient, how long backward lasts, and the time around.
 
-    From the end of an exchange, which ranks leave together, step by step and then the mean of
-    those in the middle: a rank that is late with its forward is not late with its backward once
-    more, and parts that now and then take long add up, as their medians do not.
+    Times count from the end of an exchange, which ranks leave together, so that a rank with a late
+    forward is not counted as late again in its backward. Each is the mean over the middle steps:
+    means of parts that now and then take long add up, medians do not.
     """
     described = _parameters(session)
     names = list(described)
@@ -174,12 +177,12 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
         Ready(described[name], at, thinness, name in recorder.others)
         for name, at, thinness in zip(names, seconds, density)
     ]
-    found.reverse()  # of equals the last registered comes first
+    found.reverse()  # at equal times the last registered comes first
     return tuple(sorted(found, key=lambda own: own.seconds)), backward, around
 
 
 def _parameters(session: Session) -> dict[str, Parameter]:
-    """By name, in order, as rank 0 has them: all of them, though others may keep no part of some.
+    """Returns rank 0's parameters by name, in order; other ranks may keep no part of some.
     Collective."""
 
     def own() -> str:
@@ -191,19 +194,19 @@ def _parameters(session: Session) -> dict[str, Parameter]:
 
 
 def _is_busy(session: Session, recorder: Recorder) -> bool:
-    """Whether backward keeps a processor busy, on the rank where it does most."""
+    """Whether backward keeps a processor busy on any rank. Collective."""
     mine = median(step.busy for step in recorder.steps)
     return float(of_ranks(session.circle, [mine]).max()) > _BUSY
 
 
 def _middle(steps: Tensor) -> Tensor:
-    """The mean over steps, without the tenth that is the least and the tenth that is the most."""
+    """Returns the mean over steps, without the lowest and the highest tenth."""
     count = len(steps)
     return steps.sort(0).values[count // 10 : count - count // 10].mean(0)
 
 
 def samples_of(session: Session, recorder: Recorder) -> dict[str, list[Tensor]]:
-    """Gradients that came in every watched step on every rank, by name. Collective."""
+    """Returns, by name, gradients that came in every watched step on every rank. Collective."""
     if not recorder.samples:
         return {}
     mine = [len(own) for own in recorder.samples.values()]
@@ -214,6 +217,7 @@ def samples_of(session: Session, recorder: Recorder) -> dict[str, list[Tensor]]:
 
 
 def _row(step: Watched, names: Sequence[str]) -> list[float]:
-    """Around, every parameter, the last of them; what never came is the last."""
+    """Returns [around, each parameter's time, the last time]; a gradient that never came counts
+    as the last."""
     last = max(step.ready.values(), default=0.0)
     return [step.around, *(step.ready.get(name, last) for name in names), last]

@@ -1,12 +1,12 @@
-"""Plans compete on real steps: who wins beyond noise is adopted.
+"""Plans compete on real steps; the one that wins beyond noise is adopted.
 
 turn      plan A ▂▂▇▇▇  plan B ▂▂▇▇▇  plan C ▂▂▇▇▇      ▂ not counted, ▇ counted
-round     every plan has a turn; of a step the mean of all ranks counts
+round     every plan has a turn; the mean of a step's times over all ranks counts
 halving   after each pair of rounds the slower half is out, never the baseline
 
 Ranks wait for each other in every step, so over many steps all take the same time. A rank that
-ends one late begins the next one late: means add up to what training takes, the slowest rank's
-times to more, and to the more the more ranks share a processor.
+ends one step late begins the next one late: the means add up to the time that training takes. The
+slowest rank's times would add up to more, the more so the more ranks share a processor.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _CONFIDENCE = 0.9
 
 @dataclass
 class Race:
-    """A race of so many plans, by number; `baselines` are what must be beaten. The same on all
+    """A race of so many plans, by number; `baselines` are the plans to beat. The same on all
     ranks.
 
-    rounds: at least and at most so many, and between for so many counted seconds: short steps are
-    noisy, and cheap to repeat.
+    rounds: the least and the most rounds; between them, the race lasts for a number of counted
+    seconds: short steps are noisy, and cheap to repeat.
 
-    Every step: `plan` says whose turn it is, `took` gets what the step took here. When
-    `is_round_over`, ranks exchange `own_times` and all `learn` them.
+    In every step `plan` says whose turn it is, and `took` gets the seconds that the step took on
+    this rank. When `is_round_over`, ranks exchange `own_times` and all `learn` them.
     """
 
     plans: int
@@ -47,24 +47,25 @@ class Race:
         self.seconds: dict[int, list[float]] = {number: [] for number in self._left}
 
     def _turns_of_a_round(self) -> list[tuple[int, bool]]:
-        """Whose step, and whether it counts; every other round the other way round."""
+        """Returns, for each step of a round, the plan's number and whether the step counts; every
+        other round runs in reverse order."""
         order = self._left if self._rounds % 2 == 0 else self._left[::-1]
         steps = [False] * _UNCOUNTED + [True] * _COUNTED
         return [(number, counts) for number in order for counts in steps]
 
     @property
     def plan(self) -> int:
-        """Whose turn the next step is."""
+        """The number of the plan whose turn the next step is."""
         return self._turns[0][0]
 
     @property
     def is_round_over(self) -> bool:
-        """Whether each contestant has had its turn."""
+        """Whether every plan that is still racing has had its turn."""
         return not self._turns
 
     @property
     def is_over(self) -> bool:
-        """Whether no more is to be learnt by racing on."""
+        """Whether racing on would tell no more."""
         only_baselines = self._rounds > 0 and set(self._left) <= set(self.baselines)
         fewest, most = self.rounds
         spent = sum(map(sum, self.seconds.values()))
@@ -72,17 +73,17 @@ class Race:
         return self.plans == 1 or only_baselines or is_long
 
     def took(self, seconds: float) -> None:
-        """What the step whose turn it was took on this rank."""
+        """Records the seconds that the step took on this rank, and ends its turn."""
         number, counts = self._turns.pop(0)
         if counts:
             self._mine[number].append(seconds)
 
     def own_times(self) -> list[float]:
-        """This rank's times of the round, in the order of numbers."""
+        """Returns this rank's times of the round, by ascending plan number."""
         return [seconds for number in sorted(self._left) for seconds in self._mine[number]]
 
     def learn(self, times: Sequence[Sequence[float]]) -> None:
-        """Every rank's `own_times`; their mean counts, step by step."""
+        """Takes every rank's `own_times`, of which the mean counts, step by step."""
         means = iter([mean(of_ranks) for of_ranks in zip(*times)])
         for number in sorted(self._left):
             self.seconds[number] += [next(means) for _ in self._mine[number]]
@@ -98,15 +99,16 @@ class Race:
         self._left = [number for number in self._left if number in kept]
 
     def paced(self, number: int) -> list[float]:
-        """A plan's seconds, as if every round had been as fast as the race was. Who is out early
-        had few rounds: a while in which all were slow is not held against it."""
+        """Returns a plan's seconds, as if every round had been as fast as the race was. A plan
+        that is out early had few rounds: a time when all were slow is not held against it."""
         usual = {left: median(self.seconds[left]) for left in self._left}
         rounds = zip(*[[median(t) / usual[n] for t in _turns(self.seconds[n])] for n in usual])
         own = zip(_turns(self.seconds[number]), map(median, rounds))
         return [seconds / pace for turn, pace in own for seconds in turn]
 
     def winner(self) -> int:
-        """The fastest, if it beats the faster baseline beyond noise; else that one."""
+        """Returns the fastest plan, if it beats the faster baseline beyond noise; else that
+        baseline."""
         if self.plans == 1:
             return 0
         fastest = min(self._left, key=lambda number: median(self.seconds[number]))
@@ -118,8 +120,8 @@ class Race:
 
 
 def ratio_interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """The interval in which the ratio of medians lies, by resampling of whole turns, whose steps
-    share what disturbs them; the same for the same numbers."""
+    """Returns the interval in which the ratio of medians lies. Resamples whole turns, as the
+    steps of one turn share disturbances. Deterministic."""
     dice = random.Random(0)
     ratios = sorted(_resampled(one, dice) / _resampled(other, dice) for _ in range(_RESAMPLES))
     cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)

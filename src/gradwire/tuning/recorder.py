@@ -1,4 +1,4 @@
-"""When each gradient comes, and what a step takes beside: from hooks on a real job.
+"""Records when each gradient is ready, and the rest of a step's time, by hooks on a real job.
 
 ─ forward ─┬─ backward ──●──●───●─┬ exchange ┬─ optimizer, data, … ─┬─ forward
            └ time 0      ready    └ nothing moved before ┘
@@ -22,9 +22,9 @@ _LEAST = 1e-9  # seconds of a backward
 
 
 class Watched(NamedTuple):
-    """A step. around: seconds from the end of the exchange before to the last backward's start;
-    ready: seconds from there to each gradient that came; busy: processors used meanwhile by all
-    threads of this process."""
+    """A watched step. around: seconds from the end of the previous exchange to the start of the
+    last backward; ready: seconds from that start to each gradient that came; busy: processors
+    that all threads of this process used meanwhile."""
 
     around: float
     ready: Mapping[str, float]
@@ -34,13 +34,14 @@ class Watched(NamedTuple):
 class Recorder:
     """Watches some steps of an attached model, in which nothing is exchanged before backward ends.
 
-    CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps. Of a
-    sharded model gradients are this rank's parts; it hears of them from the session, because
-    fully_shard is amid a parameter's hooks when the recorder comes and goes.
-    keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
-    every matrix the first rows. `steps`: as many on every rank. `density`: of the first gradients,
-    the fraction that is not zero. `tables`: of those whose gradients are rows, the first.
-    `others`: names of what the optimizer treats by its other rule, if it has one.
+    Times are CPU clocks: on CUDA, it waits for the streams at each gradient, which slows these
+    steps. With a sharded model the gradients are this rank's parts; the session reports them,
+    because fully_shard is running a parameter's hooks when the recorder is made and closed.
+    keeps: about how many elements of this rank's gradients to keep in `samples` per step: the
+    first rows of every matrix. `steps`: equally many on every rank. `density`: the fraction of
+    each first gradient that is not zero. `tables`: the first gradient of each parameter whose
+    gradients are rows. `others`: names of parameters that the optimizer treats by its other rule,
+    if it has one.
     """
 
     def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
@@ -66,7 +67,7 @@ class Recorder:
         ]
 
     def close(self) -> None:
-        """Take the hooks away; the session launches buckets as before."""
+        """Removes the hooks; the session launches buckets as before."""
         for hook in self._hooks:
             hook.remove()
         self._session.on_part = None
@@ -81,7 +82,7 @@ class Recorder:
 
     def _on_gradient(self, name: str, gradient: Tensor | None) -> None:
         at = now(self._device)
-        if not self._began:  # if only parts of the module are called
+        if not self._began:  # no forward, if only parts are called
             self._began, self._used_before = at, process_time()
         self._ready[name], self._used = at - self._began, process_time() - self._used_before
         if name not in self.density and gradient is not None:
@@ -94,7 +95,7 @@ class Recorder:
 
     def _on_end(self, error: BaseException | None) -> None:
         at = now(self._device)
-        if self._ended:  # else it began amid this step
+        if self._ended:  # else recording began in the middle of this step
             busy = self._used / max(*self._ready.values(), _LEAST) if self._ready else 0.0
             self.steps.append(Watched((self._began or at) - self._ended, self._ready, busy))
         self._began, self._ended, self._ready = 0.0, at, {}
@@ -104,7 +105,7 @@ class Recorder:
 
 
 def _sampled(session: Session, elements: int) -> dict[str, int]:
-    """How many rows are kept of which parameters: the same share of all, one at least."""
+    """Returns by name how many rows to keep: the same share of every matrix, at least one row."""
     matrices = [
         p for bucket in session.plan.buckets for p in bucket.parameters
         if not p.sparse and len(p.shape) > 1 and p.elements

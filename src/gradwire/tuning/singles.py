@@ -1,4 +1,4 @@
-"""What each move, and each compressor, costs on its own: for planning clusters like this one."""
+"""Measures single moves and compressors on their own, to plan clusters like this one."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from gradwire.strategy import (
 from gradwire.tuning.agree import now, of_ranks
 
 BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
-"""Of one rank's data in a move, by default."""
+"""The sizes of one rank's data in a move, by default."""
 ELEMENTS = (256, 4096, 65_536, 1_048_576, 4_194_304)
-"""Of a parameter that is compressed, by default."""
-_RUNS, _WARM_UP = 9, 2  # that come first, and do not count
-_PATIENCE_SECONDS = 0.4  # of a move: nothing larger is tried
+"""The sizes of a parameter to compress, by default."""
+_RUNS, _WARM_UP = 9, 2  # runs, and those that come first and do not count
+_PATIENCE_SECONDS = 0.4  # after a move that takes longer, nothing larger is tried
 _MEASURED: tuple[tuple[type[Move], str], ...] = (
     *((kind, "float32") for kind in (AllReduce, Reduce, ReduceScatter)),
     *((kind, "bfloat16") for kind in (AllReduce, Reduce, ReduceScatter)),
     *((kind, "uint8") for kind in (AllGather, Gather, Broadcast, AllToAll, Exchange)),
 )
-"""Each kind, and the dtypes: of what adds up on the wire two."""
-_MANY = 5  # payloads, to know what each further one adds
+"""Each kind of move with a dtype; kinds that add up on the wire are measured in two."""
+_MANY = 5  # payloads to add up, to see what each further one costs
 _LEAST = 1e-9
 _KEY = Key(0, 0, "probe")
 
@@ -62,7 +62,7 @@ Kinds: TypeAlias = Sequence[tuple[type[Move], str]]
 
 
 def of_paths(dtype: str) -> Kinds:
-    """What paths of the tree make of gradients of that dtype, as far as it is measured."""
+    """Returns the measured kinds of moves that paths of the tree use for gradients of a dtype."""
     sums = dtype if (AllReduce, dtype) in _MEASURED else "float32"
     return [(kind, name) for kind, name in _MEASURED
             if name in (sums, "uint8") and kind is not Exchange]  # fmt: skip
@@ -73,12 +73,12 @@ def measure_moves(
     circle: Performer | None = None, *, kinds: Kinds = _MEASURED, runs: int = _RUNS,
     patience_seconds: float = _PATIENCE_SECONDS, progress: Progress = silent,
 ) -> Mapping[str, Fit]:  # fmt: skip
-    """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
-    rank's data.
+    """Measures seconds on the slowest rank against bytes of one rank's data, for each move, such
+    as "all_reduce float32 world".
 
-    Collective. Groups "node" and "cross" where the plan that is attached knows machines. circle:
-    who measures together, by default the ranks that exchange. runs: of a size, three or more;
-    patience_seconds: of a move, where nothing larger is tried.
+    Collective. With machines, measures the groups "node" and "cross", too. circle: the ranks that
+    measure together, by default those that exchange. runs: for each size, three or more.
+    patience_seconds: after a move that takes longer, nothing larger is tried.
     """
     ranks = circle or performer
     made = dict[str, Fit]()
@@ -119,7 +119,7 @@ def _move(
         return ReduceScatter(data, parts, rank, group=group)
     if kind is AllToAll:
         return AllToAll(data, parts, (parts[rank],) * n, rank, alike=True, group=group)
-    if kind is Exchange:  # neighbours in pairs, as a butterfly's first round; who has none is idle
+    if kind is Exchange:  # pairs, as in a butterfly's first round; an odd last rank is idle
         peers = [peer for peer in (rank ^ 1,) if peer < n]
         sizes = dict.fromkeys(peers, data.numel())
         return Exchange(dict.fromkeys(peers, data), sizes, group=group)
@@ -131,7 +131,7 @@ def _move(
 def _at_once(
     performer: Performer, ranks: Performer, make: Callable[[], Move]
 ) -> Callable[[], object]:
-    """What performs a move, once all ranks are there."""
+    """Returns what performs the move, once all ranks have arrived here. Collective."""
     move = make()
     of_ranks(ranks, [0.0])
     return partial(performer.perform, move, "the probe")
@@ -140,12 +140,12 @@ def _at_once(
 def measure_local(
     strategy: str, device: torch.device, largest: int, ranks: Performer, pieces: int = 1
 ) -> LocalCost:
-    """Seconds on the slowest rank against elements of one parameter, of the strategy's compressor
-    and feedback: a move after them waits for that one.
+    """Measures seconds on the slowest rank, for which the next move waits, against elements of one
+    parameter, for the strategy's compressor and feedback.
 
     Collective: all ranks begin together, as ranks that share processors and memory do in a step,
-    on gradients that were just written. pieces: that are compressed by themselves, as for so many
-    owners. ranks: who measure, all with the same `largest`.
+    on gradients that were just written. pieces: the number of pieces to compress separately, as
+    for so many owners. ranks: those that measure, all with the same `largest`.
     """
     parsed = Strategy.parse(strategy)
     encodes, decodes, adds = [], [], []
@@ -155,7 +155,7 @@ def measure_local(
         return sorted(of_ranks(ranks, timed).amax(0).tolist())
 
     for n in _up_to(largest, ELEMENTS):
-        dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
+        dice = torch.Generator().manual_seed(0)  # not the job's own random state
         given, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
         x, compressor = torch.empty_like(given), parsed.compressor
         if pieces > 1:
@@ -177,7 +177,7 @@ def measure_local(
 def _together(
     ranks: Performer, work: Callable[[], object], before: Callable[[], object]
 ) -> Iterator[Callable[[], object]]:
-    """Work, so many times, each once all ranks are there."""
+    """Yields the work `_RUNS` times, each time once all ranks are ready for it. Collective."""
     for _ in range(_RUNS):
         before()
         of_ranks(ranks, [0.0])
@@ -205,12 +205,13 @@ def _adding(
 
 
 def _up_to(largest: int, sizes: Sequence[int]) -> list[int]:
-    """The first, in any case, and all that are no larger."""
+    """Returns the sizes up to `largest`, and always the first."""
     return [size for size in sizes if size <= max(largest, sizes[0])]
 
 
 def _timed(works: Iterable[Callable[[], object]], device: torch.device) -> list[float]:
-    """Seconds of each, without the first ones. Each is made right before."""
+    """Returns the seconds of each call, without the warm-up. The iterator makes each right before
+    it is timed."""
     seconds = list[float]()
     for work in works:
         began = now(device)

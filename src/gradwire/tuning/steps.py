@@ -1,4 +1,4 @@
-"""Something that happens at the beginning of every exchange, on all ranks at the same one."""
+"""Runs code at the beginning of every exchange, on all ranks at the same one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Life = Generator[None, None, None]
 
 
 class OnSteps:
-    """Runs a generator from one `yield` to the next when a step's first gradient is there.
+    """Runs a generator from one `yield` to the next when a step's first gradient is ready.
 
-    Exchanges, not calls of forward: evaluations, accumulation, a rank without a batch that calls
-    `synchronize`, and what `torch.compile` makes of forward, change nothing about which ranks are
-    where. `seconds` is what lies between two of them, without what the generator did.
+    It counts exchanges, not calls of forward. So ranks stay at the same step whatever they do
+    between: evaluation, accumulation, `synchronize` on a rank without a batch, `torch.compile`.
+    `seconds` is the time between two exchanges, without the generator's own work.
     """
 
     def __init__(self, session: Session, life: Callable[[OnSteps], Life]) -> None:
@@ -24,12 +24,12 @@ class OnSteps:
         session.before_step = self._before_step
 
     def close(self) -> None:
-        """No more."""
+        """Stops running the generator."""
         if self._session.before_step == self._before_step:
             self._session.before_step = None
 
     def live(self, life: Life) -> None:
-        """Something else from the next step on."""
+        """Runs another generator from the next step on."""
         self._life = life
 
     def _before_step(self) -> None:
@@ -43,6 +43,6 @@ class OnSteps:
 
 
 def for_steps(count: int) -> Iterator[None]:
-    """So many steps in which nothing happens."""
+    """Waits for so many steps."""
     for _ in range(count):
         yield

@@ -1,6 +1,6 @@
 """gradwire: train neural networks in parallel over networks that are too slow for it.
 
-The public names, resolved when first used, so that importing a part costs only that part.
+Public names are imported when they are first used, so that importing a part costs only that part.
 """
 
 from __future__ import annotations

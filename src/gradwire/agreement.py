@@ -1,4 +1,4 @@
-"""The numbers that an optimizer and a feedback which keeps its moments must both have."""
+"""The numbers on which an optimizer and the feedback that keeps its moments must agree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradwire.strategy import Feedback
 
 
 def agreeing(feedback: Feedback, group: Mapping[str, Any]) -> Feedback:
-    """The same, by the numbers of an optimizer's group; where that has none, by the usual ones."""
+    """Returns the feedback with the numbers of an optimizer's group; defaults for missing ones."""
     given: Any = feedback
     betas = group.get("betas") or (None, None)
     own = {"beta1": betas[0], "beta2": betas[1], "eps": group.get("eps")}
@@ -22,7 +22,7 @@ def agreeing(feedback: Feedback, group: Mapping[str, Any]) -> Feedback:
 
 
 def numbers_of(feedback: Feedback, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What the feedback keeps, as the group has it; without what the group has not."""
+    """Returns the group's values of the feedback's moments, without those that it lacks."""
     found = {name: group[name] for name in feedback.moments() if name in group}
     return {
         name: tuple(map(float, value)) if isinstance(value, list | tuple) else value
@@ -31,5 +31,5 @@ def numbers_of(feedback: Feedback, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said(numbers: Mapping[str, Any]) -> str:
-    """Write them as arguments are written."""
+    """Returns the numbers as text, written as arguments."""
     return ", ".join(f"{name}={value}" for name, value in numbers.items())

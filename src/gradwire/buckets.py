@@ -1,4 +1,4 @@
-"""Which parameters travel together."""
+"""Buckets: which parameters travel together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 from gradwire.schema import Broken, Flag, List, Schema, Text, Whole
 
 MOST_ELEMENTS = 1 << 48
-"""Of a parameter in a file: what is not one shall not be planned for."""
+"""The most elements of a parameter that is read from a file; more is taken for a damaged file."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What planning needs to know of one parameter. dtype is torch's name, as "float32".
+    """The facts of one parameter that planning needs. dtype is torch's name, as "float32".
 
-    sparse: its gradient comes as rows and their ids, as that of nn.Embedding(sparse=True) does.
+    sparse: whether its gradient is sparse (COO: rows and their ids), as nn.Embedding(sparse=True)
+    makes it.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Parameter:
         return f"{self.name} {'sparse ' if self.sparse else ''}{self.dtype}{list(self.shape)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values, for JSON."""
         sparse = {"sparse": True} if self.sparse else {}
         return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype, **sparse}
 
@@ -43,7 +44,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its gradient."""
+        """The bytes of its gradient."""
         return self.elements * _ITEM_BYTES.get(self.dtype, 4)
 
 
@@ -53,11 +54,11 @@ NEEDED: Mapping[str, Schema] = {
     "dtype": Text(),
 }
 OPTIONAL: Mapping[str, Schema] = {"sparse": Flag()}
-"""Of a parameter in a document, as it is written by `to_json`; read by `parameter_of`."""
+"""The schema of a parameter in a document, as `to_json` writes it and `parameter_of` reads it."""
 
 
 def parameter_of(name: str, shape: list[int], dtype: str, sparse: bool = False) -> Parameter:
-    """Back."""
+    """Make a parameter of what `Parameter.to_json` wrote; `Broken` if it is too large."""
     found = Parameter(name, tuple(shape), dtype, sparse)
     if found.elements > MOST_ELEMENTS:
         raise Broken(f"is of at most {MOST_ELEMENTS} elements; got {found.elements}", ".shape")
@@ -80,12 +81,12 @@ class Bucket:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Elements of each of its parameters."""
+        """The number of elements of each of its parameters."""
         return tuple(p.elements for p in self.parameters)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The place where each parameter begins in the bucket's flat tensor, in elements."""
+        """The offset of each parameter in the bucket's flat tensor, in elements."""
         return (0, *accumulate(self.sizes))[:-1]
 
     @property
@@ -95,24 +96,24 @@ class Bucket:
 
     @cached_property
     def has_rows(self) -> bool:
-        """Whether some gradient of it names the rows that it has."""
+        """Whether some of its gradients are sparse (COO)."""
         return any(p.sparse for p in self.parameters)
 
     @property
     def elements(self) -> int:
-        """The number of elements of all its parameters together."""
+        """The total number of elements of its parameters."""
         return sum(self.sizes)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all its gradients."""
+        """The total bytes of its gradients."""
         return sum(p.bytes for p in self.parameters)
 
 
 def group(parameters: Iterable[Parameter], cap_bytes: int) -> list[Bucket]:
-    """Parameters in the given order, cut where the dtype changes or the cap would be passed.
+    """Group parameters, in order, into buckets of one dtype and at most cap_bytes.
 
-    A parameter larger than the cap has a bucket of its own.
+    A parameter larger than that has its own bucket.
     """
     groups: list[list[Parameter]] = []
     for p in parameters:
@@ -126,11 +127,11 @@ def group(parameters: Iterable[Parameter], cap_bytes: int) -> list[Bucket]:
 
 
 def digest(*facts: object) -> int:
-    """63 bits that differ when any of the facts does; the same on every machine."""
+    """Returns a hash of 63 bits that differs if any fact does; the same on every machine."""
     data = repr(facts).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1
 
 
 def by_name(parameters: Sequence[Parameter]) -> dict[str, Parameter]:
-    """Parameters by their names."""
+    """Returns the parameters by name."""
     return {p.name: p for p in parameters}

@@ -1,4 +1,4 @@
-"""Saved documents: read from text, checked against a schema, refused with the place that is wrong.
+"""Saved documents: read from text and checked against a schema; errors name the wrong place.
 
     COST = Table({"seconds": Number(least=0)}, {"error": Number(least=0, most=1)}, make=Cost)
     COSTS = Document("a list of costs", Table({"costs": List(COST)}), PlanError, "Measure again")
@@ -7,7 +7,7 @@
     PlanError: in a list of costs costs[0].seconds is a finite number, 0 or more; got -1. Measure
     again.
 
-A dictionary that torch.save wrote is a document, too: `take`.
+A dictionary that torch.save wrote is a document, too: `take` reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradwire.schema import Broken, Schema, broken
 
 
 class Syntax(NamedTuple):
-    """How a document is written. parse: plain values of a text, or ValueError."""
+    """A format of documents. parse: returns a text's plain values, or raises ValueError."""
 
     name: str
     parse: Callable[[str], Any]
@@ -39,7 +39,7 @@ TOML = Syntax("TOML", tomllib.loads)
 
 
 class Kind(NamedTuple):
-    """What a document is called, the names by which it is known, and what takes it."""
+    """A kind of document: what it is called, keys that identify it, and how to use it."""
 
     name: str
     names: Set[str]
@@ -81,7 +81,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Document:
-    """One kind of document. again: what to do about one that is wrong, without the full stop."""
+    """One kind of document. again: the advice in its errors, without the full stop."""
 
     name: str
     schema: Schema
@@ -91,10 +91,10 @@ class Document:
     syntax: Syntax = JSON
 
     def load(self, path: str | Path) -> Any:
-        """Read a file. The document's error if it cannot be read, too."""
+        """Read a file. Raises the document's error, also if the file cannot be read."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:  # of bytes that are no UTF-8, and of NUL in names
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
             why = getattr(error, "strerror", None) or error
             raise self.error(
                 f"the path of {self.name} names a readable file; got '{path}': {why}. "
@@ -103,7 +103,7 @@ class Document:
         return self.read(text, str(path))
 
     def read(self, text: str, file: str = "") -> Any:
-        """What the schema makes of it; the document's error where it is none. file: its name."""
+        """Returns the schema's value of a text, or raises the document's error. file: its name."""
         try:
             data = self.syntax.parse(text)
         except (ValueError, RecursionError) as error:
@@ -112,7 +112,7 @@ class Document:
         return self.take(data, file)
 
     def take(self, data: Any, file: str = "") -> Any:
-        """The same of plain values."""
+        """Returns what the schema makes of plain values, as `read` does of a text."""
         try:
             if self.format is not None and isinstance(data, Mapping):
                 found = data.get("format")
@@ -127,14 +127,14 @@ class Document:
             self.refuse(problem, file)
 
     def refuse(self, problem: Broken, file: str = "") -> NoReturn:
-        """The document's error, of what is wrong with it."""
+        """Raise the document's error for what is wrong with it."""
         place = problem.place.removeprefix(".")
         called = f"{self.name} ({file})" if file else self.name
         where = f"in {called} {place}" if place else called
         raise self.error(f"{where} {problem.said.rstrip('.')}. {self.again}.") from problem
 
     def _refuse_kind(self, data: object, file: str) -> None:
-        """If it has all names of another kind, and not more of this one."""
+        """Raise if it has all keys of another kind, and not more keys of this one."""
         names = set(data) if isinstance(data, Mapping) else set()
         own = max((len(kind.names & names) for kind in KINDS if kind.name == self.name), default=0)
         for kind in KINDS:
@@ -144,7 +144,7 @@ class Document:
 
 
 def _parsed(text: str) -> object:
-    """The text's meaning in any syntax; None if it has none."""
+    """Returns the plain values of a text in any syntax; None if there are none."""
     for syntax in (JSON, TOML):
         try:
             return syntax.parse(text)

@@ -1,14 +1,14 @@
-"""What may stand beside each other in a plan: strategies that mean the same to the optimizer.
+"""The strategies that a plan may combine: those that mean the same to the optimizer.
 
-    who has the momentum         sent whole               compressed
+    where the momentum is        sent whole               compressed
     the optimizer                none, bf16               int8+ef, topk(0.01)+ef
     the plan, of averages        none+server_momentum     dgc(0.001)
     the plan, of every rank      none+adam                lloyd(2)+adam
     the plan; directions         -                        sign+momentum | vote
 
-Formats that are as good as exact take the momentum of any line; what loses more was judged with
-what remembers it, and stays where it is. Within a line a bucket goes by one or the other, and may
-change while a model trains; between two lines the optimizer would have to change with it.
+Formats that are as good as exact work with the momentum of any line. Those that lose more were
+judged with their own feedback, and belong to its line. Within a line each bucket may have either
+strategy, and change it during training; a change of line would need another optimizer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MANY = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Dynamics:
-    """feedback: of matrices that are sent whole, as text; "": none. vectors: of vectors.
-    directions: what arrives are directions, beside which no gradient can stand."""
+    """feedback: of matrices that are sent whole, as text; "": none. vectors: that of vectors.
+    directions: whether directions arrive, which no plan may combine with gradients."""
 
     feedback: str = ""
     vectors: str = ""
@@ -34,7 +34,7 @@ class Dynamics:
 
     @staticmethod
     def of(strategy: Strategy) -> Dynamics:
-        """Those of a strategy; of what remembers nothing, the optimizer's own."""
+        """Returns a strategy's dynamics; without feedback, those of the optimizer itself."""
         feedback = beside.turns(strategy)[0].feedback
         directions = strategy.compressor.claims(_MANY).direction
         if feedback is None:
@@ -45,8 +45,8 @@ class Dynamics:
         return Dynamics(own, dense, directions)
 
     def take(self, text: str) -> str | None:
-        """The strategy with these dynamics: as it is, or, of a format as good as exact, with the
-        feedback of what is sent whole; None, if it has others."""
+        """Returns the strategy with these dynamics: unchanged if it has them, or a format as good
+        as exact with the feedback for what is sent whole. None if it has other dynamics."""
         strategy = Strategy.parse(text)
         if Dynamics.of(strategy) == self:
             return text
@@ -56,27 +56,27 @@ class Dynamics:
 
     @property
     def of_vectors(self) -> Dynamics:
-        """Those of vectors."""
+        """The dynamics of vectors."""
         return Dynamics(self.vectors, self.vectors, self.directions)
 
 
 PLAIN = Dynamics()
-"""Gradients as they are: momentum is the optimizer's."""
+"""The dynamics of plain gradients: the optimizer keeps the momentum."""
 
 
 def has_vectors_apart(strategy: Strategy) -> bool:
-    """Whether vectors have other dynamics beside it than matrices, whatever is sent of these."""
+    """Whether vectors in its plan have other dynamics than matrices."""
     own = Dynamics.of(strategy)
     return own != own.of_vectors
 
 
 def adapts(strategy: Strategy) -> bool:
-    """Whether nothing need be remembered, so that it takes whatever dynamics others have."""
+    """Whether it needs no feedback, and so works with the dynamics of any other strategy."""
     alone = strategy.feedback is None and not strategy.collective.own_feedback
     return alone and is_exact_enough(strategy.compressor)
 
 
 def all_dynamics(strategies: Iterable[Strategy]) -> list[Dynamics]:
-    """Those of these strategies, in their order: of what adapts, if there is nothing else."""
+    """Returns the dynamics of these strategies, in order, without those that adapt; else PLAIN."""
     own = [Dynamics.of(s) for s in strategies if not adapts(s)]
     return list(dict.fromkeys(own)) or [PLAIN]

@@ -1,14 +1,14 @@
-"""Every error gradwire raises on purpose.
+"""Every error that gradwire raises on purpose.
 
     GradwireError
     ├── StrategyError   a strategy cannot be read, has a value out of range, or cannot work
     ├── PlanError       a plan fits neither model nor ranks, or cannot be made of what is given
     ├── UsageError      the training loop and the strategy contradict each other
     ├── PayloadError    a received message is malformed; nothing of it was used
-    ├── MoveError       members of one group asked the network for different things
+    ├── MoveError       members of one group requested different moves
     ├── PeerError       a rank died or did not answer within the timeout
     ├── KernelError     a kernel was given tensors it cannot work on
-    ├── NetworkError    a topology, a flow or a route cannot be
+    ├── NetworkError    a topology, a flow or a route is not possible
     └── LabError        an emulated cluster cannot be built or used here
 
 Every message states the rule, the value that broke it, and the next step.
@@ -36,7 +36,7 @@ class PayloadError(GradwireError, ValueError):
 
 
 class NetworkError(GradwireError, ValueError):
-    """A topology, a flow or a route cannot be, or a file that should hold one does not."""
+    """A topology, a flow or a route is not possible, or a file does not hold one."""
 
 
 class MoveError(GradwireError, RuntimeError):
@@ -52,4 +52,4 @@ class KernelError(GradwireError, ValueError):
 
 
 class LabError(GradwireError, RuntimeError):
-    """The lab cannot do what was asked on this machine."""
+    """The lab cannot do what was requested on this machine."""

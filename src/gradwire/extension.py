@@ -1,4 +1,4 @@
-"""Finds gradwire._native, without torch. It checks nothing: those who call it do."""
+"""Finds gradwire._native, without importing torch. Callers check what they get."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import importlib
 from typing import Any
 
 VARIABLE = "GRADWIRE_KERNELS"
-TWIN = "twin"  # a value of it: run without the extension, with as good results, but slower
-TRITON = "triton"  # the kernels of CUDA in Triton's interpreter, on processors: for tests
+TWIN = "twin"  # its value to run without the extension: the results are as good, but slower
+TRITON = "triton"  # its value to run CUDA's kernels in Triton's interpreter on CPUs, for tests
 
 
 @functools.cache
 def extension() -> Any:
-    """The module; None where it was not built."""
+    """Returns the module; None if it was not built."""
     try:
         return importlib.import_module("gradwire._native")
     except ImportError:

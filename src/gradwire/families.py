@@ -1,11 +1,11 @@
-"""Families of members: gradwire's own, those of other packages, and those that a program brings.
+"""Families of members: gradwire's own, those of other packages, and those a program registers.
 
     gradwire.compressors.MEMBERS ──────────┐
     entry points "gradwire.compressors" ───┼─► name -> member
     gradwire.register(Member) ─────────────┘
 
-A family loads its own members when it is first asked for one, and looks at what is installed when
-it is asked for a name that is none of these.
+A family imports gradwire's own members on its first use, and searches installed packages when a
+name is none of these.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PROGRAM = "this program"
 
 
 class Family(Mapping[str, Any]):
-    """Members by their names. Ours come first; no other may have a name of theirs.
+    """Members by their names. Gradwire's own come first; no other may have one of their names.
 
-    name: of the family; its entry points are the group "gradwire.<name>". home: the package of our
-    own, which has MEMBERS, BASE, what each is or returns, and may have `trial`: what is wrong with
-    a member, tried on something small, or None. kind: what one is called. error: what a member of
-    somebody else's that breaks a rule raises.
+    name: of the family; its entry points are the group "gradwire.<name>". home: gradwire's package
+    with MEMBERS, and BASE, which each derives from or returns. It may have `trial`, which tries a
+    member on something small and returns what is wrong, or None. kind: what a member is called.
+    error: raised if another package's member breaks a rule.
     """
 
     def __init__(self, name: str, home: str, kind: str, error: type[GradwireError]) -> None:
@@ -57,7 +57,7 @@ class Family(Mapping[str, Any]):
             if name not in self._others:
                 try:
                     self._load(name)
-                except GradwireError as error:  # of one member: others are none the worse
+                except GradwireError as error:  # concerns one member alone
                     warnings.warn(str(error), UserWarning, stacklevel=3)
         yield from self._others
 
@@ -70,7 +70,7 @@ class Family(Mapping[str, Any]):
     # -- members from outside --------------------------------------------------------------
 
     def takes(self, member: object) -> bool:
-        """Whether it is one of this family, by its class or by what it says it returns."""
+        """Whether it is a member of this family, by its class or its return annotation."""
         if isinstance(member, type):
             return not self._is_of_functions and issubclass(member, self.base)
         if not self._is_of_functions or not inspect.isfunction(member):
@@ -79,11 +79,11 @@ class Family(Mapping[str, Any]):
         return bool(getattr(returned, "__name__", returned) == self.base.__name__)
 
     def add(self, member: Any, package: str = "", name: str = "") -> None:
-        """Know a member of somebody else's. package: whose, for errors; "": that of its module.
+        """Add another package's member. package: its name, for errors; "": that of its module.
 
         Raises:
-            GradwireError: of the family, if it is no member, or has a name of ours or of another
-                package.
+            GradwireError: the family's error, if it is no member, or its name is gradwire's or
+                another package's.
         """
         package = package or member.__module__.partition(".")[0]
         name = name or _name_of(member)
@@ -100,15 +100,15 @@ class Family(Mapping[str, Any]):
         self._others[name], self._packages[name] = member, package
 
     def whose(self, name: str) -> str | None:
-        """Whose member it is, as errors say it: "package …", or "this program"; None: ours."""
+        """Returns its owner, as errors name it: "package …" or "this program"; None: gradwire."""
         package = self._packages.get(name)
         return None if package is None else _said(package)
 
     def made(self, member: T) -> T:
-        """A member that was just made; one of somebody else's is tried first.
+        """Returns a member that was just made; another package's is tried first.
 
         Raises:
-            GradwireError: of the family, naming the package and what is wrong.
+            GradwireError: the family's error, naming the package and what is wrong.
         """
         package = self._packages.get(getattr(member, "name", ""))
         trial: Callable[[Any], str | None] | None = getattr(self._package, "trial", None)
@@ -130,7 +130,7 @@ class Family(Mapping[str, Any]):
 
     @cached_property
     def base(self) -> type:
-        """What members derive from, or return."""
+        """The class that members derive from, or return."""
         base: type = self._package.BASE
         return base
 
@@ -151,8 +151,8 @@ class Family(Mapping[str, Any]):
 
     @cached_property
     def _offers(self) -> dict[str, EntryPoint]:
-        """What other packages offer, unless it has a name of ours, which is said."""
-        from importlib.metadata import entry_points  # which costs more than all else here
+        """The members that other packages offer; warns of those whose name is taken."""
+        from importlib.metadata import entry_points  # its import costs more than all else here
 
         found: dict[str, EntryPoint] = {}
         for offer in entry_points(group=f"gradwire.{self.name}"):
@@ -169,7 +169,7 @@ class Family(Mapping[str, Any]):
         return found
 
     def _load(self, name: str) -> None:
-        """KeyError where no package offers it."""
+        """Load another package's member; KeyError if no package offers it."""
         offer = self._offers[name]
         try:
             member = offer.load()
@@ -208,11 +208,11 @@ EXPORTS = Family("exports", "gradwire.network.exports", "format", NetworkError)
 TRAFFIC = Family("traffic", "gradwire.network.patterns", "traffic", NetworkError)
 STEPS = Family("steps", "gradwire.network.parallelism", "step", NetworkError)
 ALL = ROUTING, TOPOLOGIES, TRAFFIC, STEPS, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
-"""Those first that do not load torch."""
+"""All families; those that do not import torch come first."""
 
 
 def outsiders(members: Iterable[Any]) -> str:
-    """Which of a strategy's members are of other packages, for errors; "" if none is."""
+    """Returns which of a strategy's members other packages own, for errors; "" if none."""
     found = [
         f"'{member.name}' is of {whose}"
         for member in members if member is not None
@@ -223,13 +223,13 @@ def outsiders(members: Iterable[Any]) -> str:
 
 
 def register(member: T) -> T:
-    """Know a member of one's own, in this process: a compressor, a feedback, a collective, a
-    routing scheme (a class), a topology (a function that returns a Fabric), traffic (one of ranks
+    """Register your own member in this process: a compressor, a feedback, a collective, a routing
+    scheme (a class), a topology (a function that returns a Fabric), traffic (a function of ranks
     and bytes that returns Flows), a step (one that returns a Workload), or a format of paths (one
-    of Routes that returns a str).
+    that takes Routes and returns a str).
 
-    Returns it, so that it stands above a class. All ranks register the same. A package that others
-    install says the same by an entry point (docs/extend.md).
+    Returns the member, so that it can be used as a decorator. All ranks must register the same
+    members. A package that others install uses an entry point instead (docs/extend.md).
 
     Raises:
         StrategyError, NetworkError: it is no member, or has a name that is taken.
@@ -248,7 +248,7 @@ def register(member: T) -> T:
 
 
 def _main(member: Any) -> str:
-    """A notebook or script is nobody's package."""
+    """Returns the package of a member; a notebook or script counts as "this program"."""
     package = str(member.__module__).partition(".")[0]
     return _PROGRAM if package == "__main__" or package not in sys.modules else package
 

@@ -1,4 +1,4 @@
-"""Which ranks share a machine, and the groups of ranks that follow from it.
+"""The ranks of each machine, and the groups of ranks that follow from it.
 
              node (0, 1)       node (2, 3)
              ┌──────────┐      ┌──────────┐
@@ -18,7 +18,7 @@ from gradwire.errors import UsageError
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that move together, ascending; their order is their rank within the group.
+    """Ranks that take part in the same moves, ascending; an index is the rank in the group.
 
     name: "node", the ranks of one machine, or "cross", one rank of every machine.
     """
@@ -32,13 +32,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Machines:
-    """The ranks of each machine, equally many, ascending."""
+    """The ranks of each machine, equally many on each, ascending."""
 
     ranks: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def even(world: int, per_node: int) -> Machines:
-        """So many ranks to a machine, one machine after the other."""
+        """Returns machines with per_node successive ranks each; UsageError if some are left."""
         if world % per_node:
             raise _uneven(f"{world} ranks are no multiple of per_node={per_node}")
         first = range(0, world, per_node)
@@ -46,7 +46,7 @@ class Machines:
 
     @staticmethod
     def named(names: Sequence[str]) -> Machines:
-        """Find the machines from the name of every rank's."""
+        """Returns the machines, by each rank's machine name; UsageError if sizes differ."""
         found: dict[str, list[int]] = {}
         for rank, name in enumerate(names):
             found.setdefault(name, []).append(rank)
@@ -58,35 +58,35 @@ class Machines:
 
     @property
     def per_node(self) -> int:
-        """Ranks of one machine."""
+        """The number of ranks on one machine."""
         return len(self.ranks[0])
 
     @property
     def world(self) -> int:
-        """Ranks of all."""
+        """The number of all ranks."""
         return len(self.ranks) * self.per_node
 
     def node(self, rank: int) -> Group:
-        """The ranks of a rank's machine."""
+        """Returns the group of a rank's machine."""
         machine, _ = self._places[rank]
         return Group("node", self.ranks[machine])
 
     def cross(self, rank: int) -> Group:
-        """One rank of every machine: those of this rank's number on its own."""
+        """Returns the group of one rank of every machine: those with this rank's local number."""
         return self._cross[self._places[rank][1]]
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """The machine of each rank, and the rank's number there."""
+        """The machine of each rank, and its local number there."""
         return {rank: (m, i) for m, own in enumerate(self.ranks) for i, rank in enumerate(own)}
 
     @cached_property
     def _cross(self) -> list[Group]:
-        """The groups across machines, by the ranks' number in theirs."""
+        """The groups across machines, by the local number of their ranks."""
         return [Group("cross", tuple(sorted(own))) for own in zip(*self.ranks)]
 
     def groups(self) -> list[Group]:
-        """All of them, in the same order on every rank: so they are made."""
+        """Returns all groups, in the order in which every rank creates them."""
         nodes = [self.node(own[0]) for own in self.ranks]
         return [*nodes, *(self.cross(rank) for rank in self.ranks[0])]
 

@@ -1,4 +1,4 @@
-"""The local work of one rank, as members see it: no network, no order, no timing."""
+"""The local work of one rank, as members see it: without network, order or timing."""
 
 from __future__ import annotations
 
@@ -27,75 +27,75 @@ State: TypeAlias = "MutableMapping[str, Tensor]"
 T = TypeVar("T")
 Added: TypeAlias = "Callable[[Tensor, float], None]"
 Rounds: TypeAlias = "Generator[Move, Any, T]"
-"""Moves, asked for one by one, each answered by what arrives; T is what comes of them."""
+"""A generator of moves; what arrives for each is sent back into it. T: what it returns."""
 
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
 THRESHOLD = "threshold"
 LATER_RESIDUALS = ("residual/1", "residual/2", "residual/3")
 OF_COLLECTIVE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, *LATER_RESIDUALS)
-"""State that is a collective's, not the feedback's."""
+"""State that belongs to the collective, not to the feedback."""
 STEPS, NOISE = "steps", "noise"
 ON_HOST = (STEPS, NOISE)
-"""Numbers that the host takes into its account: a device would have to be waited for."""
+"""State that is kept on the host, which computes with it: no device has to be waited for."""
 MOMENTS = (STEPS, "exp_avg", "exp_avg_sq")
-"""What `adam` remembers of a rank's own gradient, which is no sum that waits."""
+"""The moments that `adam` keeps of a rank's own gradient; they are no residual."""
 OF_OTHER_SHAPE = (*OF_COLLECTIVE, STEPS, NOISE)
-"""State that has not the parameter's shape: of the piece a rank owns, of a factor, numbers; of
-what is compressed again."""
+"""State whose shape is not the parameter's: of the piece a rank owns, of a factor, of what is
+compressed again; and single numbers."""
 
 
 def is_waiting(key: str) -> bool:
-    """Whether a state of that name is a sum that waits to be sent."""
+    """Whether a state of that name is a residual: a sum that has not been sent yet."""
     return key.startswith("residual") or key == OWNERS_RESIDUAL
 
 
 class Encoder(ABC):
-    """Feedback and compressor at work on one parameter."""
+    """Applies feedback and compressor to one parameter, in place."""
 
     @abstractmethod
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
-        """Update state, write the sections; raise the status, (1,) int64, if something is not
-        finite: then `undo` follows. x is not changed."""
+        """Update the state and write the sections. If something is not finite, raise the status,
+        (1,) int64: `undo` is called then. x is not changed."""
 
     @abstractmethod
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
-        """Make the state what it was before this step's `encode`."""
+        """Restore the state to what it was before this step's `encode`."""
 
     @abstractmethod
     def give_back(self, state: State, sections: Sections) -> None:
-        """Put what this step's `encode` sent back into the state."""
+        """Put the values that this step's `encode` sent back into the state."""
 
     def work(
         self, own: Own, sections: Sections, status: Tensor
     ) -> Generator[Sequence[Any], Sequence[Any], None]:
-        """`encode`, beside other parameters' (`kernels.together`): what a kernel does for all of
-        them in one call is asked for in segments."""
+        """`encode` for many parameters at once (`kernels.together`): a generator that yields the
+        segments of kernel calls, so that one call does them for all parameters."""
         self.encode(own.gradient, own.state, sections, own.info, own.key, status)
         yield from ()
 
     def undoing(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo
     ) -> Sequence[UndoTopk]:
-        """`undo`, beside other parameters': what of it is left for `kernels.undo_many_topk`."""
+        """`undo` for many parameters at once. Returns the rest, for `kernels.undo_many_topk`."""
         self.undo(x, state, sections, info)
         return ()
 
     def giving_back(self, state: State, sections: Sections) -> Sequence[UndoTopk]:
-        """`give_back`, as `undoing` is `undo`."""
+        """`give_back` for many parameters at once. Returns the rest, as `undoing` does."""
         self.give_back(state, sections)
         return ()
 
     def release(self) -> None:  # noqa: B027 - most have nothing to forget
-        """The step is over: forget what only `undo` and `give_back` need."""
+        """Forget, after a step, what only `undo` and `give_back` need."""
 
 
 class BlockCodes(NamedTuple):
-    """A payload whose blocks are coded one by one, and the dice for them.
+    """A payload whose blocks are coded one by one, and its random numbers.
 
-    place: which elements of the parameter it speaks of; None: of all. clip: as of `encode_codes`.
+    place: the elements of the parameter that it describes; None: all. clip: see `encode_codes`.
     """
 
     form: Format
@@ -107,34 +107,34 @@ class BlockCodes(NamedTuple):
 
 
 class ForMany:
-    """What kernels do for many parameters in one call, of a compressor that lets them."""
+    """The methods of a compressor that lets one kernel call work on many parameters."""
 
     def casts(self) -> bool:
-        """Whether all that `encode` does is `kernels.cast` into its one section."""
+        """Whether `encode` does nothing but `kernels.cast` into its one section."""
         return False
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        """The sections as block codes, if they are such, and all that `encode` does."""
+        """Returns the sections as block codes, if `encode` does nothing but write these."""
         return ()
 
     def encoding(
         self, x: Tensor, sections: Sections, key: Key, status: Tensor
     ) -> Generator[Sequence[Any], Sequence[Any], Added]:
-        """What `encode` does, beside other parameters' (`Encoder.work`). Returns what adds to a
-        vector, so many times, what was written: `add`, of which it is known how long it is."""
+        """`encode` for many parameters at once (`Encoder.work`). Returns a function that adds a
+        multiple of the payload to a vector, as `add` does, without reading the payload's size."""
         raise NotImplementedError
 
     def added(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
     ) -> Sequence[SumSegment]:
-        """What `accumulate` asks kernels for, if that is all it does. Raises PayloadError."""
+        """Returns the kernel segments of `accumulate`, if it does nothing else. PayloadError."""
         return ()
 
 
 @cache
 def stands_for(kind: type, many: str, one: str) -> bool:
-    """Whether a class's method for many says what its method for one does: who derives from a
-    class that says so may do otherwise."""
+    """Whether a class's method for many parameters does the same as its method for one. It need
+    not, where a derived class overrides the latter alone."""
 
     def place(name: str) -> int:
         return next(i for i, base in enumerate(kind.__mro__) if name in vars(base))
@@ -143,7 +143,7 @@ def stands_for(kind: type, many: str, one: str) -> bool:
 
 
 class Own(NamedTuple):
-    """What one parameter of this rank brings to a step. gradient: (n,), before it is clipped."""
+    """The input of one parameter on this rank to a step. gradient: (n,), before clipping."""
 
     gradient: Tensor
     state: State
@@ -160,7 +160,7 @@ class Own(NamedTuple):
 class Local:
     """One parameter on this rank. gradient, result: (n,) of one dtype; may be the same memory.
 
-    Or COO, of the parameter's shape, where the collective takes rows.
+    Both may be COO, of the parameter's shape, if the collective takes rows.
     """
 
     name: str
@@ -171,14 +171,14 @@ class Local:
 
 
 class Streams(ABC):
-    """What one rank has and hears of a bucket whose payloads are places and values.
+    """One rank's access to a bucket whose payloads are places and values.
 
-    size: elements of the flat vector, parameter after parameter; parameters: where each lies.
-    mean_dtype: of averages. counts: how many entries `entries` has of each parameter.
-    remembered: by name (OF_OTHER_SHAPE), numbers of each parameter for later steps, from its
-    state, 0 where there are none; in fp32, and not if this step is skipped.
-    damage: of what arrived; the next `tell` says so, so that no rank waits for one that stopped.
-    luggage: what went along with the last `tell`, by rank.
+    size: elements of the flat vector of all parameters; parameters: the range of each.
+    mean_dtype: the dtype of averages. counts: the number of entries of each parameter.
+    remembered: by name (OF_OTHER_SHAPE), one number for each parameter, kept in its state for
+    later steps; 0 if there is none; in fp32; not kept if this step is skipped.
+    damage: an error in what arrived. The next `tell` reports it to all ranks, so that none waits
+    for a rank that stopped. luggage: the bytes that came with the last `tell`, by rank.
     """
 
     size: int
@@ -191,44 +191,44 @@ class Streams(ABC):
 
     @abstractmethod
     def entries(self) -> Stream:
-        """Compress. Nothing, if this rank's gradients are not finite. Of rows: all there are."""
+        """Compress. Empty if this rank's gradients are not finite. Rows are returned whole."""
 
     @abstractmethod
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True,
         luggage: Tensor | None = None,
     ) -> Rounds[list[list[int]] | None]:  # fmt: skip
-        """Tell all ranks these numbers, as many of them everywhere, in one move; what each told.
+        """Gather numbers, equally many from each rank, in one move. Returns them by rank.
 
-        finite: whether all gradients are, beside those that `entries` looked at. None: some
-        rank's are not, and the step is over: results are NaN, states as they were. PayloadError
-        where a rank found damage, or told a number that is not within 0 and `most` (None: size).
-        luggage: bytes that go along, (m,) uint8 with m the same multiple of 8 on every rank;
-        those of all are in `luggage` then, (world, m).
+        finite: whether gradients that `entries` did not read are finite. Returns None if some
+        rank's are not, and the step is over: results are NaN, states as before. Raises
+        PayloadError if a rank found damage, or a number is not from 0 to `most` (None: size).
+        luggage: bytes to send along, (m,) uint8, with m the same multiple of 8 on every rank.
+        Those of all ranks are in `luggage` afterwards, (world, m).
         """
 
     @abstractmethod
     def write(self, means: Sequence[Stream] | Tensor) -> None:
-        """The result: averages by place in the flat vector, zeros elsewhere; or all, (size,)."""
+        """Set the result: averages at places of the flat vector, else 0; or all, (size,)."""
 
     @abstractmethod
     def give_back(self, lost: Stream) -> None:
-        """Entries of this rank's that no result contains go back to where they came from."""
+        """Put entries of this rank that are not in the result back into its state."""
 
     def waiting(self, at: Stream) -> Tensor:
-        """What was left to wait, beside `entries`, at a stream's places, (k,) fp32; zeros where
-        nothing is remembered. It waits on, until its negative is given back."""
+        """Returns the residual that `entries` left at a stream's places, (k,) fp32; zeros without
+        feedback. It stays in the state: give back its negative to remove it."""
         return at.values.new_zeros(at.count)
 
 
 class Context(ABC):
-    """All local work a collective may ask for, on one bucket's gradients.
+    """All local work that a collective may request, on one bucket's gradients.
 
-    ragged: the size of a message depends on the data. length: bytes of this step's `message`,
-    once that was asked, (1,) int64. is_exact: gradients themselves are sent, as they are: nothing
-    is remembered or left out. has_rows: gradients name the rows that they have (COO), and so do
-    results; `streams` are of rows. memory: what a collective keeps about this bucket from step to
-    step; not saved, and empty after a restart or a regrouping, on all ranks alike.
+    ragged: the size of a message depends on the data. length: the bytes of this step's `message`,
+    after its call, (1,) int64. is_exact: gradients are sent as they are, without loss or feedback.
+    has_rows: gradients and results are COO, and `streams` are of rows. memory: what a collective
+    keeps about this bucket from step to step; not saved, and empty after a restart or a
+    regrouping, on all ranks alike.
     """
 
     rank: int
@@ -244,7 +244,7 @@ class Context(ABC):
 
     @property
     def finite(self) -> bool:
-        """False from where a rank's gradients turn out not to be, on all ranks alike."""
+        """False once it is known that some rank's gradients are not finite; alike on all ranks."""
         return True
 
     @abstractmethod
@@ -253,59 +253,59 @@ class Context(ABC):
 
     @abstractmethod
     def accumulate(self, messages: Tensor) -> None:
-        """The result: the messages, (world, bytes), summed in rank order, divided once."""
+        """Set the result: the messages, (world, bytes), summed in rank order, divided once."""
 
     @abstractmethod
     def numbers(self) -> Tensor:
-        """Compress into bare numbers whose sum means the sum of the tensors, 1-D."""
+        """Compress into numbers whose sum over ranks decodes to the sum of the tensors, 1-D."""
 
     @abstractmethod
     def divide(self, total: Tensor) -> None:
-        """The result: the numbers that every rank's `numbers` add up to, divided once."""
+        """Set the result: the sum of all ranks' `numbers`, divided once."""
 
     @abstractmethod
     def scatter(self, means: Any = None) -> AllToAll:
-        """Every parameter in one piece per rank, compressed, each piece for its owner.
+        """Returns the move that sends every parameter's pieces, compressed, to their owners.
 
-        means: the `Compressor` that owners use, the same in every step, if it is another.
+        means: the `Compressor` that owners use instead, the same in every step.
         """
 
     @abstractmethod
     def reduce(self, arrived: Tensor) -> Tensor:
-        """The owner's part: sum in rank order, divide once, compress again: one message.
+        """Do an owner's work: sum in rank order, divide once, compress again into one message.
 
-        With feedback, what the second compression loses waits at the owner for the next step.
+        With feedback, the owner keeps a residual of the second compression for the next step.
         """
 
     @abstractmethod
     def collect(self, messages: Tensor) -> None:
-        """The result: every owner's message, (world, bytes)."""
+        """Set the result from every owner's message, (world, bytes)."""
 
     @abstractmethod
     def locals(self, uses: int = 1) -> Sequence[Local]:
-        """The parameters themselves, clipped, for methods that compress and sum in one. uses: how
-        often a number of them is used before the first move, and after the last, for a price."""
+        """Returns the parameters, clipped, for methods that compress and sum in one. uses: how
+        often each element is used before the first move and after the last; only for pricing."""
 
     @abstractmethod
     def commit(
         self, status: Tensor, states: Mapping[str, State], sent: Mapping[str, Tensor] | None = None
     ) -> None:
-        """The end of such a method: results are in place, and count unless the status, (1,) int64
-        and alike on all ranks, is raised. states: by parameter, what is in theirs from then on.
+        """End such a method, once results are in place. They count unless the status, (1,) int64
+        and alike on all ranks, is raised. states: what to set in the state of each parameter.
 
-        A "residual" there lacks what was sent, by parameter, or else what the result holds; if the
-        step is skipped, that goes back.
+        sent: what was subtracted from each "residual" there; None: the result. If the step is
+        skipped, it is added to the residual again.
         """
 
     @abstractmethod
     def room(self, name: str, n: int) -> Tensor:
-        """(n,) fp32 of any content, this bucket's until the end of its exchange."""
+        """Returns a buffer, (n,) fp32 of any content, for this bucket until its exchange ends."""
 
     def through_machines(self, outer: Any) -> Rounds[None]:
-        """Ranks of a machine sum first, and another `Collective` carries their means on. Here
-        every rank is a machine of its own."""
+        """Sum inside each machine, then average the machines' means by the `Collective` outer.
+        Here every rank is a machine of its own."""
         yield from outer.rounds(self)
 
     def along_path(self) -> Rounds[None]:
-        """The tasks of the collective's path, one after the other."""
+        """Run the tasks of the collective's path, one after the other."""
         raise NotImplementedError("only a context that knows a path")

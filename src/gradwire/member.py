@@ -1,4 +1,4 @@
-"""What members of the families are made of: a name, printing, and the small values they share."""
+"""The base of all members of the families: name, printing, and the small values they share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradwire.registry import parse_member
 
 
 class Key(NamedTuple):
-    """All that randomness may depend on: never timing, never grouping.
+    """All that random numbers may depend on: never timing, never grouping.
 
-    rank: who draws. What all ranks must draw alike (the places of randk) does not look at it.
+    rank: the rank that draws. Draws that must be alike on all ranks (randk's places) ignore it.
     """
 
     seed: int
@@ -23,9 +23,9 @@ class Key(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """What a feedback may know of the step. `clip_scale` multiplies the gradient first.
+    """What a feedback may know of the step. The gradient is multiplied by `clip_scale` first.
 
-    shape: of the parameter, where x is all of it; () where it is not known.
+    shape: the parameter's shape, if x is all of the parameter; () if it is not known.
     """
 
     step: int = 0
@@ -38,24 +38,24 @@ class Claims:
     """What a compressor promises for one parameter of n elements; the contract suite measures it.
 
     sections: (dtype name, element count) of each part of the payload.
-    elements: how many of the n a payload speaks of; None: all.
+    elements: how many of the n elements a payload describes; None: all.
     sums: adding payloads number by number adds the tensors, so AllReduce may carry them.
     lossless: decode(encode(x)) == x, bit for bit.
     unbiased: the mean of decode(encode(x)) over keys is x.
     contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|², for x whose largest magnitude
         is 2^-96 or more; None: no such promise.
-    wants_feedback: what is not sent is lost without `ef`, `dgc` or another feedback.
-    direction: signs without a scale: what arrives is no gradient in the gradient's unit, so no
-        parameter of a model may travel uncompressed beside it.
-    fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
-        as large as it can get, which begins with how many of them are used: 8 bytes.
-        What follows it in a message begins at the next multiple of 16 (`padded`).
-    usual: of a payload without a fixed size that is no entries: bytes that are to be expected, of
-        what is normally distributed.
-    entries: a payload is places and values, which `read` gives.
+    wants_feedback: elements that are not sent are lost without `ef`, `dgc` or another feedback.
+    direction: payloads are signs without a scale: the result does not have the gradient's unit,
+        so no parameter of the model may travel uncompressed beside it.
+    fixed: the sections have the stated sizes. Otherwise there is one section of bytes, stated at
+        its largest size; its first 8 bytes say how many bytes are used. What follows it in a
+        message begins at the next multiple of 16 (`padded`).
+    usual: the expected bytes of a payload without a fixed size and without entries, for normally
+        distributed elements.
+    entries: a payload is places and values, which `read` returns.
     listed: these places are int32 numbers, not a code.
     read_again: bytes of each fp32 element that are read a second time, as all must be seen before
-        any can be encoded; and, beside a feedback, before what is left is known.
+        any can be encoded; and, with a feedback, before the residual is known.
     """
 
     sections: tuple[tuple[str, int], ...]
@@ -74,12 +74,12 @@ class Claims:
 
     @property
     def exact(self) -> bool:
-        """What arrives equals what was sent, but for the sign of zeros."""
+        """Whether what arrives equals what was sent, but for the sign of zeros."""
         return self.lossless or self.contraction == 1.0
 
 
 ALIGNED = 16
-"""Where sections begin: at a multiple of so many bytes."""
+"""The alignment of sections in a message, in bytes."""
 
 
 def padded(size: int) -> int:
@@ -89,12 +89,12 @@ def padded(size: int) -> int:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A feedback as data, so that it can run in place and compressors can fuse it.
+    """A feedback described as data, so that it can run in place and compressors can fuse it.
 
     momentum None: v = decay·v + gain·g.  Otherwise DGC (Lin et al. 2018, section 3.1):
     u = m·u + g; v += u, or with Nesterov u = m·(u + g); v += u + g.  mask: u is zeroed where v was
-    sent.  C(v) is sent, and what was sent leaves v, stays in it, or, with decay -1, joins the
-    estimate: v is then, before and after, what the receivers know, and g - v is what is encoded.
+    sent.  C(v) is sent; then it leaves v, stays in it, or, with decay -1, joins the estimate: v
+    is then what the receivers know, before and after the step, and g - v is encoded.
     state: the name of v.
     """
 
@@ -108,22 +108,21 @@ class Recurrence:
 
 
 Moments: TypeAlias = Mapping[str, Any]
-"""What of an optimizer's work a feedback does, by the optimizer's own names: a momentum,
+"""The part of an optimizer's work that a feedback does, in the optimizer's arguments: a momentum,
 {"momentum": 0.9, "nesterov": False}, or Adam's moments, {"betas": (0.9, 0.999), "eps": 1e-8}."""
 UpdateRule: TypeAlias = Literal["linear", "adaptive", "orthogonal"]
-"""What an optimizer makes of a gradient: a multiple of it, or of its moving average (SGD); that
-divided by how large gradients have been (AdamW); or a matrix that is orthogonal (Muon)."""
+"""The step that an optimizer makes of a gradient: a multiple of it or of its moving average (SGD);
+the average divided by how large gradients have been (AdamW); an orthogonal matrix (Muon)."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What a model learnt with a strategy: a row of benchmarks/convergence.
 
-    sound: as much as by dense training, by the rule of that benchmark. optimizer: that trained.
-    warmup: the part of its steps that were a warm-up's. begins: how they travelled, as the text of
-    a warm-up; "": dense. turns: steps times density, which is how often an element was sent in the
-    mean, where shorter runs have been seen to learn less; 0: nowhere. where: the study that the
-    row is of.
+    sound: it learnt as much as dense training, by that benchmark's rule. optimizer: its name.
+    warmup: the fraction of steps that were a warm-up. begins: the warm-up's strategy, as text;
+    "": dense. turns: steps times density, how often an element was sent on average, if shorter
+    runs are known to learn less; else 0. where: the study to which the row belongs.
     """
 
     strategy: str
@@ -145,9 +144,9 @@ class Evidence:
 class Member(ABC):
     """One member of a family: a frozen dataclass with a name, whose fields are its parameters.
 
-    evidence: runs from which follows with which optimizers it is sound.
-    examples: as it is written in tables and benchmarks; (): by its name alone.
-    varies: parameters of which a plan may choose other values, tensor by tensor, and which.
+    evidence: the runs that show with which optimizers it is sound.
+    examples: how it is written in tables and benchmarks; (): its name alone.
+    varies: the parameters that a plan may choose for each tensor, with their possible values.
     """
 
     name: ClassVar[str]
@@ -157,14 +156,14 @@ class Member(ABC):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a member of this family alone: Collective.parse("zen"); StrategyError says what is
-        wrong where."""
+        """Read a single member of this family: Collective.parse("zen"). The StrategyError of a
+        wrong text says what is wrong, and where."""
         made: Self = parse_member(cls, text)
         return made
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """Whether it loses no more than another member of its class, so that it is sound where
-        the other one is."""
+        """Whether it loses no more than another member of its class, so that it is sound with
+        every optimizer that the other is sound with."""
         return self == other
 
     def __str__(self) -> str:
@@ -173,10 +172,10 @@ class Member(ABC):
 
 
 def _argument(member: Any, f: Any) -> str:
-    """One parameter as it is typed: bare if it is required, named if it is not the default."""
+    """Returns a parameter as text: bare if required, named if it differs from its default."""
     value = getattr(member, f.name)
     shown = repr(value)
-    if '"' not in shown:  # a text within a text keeps its own
+    if '"' not in shown:  # text that contains quotes keeps those that Python chose
         shown = shown.replace("'", '"')
     if f.default is MISSING:
         return shown

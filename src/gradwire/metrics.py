@@ -1,9 +1,9 @@
-"""A step's numbers by name, and whom a recording may tell them: `gradwire.record(…, to=…)`.
+"""A step's metrics by name, and receivers of them for a recording: `gradwire.record(…, to=…)`.
 
     to=wandb.log                      to=partial(mlflow.log_metrics, run_id=run.info.run_id)
     to=TensorBoard(SummaryWriter())   to=OpenMetrics("/var/lib/node_exporter/gradwire.prom")
 
-Whatever takes numbers by name and a step will do; nothing of these is imported here.
+A receiver is any function of numbers by name and a step; none of these packages is imported here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradwire.run_folder import StepRow
 
 
 def named(row: StepRow) -> dict[str, float]:
-    """The numbers of a row, with their units in their names, as `handle.stats()` has them."""
+    """Returns the numbers of a row, with units in their names, as in `handle.stats()`."""
     seconds = ("compute", "backward", "encode", "wire", "decode")
     found = {f"{name}_seconds": getattr(row, name) for name in seconds}
     busy = row.encode + row.wire + row.decode
@@ -36,7 +36,7 @@ def named(row: StepRow) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Tells a `torch.utils.tensorboard.SummaryWriter`, or whatever has its `add_scalar`."""
+    """Passes metrics to a `torch.utils.tensorboard.SummaryWriter`, or any with `add_scalar`."""
 
     def __init__(self, writer: Any) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
@@ -52,12 +52,12 @@ class TensorBoard:
 
 
 class OpenMetrics:
-    """A text file in the OpenMetrics format, as Prometheus' node exporter collects it
-    (`--collector.textfile.directory`): gauges of the last row, written anew at once.
+    """Writes a text file in the OpenMetrics format, as Prometheus' node exporter collects it
+    (`--collector.textfile.directory`): gauges of the last row; each row replaces the file.
 
     Args:
-        path: of the file, whose name ends in .prom. Each rank has its own.
-        labels: of every gauge, as {"rank": "3", "job": "gpt"}.
+        path: the file, whose name ends in .prom. Each rank needs its own.
+        labels: the labels of every gauge, as {"rank": "3", "job": "gpt"}.
     """
 
     def __init__(self, path: str | Path, labels: Mapping[str, str] | None = None) -> None:

@@ -1,8 +1,8 @@
-"""All that a rank may ask of the network: frozen values, yielded by collectives.
+"""Moves, all that a rank may ask of the network: frozen values, yielded by collectives.
 
-A move is performed by every member of its group or by none. `bytes_sent(n)` is what one rank of n
-puts on the wire, by the formula of the best algorithm for that move; headers are in the data.
-What a move says of ranks (whom to send to, how many parts) counts them within its group.
+Either all members of a group perform a move or none. `bytes_sent(n)` is what one rank of n puts
+on the wire, by the formula of the best algorithm for that move; headers are part of the data.
+Rank numbers in a move (of receivers, of parts) are ranks within its group.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One operation over one group of ranks; None: all of them."""
+    """One communication operation over a group of ranks; None: all ranks."""
 
     name: ClassVar[str]
     group: Group | None = field(default=None, kw_only=True)
 
     @property
     def device(self) -> torch.device | None:
-        """Where lies what this rank sends; None: it sends nothing."""
+        """The device of the data that this rank sends; None: it sends nothing."""
         return None
 
     @property
     def where(self) -> str:
-        """ "world", or "node" or "cross": its group's name."""
+        """The name of its group: "world", "node" or "cross"."""
         return self.group.name if self.group else "world"
 
     def bytes_sent(self, n: int) -> float:
-        """Bytes one rank of n puts on the wire."""
+        """Returns the bytes that one rank of n puts on the wire."""
         raise NotImplementedError
 
     def bytes_received(self, n: int) -> float:
-        """Bytes that arrive at one rank of n; where all do the same, as many as it sends."""
+        """Returns the bytes that arrive at one rank of n; by default as many as it sends."""
         return self.bytes_sent(n)
 
     def _facts(self) -> str:
-        """What to say of it besides its name."""
+        """Returns its description, without the name."""
         return ""
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 
 def over(group: Group, rounds: Generator[Move, Any, _T]) -> Generator[Move, Any, _T]:
-    """The same rounds, every move over this group."""
+    """Yield the moves of these rounds, each over this group instead."""
     arrived = None
     while True:
         try:
@@ -68,7 +68,7 @@ def over(group: Group, rounds: Generator[Move, Any, _T]) -> Generator[Move, Any,
 
 @dataclass(frozen=True, eq=False)
 class _Collective(Move):
-    """All ranks bring data of one dtype. It is 1-D and contiguous."""
+    """A move to which every rank brings data of one dtype, 1-D and contiguous."""
 
     data: Tensor
 
@@ -78,7 +78,7 @@ class _Collective(Move):
 
     @property
     def bytes(self) -> int:
-        """Bytes this rank contributes."""
+        """The bytes that this rank contributes."""
         return self.data.numel() * self.data.element_size()
 
     def _facts(self) -> str:
@@ -111,10 +111,10 @@ class AllGather(_Collective):
 
 @dataclass(frozen=True, eq=False)
 class AllToAll(_Collective):
-    """Every rank sends each rank a part of its own. Arrives as: the parts, in rank order, 1-D.
+    """Every rank sends each rank another part. Arrives as: the parts, in rank order, 1-D.
 
-    sizes: elements for each rank; arriving: elements from each rank. Each rank knows its own.
-    alike: every rank's sizes are the same.
+    sizes: elements for each rank; arriving: elements from each rank, as this rank knows them.
+    alike: whether every rank's sizes are the same.
     """
 
     sizes: tuple[int, ...]
@@ -133,7 +133,7 @@ class AllToAll(_Collective):
 
 @dataclass(frozen=True, eq=False)
 class ReduceScatter(_Collective):
-    """Every rank gets the sum of a part of its own. Arrives as: (sizes[rank],) of data's dtype.
+    """Every rank gets the sum of one part. Arrives as: (sizes[rank],) of data's dtype.
 
     sizes: elements of each rank's part; the parts follow each other in data.
     """
@@ -151,7 +151,7 @@ class ReduceScatter(_Collective):
 
 @dataclass(frozen=True, eq=False)
 class _Rooted(_Collective):
-    """One rank, the root, has or gets all. rank: who asks."""
+    """A move in which one rank, the root, has or gets all. rank: this rank."""
 
     root: int
     rank: int
@@ -177,7 +177,7 @@ class Reduce(_Rooted):
     name: ClassVar[str] = "reduce"
 
     def bytes_received(self, n: int) -> float:
-        """What arrives in a chain that ends at the root: all but the first rank get one part."""
+        """Returns the bytes for a chain that ends at the root: all but its first rank get some."""
         return float(self.bytes) if n > 1 and (self.rank - self.root) % n != 1 else 0.0
 
 
@@ -193,9 +193,9 @@ class Gather(_Rooted):
 
 @dataclass(frozen=True, eq=False)
 class Broadcast(_Rooted):
-    """Every rank gets the root's data. Others bring memory of the same size for it.
+    """Every rank gets the root's data. The others bring a buffer of the same size for it.
 
-    Arrives as: data's shape. In a chain, which begins at the root: all but the last send it on.
+    Arrives as: data's shape. Bytes are those of a chain that begins at the root.
     """
 
     name: ClassVar[str] = "broadcast"
@@ -209,10 +209,10 @@ class Broadcast(_Rooted):
 
 @dataclass(frozen=True, eq=False)
 class Exchange(Move):
-    """Point to point, with any of the other ranks at once; every rank takes part, idle ones too.
+    """Point-to-point messages to any other ranks at once; every rank takes part, even idle ones.
 
-    sends: what goes to which rank, 1-D uint8, contiguous. receives: how many bytes come from
-    which; both sides know. Arrives as: {rank: its bytes}.
+    sends: the message for each receiver, 1-D uint8, contiguous. receives: how many bytes each
+    sender sends, known to both sides. Arrives as: {rank: its bytes}.
     """
 
     sends: Mapping[int, Tensor]

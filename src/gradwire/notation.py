@@ -1,5 +1,5 @@
-"""How members of the families are written: `topk(0.01)`, `ecmp_k(8)`, a small part of Python's
-own expression grammar, so Python's parser reads it."""
+"""The notation of members: `topk(0.01)`, `ecmp_k(8)`, a small part of Python's expression
+grammar, so Python's parser reads it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gradwire.errors import GradwireError
 
 @dataclass(frozen=True)
 class Notation:
-    """One kind of text, and what errors say of it: what it is called, how it reads, an example,
-    and the error that is raised. others: what members are called elsewhere. elsewhere: names of
-    members by the package that has them."""
+    """One kind of text, and what its errors say: its name (what), its pattern (reads), an example,
+    and the exception (error). others: what members are called elsewhere. elsewhere: members of
+    other packages, by package."""
 
     what: str
     reads: str
@@ -27,7 +27,7 @@ class Notation:
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def read(self, text: object) -> ast.expr:
-        """The expression; the error if it is none."""
+        """Parse a text; raises the error if it is no expression."""
         if not isinstance(text, str) or not text.strip():
             self.fail(text, "it is a text", f"'{self.example}'")
         try:
@@ -39,8 +39,8 @@ class Notation:
         self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str,
         *given: Any,
     ) -> Any:  # fmt: skip
-        """What a name with its parameters makes, after what it is given; the error if the family
-        cannot."""
+        """Make the member that a name with parameters describes. given: arguments that precede
+        them. Raises the error if the family cannot make it."""
         name = name_of(node)
         if name is None:
             rule = f"'{ast.unparse(node)}' is no {kind}; it reads '{self.reads}'"
@@ -63,7 +63,7 @@ class Notation:
         raise self.error(f"cannot read the {self.what} {text!r}: {rule}. Use {instead}.")
 
     def _or_installed(self, instead: str, known: Container[str] = ()) -> str:
-        """And which package has others."""
+        """Returns the advice, and which packages to install for further members."""
         for package, names in self.elsewhere.items():
             if missing := ", ".join(name for name in names if name not in known):
                 instead += f"; {missing}: pip install {package}"
@@ -83,19 +83,19 @@ class Notation:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one that was meant, if any is like it."""
+    """Returns the known name that is most like this one, if any is."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return near[0] if near else None
 
 
 def name_of(node: ast.expr) -> str | None:
-    """The name of a member that is written alone or with parameters."""
+    """Returns the name of a member that is written alone or with parameters."""
     target = node.func if isinstance(node, ast.Call) else node
     return target.id if isinstance(target, ast.Name) else None
 
 
 def signature(member: Any, given: int = 0) -> str:
-    """A member with its parameters, as it is written: without the first, which it is given."""
+    """Returns a member with its parameters as text, without the first `given` ones."""
     named = list(inspect.signature(member).parameters.values())[given:]
     inside = ", ".join(
         p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
@@ -105,5 +105,5 @@ def signature(member: Any, given: int = 0) -> str:
 
 
 def first_line(member: Any) -> str:
-    """The first line of what a member says of itself."""
+    """Returns the first line of a member's docstring."""
     return (member.__doc__ or "").strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""What members promise each other: a strategy that breaks it is refused, with what to write."""
+"""Promises between members: a strategy that breaks one is refused, with an alternative."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ PROMISES = {
     "entries": "a payload is places and values",
     "exact": "what arrives equals what was sent",
 }
-"""What the promises mean, for those who are told that one is missing."""
+"""The meaning of each promise, for the error when one is missing."""
 
 
 class Parts(NamedTuple):
-    """What a strategy is made of. alias: how what stands before the '|' was typed, if by a short
-    name."""
+    """The members of a strategy. alias: the short name before the '|', if one was typed."""
 
     compressor: Any
     collective: Any
@@ -28,7 +27,7 @@ class Parts(NamedTuple):
 
     @property
     def left(self) -> str:
-        """What stands before the '|'."""
+        """The text before the '|'."""
         return self.alias or "+".join(map(str, filter(None, (self.compressor, self.feedback))))
 
     def __str__(self) -> str:
@@ -37,8 +36,8 @@ class Parts(NamedTuple):
 
 
 def check_promises(parts: Parts) -> None:
-    """StrategyError unless the compressor promises what the collective needs, and the collective
-    leaves memory to the feedback that stands beside it, and has nothing against them itself."""
+    """Raise StrategyError unless the compressor promises what the collective needs, the collective
+    keeps no residual of its own beside a feedback, and its own `check` passes."""
     compressor, collective, feedback, _ = parts
     for promise in collective.needs:
         if not getattr(compressor.claims(1 << 20), promise):

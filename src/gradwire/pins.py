@@ -1,11 +1,11 @@
-"""Which path a message between two hosts takes, whatever its size: a network plan, for senders.
+"""The path of a message between two hosts, whatever its size: a network plan, for senders.
 
     {"format": 1, "hosts": 16, "pairs": [[0, 5, 2, [[3, 1]]], …]}
 
-Of each pair: from, to, the turn in which it sends, and paths with what each carries, in any unit.
-Written by `gradwire network export --format pins`. Connections live long and are opened once, so
-what a pair sends in all steps of a plan shares one rule: a message is cut as the pair's bytes
-were, and mostly not at all.
+A pair is: from, to, the turn in which it sends, and its paths with the amount on each, in any
+unit. `gradwire network export --format pins` writes this file. Connections are opened once and
+stay open, so one rule holds for all that a pair sends: each message is cut in the same ratio as
+the pair's bytes in the plan, and mostly not at all.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gradwire.schema import List, Row, Table, Whole, broken
 
 FORMAT = 1
 WHOLE_BYTES = 64 * 1024
-"""Messages up to here are not cut: two starts would cost more than the bytes."""
+"""Messages up to this size are not cut: a second launch would cost more than the bytes."""
 
 Pair = tuple[int, int]
 
 
 class Part(NamedTuple):
-    """Bytes from start to end of a message. path: None: it needs none, or none was planned."""
+    """The bytes from start to end of a message. path: None if none is needed, or was planned."""
 
     path: int | None
     start: int
@@ -38,15 +38,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Pins:
-    """hosts: how many there are. shares: of pairs of hosts, paths and what each of them carries,
-    in any unit. turns: of pairs, the step in which they are planned to send."""
+    """hosts: their number. shares: for each pair of hosts, its paths and the amount on each, in
+    any unit. turns: for each pair, the step in which it is planned to send."""
 
     hosts: int
     shares: Mapping[Pair, tuple[tuple[int, int], ...]]
     turns: Mapping[Pair, int]
 
     def parts(self, source: int, target: int, size: int) -> Iterator[Part]:
-        """Cut a message from host to host; both ends cut alike."""
+        """Cut a message from host to host; sender and receiver cut alike."""
         shares = self.shares.get((source, target), ())
         if not shares:
             yield Part(None, 0, size)
@@ -60,17 +60,17 @@ class Pins:
                 yield Part(path, start, end)
 
     def turn(self, source: int, target: int) -> int:
-        """When a host sends to another, if all that is sent is large: those who send in the same
-        turn were planned not to meet."""
+        """Returns when a host sends to another, if all messages are large: pairs of the same turn
+        were planned not to share links."""
         return self.turns.get((source, target), 0)
 
     @property
     def paths(self) -> int:
-        """One more than the highest that is used."""
+        """The number of paths: one more than the highest that is used."""
         return 1 + max((path for own in self.shares.values() for path, _ in own), default=-1)
 
     def to_json(self) -> str:
-        """Equal when read back."""
+        """Returns JSON; reading it back gives equal pins."""
         pairs = [
             [*pair, self.turn(*pair), self.shares.get(pair, ())]
             for pair in sorted({*self.shares, *self.turns})
@@ -79,13 +79,13 @@ class Pins:
 
     @staticmethod
     def from_json(text: str) -> Pins:
-        """PlanError for what is no such document."""
+        """Read a text. PlanError if it is no such document."""
         pins: Pins = _DOCUMENT.read(text)
         return pins
 
     @staticmethod
     def load(path: str | Path) -> Pins:
-        """Read a file. PlanError if it cannot be read, or is none."""
+        """Read a file. PlanError if it cannot be read, or holds no pins."""
         pins: Pins = _DOCUMENT.load(path)
         return pins
 

@@ -1,4 +1,4 @@
-"""Plan: bucket to strategy, and the fixed order in which buckets are exchanged."""
+"""Plan: a strategy for each bucket, and the fixed order in which buckets are exchanged."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from gradwire.strategy import Strategy
 
 FORMAT = 1
 BUCKET_BYTES = 25 * 2**20
-"""Default cap of a bucket, in bytes of gradient: DDP's own."""
+"""Default size limit of a bucket, in bytes of gradient: the same as DDP's."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Which parameters travel together, how, and in which order. All ranks hold the same plan.
 
-    The order of `buckets` is the order of issue; lane i takes buckets i, i + lanes, …
-    prediction: what whoever planned says of it, plain JSON values, for `gradwire explain`; no
-    part of what is agreed on, equal or not.
+    Buckets are launched in the order of `buckets`; lane i takes buckets i, i + lanes, …
+    prediction: what the planner predicts for it, plain JSON values, for `gradwire explain`. It is
+    ignored when plans are compared, and ranks need not agree on it.
 
     Example:
         >>> handle.plan.save("plan.json")
@@ -83,22 +83,22 @@ class Plan:
         bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
         lanes: int = 1, dense: Iterable[str] = (), others: Iterable[str] = (),
     ) -> Plan:  # fmt: skip
-        """One strategy for a whole model.
+        """Make a plan with one strategy for a whole model.
 
         Args:
             parameters: in the order of registration; gradients become ready in reverse.
-            strategy: how matrices travel; or its text. If it cannot simply be added up on the
-                wire, parameters of at most one dimension travel dense, in one bucket; unless it
-                sends directions, or looks after them itself. Sparse gradients travel as rows,
-                those of neighbours together.
-            bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
-            buckets: explicit lists of names; what they leave out is grouped by size.
-            lanes: how many buckets may be under way at once.
-            dense: names of parameters that are not compressed, whatever their shape, though
-                with the momentum that the strategy keeps.
-            others: names of parameters that the strategy's optimizer treats by its other rule,
-                as Muon does embeddings, if it has one: they travel by that rule's strategy; so
-                do vectors, where it sends gradients.
+            strategy: the strategy for matrices, or its text. Parameters of at most one dimension
+                travel dense, in one bucket, unless payloads simply add up on the wire, or are
+                directions, or the collective handles vectors itself. Sparse gradients travel as
+                rows, those of neighbours together.
+            bucket_bytes: the size limit of a bucket. A larger parameter has its own bucket.
+            buckets: explicit lists of names; all other parameters are grouped by size.
+            lanes: how many buckets may be exchanged at the same time.
+            dense: names of parameters that are not compressed, whatever their shape. The
+                strategy still keeps their momentum.
+            others: names of parameters to which the optimizer applies its second rule, if it has
+                one, as Muon does to embeddings: they use that rule's strategy. So do vectors,
+                where that strategy sends gradients.
         """
         strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
         kept = set(dense)
@@ -128,12 +128,12 @@ class Plan:
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
         pairs = [*compressed, *((bucket, beside.dense(strategy)) for bucket in fused)]
         place = {p.name: i for i, p in enumerate(parameters)}
-        # Ready last first registered: a bucket waits for the slowest of its parameters.
+        # Gradients of the first parameters are ready last; a bucket waits for its last one.
         pairs.sort(key=lambda pair: -min(place[name] for name in pair[0].names))
         return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), lanes)
 
     def check(self, parameters: Sequence[Parameter]) -> None:
-        """PlanError, saying which parameters differ, unless the plan fits them exactly."""
+        """Raise PlanError, naming the parameters that differ, unless the plan fits exactly."""
         planned = by_name([p for bucket in self.buckets for p in bucket.parameters])
         present = by_name(parameters)
         missing = [name for name in planned if name not in present]
@@ -159,11 +159,11 @@ class Plan:
             )
 
     def of_parts(self, parameters: Sequence[Parameter], everywhere: Collection[str]) -> Plan:
-        """The same buckets and strategies, of the parts that a rank keeps of a sharded model.
+        """Returns the same plan for the parts that one rank keeps of a sharded model.
 
-        parameters: its parts. everywhere: names of all that are sharded; what it keeps nothing of
-        is left out. A part differs in one dimension at most; what is no part of the parameter that
-        was planned for stays as it is, and `check` names it.
+        parameters: the rank's parts. everywhere: names of all parameters that any rank has a part
+        of; those of which this rank has none are left out. A part differs from the planned
+        parameter in one dimension at most; anything else stays as planned, and `check` names it.
         """
         own = by_name(parameters)
         elsewhere = set(everywhere).difference(own)
@@ -178,13 +178,14 @@ class Plan:
         return Plan(tuple(buckets), tuple(strategies), self.lanes, self.prediction)
 
     def digest(self) -> int:
-        """63 bits that differ between different plans."""
+        """Returns a hash of 63 bits that differs between different plans."""
         return digest(FORMAT, self.buckets, [str(s.expand()) for s in self.strategies], self.lanes)
 
     @property
     def main_strategy(self) -> Strategy:
-        """How most dense elements travel, or, where none are, most rows; where others go beside
-        it by another rule of the optimizer's, however many they are, what has them."""
+        """The strategy of the largest bucket of dense gradients, or of sparse ones if there are
+        no dense ones. A strategy whose optimizer has a second rule comes first, whatever its
+        size."""
         pairs = zip(self.buckets, self.strategies)
 
         def rank(pair: tuple[Bucket, Strategy]) -> tuple[bool, bool, int]:
@@ -194,7 +195,7 @@ class Plan:
         return max(pairs, key=rank)[1]
 
     def strategy_of(self, name: str) -> Strategy:
-        """How the parameter of that name travels; KeyError if it is not in the plan."""
+        """Returns the strategy of a parameter; KeyError if it is not in the plan."""
         for bucket, strategy in zip(self.buckets, self.strategies):
             if name in bucket.names:
                 return strategy
@@ -203,7 +204,7 @@ class Plan:
     # -- files -----------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """Readable, versioned, and equal when read back."""
+        """Returns indented, versioned JSON; reading it back gives an equal plan."""
         rows = [
             {"strategy": str(strategy), "parameters": [p.to_json() for p in bucket.parameters]}
             for bucket, strategy in zip(self.buckets, self.strategies)
@@ -215,7 +216,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """PlanError if the text is no plan of a format this version reads."""
+        """Read a plan. PlanError if the text is no plan of a format this version reads."""
         plan: Plan = _DOCUMENT.read(text)
         return plan
 
@@ -225,13 +226,13 @@ class Plan:
 
     @staticmethod
     def load(path: str | Path) -> Plan:
-        """PlanError if there is no such file or it holds no plan."""
+        """Read a file. PlanError if there is no such file or it holds no plan."""
         plan: Plan = _DOCUMENT.load(path)
         return plan
 
 
 def in_turns(pairs: Iterable[tuple[Bucket, Strategy]]) -> list[tuple[Bucket, Strategy]]:
-    """Where parameters take turns, whole buckets do: about as many elements in each turn."""
+    """Assign turns to whole buckets, if parameters take turns: each has about as many elements."""
     found, elements = list[tuple[Bucket, Strategy]](), dict[str, list[int]]()
     for bucket, strategy in pairs:
         ways = beside.turns(strategy)
@@ -243,7 +244,7 @@ def in_turns(pairs: Iterable[tuple[Bucket, Strategy]]) -> list[tuple[Bucket, Str
 
 
 def _evenly(parameters: Sequence[Parameter], parts: int) -> list[list[Parameter]]:
-    """About as many elements in each, in their order: the next goes where least is."""
+    """Split parameters, in order, into parts of about as many elements: next to the smallest."""
     found: list[list[Parameter]] = [[] for _ in range(parts)]
     for p in parameters:
         min(found, key=lambda part: sum(q.elements for q in part)).append(p)
@@ -253,7 +254,7 @@ def _evenly(parameters: Sequence[Parameter], parts: int) -> list[list[Parameter]
 def takes_vectors(strategy: Strategy) -> bool:
     """Whether parameters of at most one dimension travel as matrices do, not dense.
 
-    So they do by what simply adds up on the wire, sends directions, or looks after them itself.
+    They do if payloads add up on the wire or are directions, or the collective handles vectors.
     """
     claims = strategy.compressor.claims(1 << 20)
     adds_up = claims.sums and claims.elements is None
@@ -261,14 +262,14 @@ def takes_vectors(strategy: Strategy) -> bool:
 
 
 def takes(strategy: Strategy, dtype: str) -> bool:
-    """Whether gradients of that dtype can travel so: float64 only as it is, because all that
-    selects, remembers and codes does so in fp32."""
+    """Whether a strategy takes gradients of that dtype. float64 must travel unchanged, because
+    selection, residuals and codes are in fp32."""
     whole = strategy.feedback is None and strategy.compressor.claims(1, dtype).lossless
     return dtype != "float64" or (whole and strategy.collective.takes_float64)
 
 
 def _part(planned: Parameter, own: Parameter | None) -> Parameter:
-    """The rank's own, if both are parts of one parameter."""
+    """Returns the rank's own part, if it can be one of the planned parameter; else the latter."""
     if own is None or len(own.shape) != len(planned.shape):
         return planned
     same_kind = (own.dtype, own.sparse) == (planned.dtype, planned.sparse)
@@ -331,9 +332,9 @@ def _explicit(
 
 
 def _tables(parameters: Sequence[Parameter], taken: set[str]) -> list[Bucket]:
-    """Parameters with sparse gradients, those that are registered one after the other together.
+    """Returns buckets of parameters with sparse gradients, each a run of registered neighbours.
 
-    They are ready at about the same time, and a message costs more than most of them hold.
+    They are ready at about the same time, and one message costs more than the bytes of most.
     """
 
     def kind(p: Parameter) -> str | None:

@@ -1,9 +1,9 @@
-"""How far long work is: what does the work tells it, another shows it.
+"""Progress of long work: the work reports how far it is, and a `Progress` shows it.
 
-    for scheme in each(progress, "schemes", schemes): …      tells before each, and at the end
+    for scheme in each(progress, "schemes", schemes): …      reports before each, and at the end
     choose(…, progress=part(progress, "cells", 3, 12))       the fourth of twelve parts of a stage
 
-Who works knows no clock and no terminal; how long it will take is worked out here, by `Pace`.
+The work itself knows no clock and no terminal; `Pace` estimates how long it will take.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 
 PATIENCE_SECONDS = 3.0
-"""Nothing is said of what ends sooner."""
+"""Work that ends sooner shows no lines."""
 EVERY_SECONDS = 10.0
-"""Between plain lines of one stage, at least."""
+"""The least time between plain lines of one stage."""
 
 
 class Progress(Protocol):
-    """Whoever is told how far work is. It is called from the thread that works, and costs it
+    """Receives reports of progress. It is called from the thread that works, and must take only
     microseconds."""
 
     def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> object:
-        """stage: what is done, as long as it has this name. done, of: how much of it, in any
-        unit; of 0: nobody knows. now: what it is at."""
+        """stage: the name of the work at hand; another name begins another stage. done, of: how
+        much is done of how much, in any unit; of 0: unknown. now: the present item."""
 
 
 def silent(stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
@@ -37,7 +37,7 @@ def silent(stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> Non
 def each(
     progress: Progress, stage: str, items: Sequence[T], name: Callable[[T], str] = str
 ) -> Iterator[T]:
-    """The items, each told by its name before it is worked on; all count alike."""
+    """Yield the items, and report the name of each before it is worked on; all count alike."""
     for number, item in enumerate(items):
         progress(stage, number, len(items), name(item))
         yield item
@@ -45,16 +45,16 @@ def each(
 
 
 def part(progress: Progress, name: str, number: int, count: int, what: str = "") -> Progress:
-    """For work that is one of `count` equal parts of the stage of this name, `number` from 0.
-    what: is told of it; by default what it tells itself."""
+    """Returns a progress for one of `count` equal parts of the stage of this name, `number` from
+    0. what: the item to report; by default what the part reports."""
     return within(progress, name, number, 1, count, what)
 
 
 def within(
     progress: Progress, name: str, before: float, own: float, whole: float, what: str = ""
 ) -> Progress:
-    """For work that is a part of the stage of this name. In its units: what came before, the part
-    itself, and all."""
+    """Returns a progress for a part of the stage of this name. In units of the stage: the amount
+    before the part, that of the part itself (own), and that of all (whole)."""
 
     def told(stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
         share = min(done / of, 1.0) if of > 0 else 0.0
@@ -64,8 +64,8 @@ def within(
 
 
 class Pace:
-    """What was told last, and how long the stage will still take: as long as what is left of it
-    would take at the rate so far."""
+    """The last report, and an estimate of how long the stage will still take, at the rate so
+    far."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.stage, self.done, self.of, self.now = "", 0.0, 0.0, ""
@@ -74,7 +74,7 @@ class Pace:
         self._first = 0.0
 
     def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
-        """Take it down."""
+        """Record a report."""
         self._at = self._clock()
         if stage != self.stage:
             self._began, self._first = self._at, done
@@ -82,13 +82,13 @@ class Pace:
 
     @property
     def share(self) -> float | None:
-        """Of the stage, from 0 to 1; None: nobody knows."""
+        """The fraction of the stage that is done, from 0 to 1; None: unknown."""
         return min(1.0, max(0.0, self.done / self.of)) if self.of > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """None where nothing is known: before anything was done, and once it has taken longer
-        than it should have."""
+        """The estimated time left; None if it is unknown: before anything was done, and when the
+        work takes longer than was estimated."""
         worked = self.done - self._first
         if self.of <= 0 or worked <= 0:
             return None
@@ -97,19 +97,19 @@ class Pace:
         return left if left > 0 else None
 
     def facts(self) -> list[str]:
-        """How far, and how long, as far as either is known: "25 %", "about 20 s left"."""
+        """Returns share and time left, as far as they are known: "25 %", "about 20 s left"."""
         share, left = self.share, self.seconds_left
         told = [] if share is None else [f"{100 * share:.0f} %"]
         return told if left is None else [*told, f"about {rounded(left)} left"]
 
     def __str__(self) -> str:
-        """In a line: "schemes, 25 %, about 20 s left: ecmp"."""
+        """Returns one line: "schemes, 25 %, about 20 s left: ecmp"."""
         told = ", ".join([self.stage, *self.facts()])
         return f"{told}: {self.now}" if self.now else told
 
 
 def rounded(seconds: float) -> str:
-    """A duration as exactly as a guess may be said: "4 s", "35 s", "3 min", "2 h"."""
+    """Returns an estimated duration, rounded: "4 s", "35 s", "3 min", "2 h"."""
     if seconds < 10:
         return f"{max(1, round(seconds))} s"
     if seconds < 57.5:
@@ -120,11 +120,11 @@ def rounded(seconds: float) -> str:
 
 
 class Lines:
-    """Plain lines: one when a stage begins, then every ten seconds at most; none before the work
-    has taken three. A `Progress`.
+    """A `Progress` that writes plain lines: one when a stage begins, then at most one every ten
+    seconds; none in the first three seconds of the work.
 
-    say: takes a line, without its end. `look` says what is due; who has a thread for it may call
-    it at any time.
+    say: takes a line, without its end. `look` writes a line if one is due; a thread may call it at
+    any time.
     """
 
     def __init__(self, say: Callable[[str], object], clock: Clock = time.monotonic) -> None:
@@ -132,12 +132,12 @@ class Lines:
         self._begun, self._said_at, self._said_of = clock(), -EVERY_SECONDS, ""
 
     def __call__(self, stage: str, done: float = 0.0, of: float = 0.0, now: str = "") -> None:
-        """Take it down, and say what is due."""
+        """Record a report, and write a line if one is due."""
         self._pace(stage, done, of, now)
         self.look()
 
     def look(self) -> None:
-        """Say what is due."""
+        """Write a line if one is due."""
         at, pace = self._clock(), self._pace
         if not pace.stage or at - self._begun < PATIENCE_SECONDS:
             return

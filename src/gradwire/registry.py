@@ -1,4 +1,4 @@
-"""Text to member, of every family.
+"""Reads members and strategies from text.
 
 A strategy's text is Python's grammar (`notation`): ``topk(0.001)+ef | allgather`` is
 (topk(0.001) + ef) | allgather.
@@ -60,13 +60,13 @@ ALIASES: dict[str, Callable[..., Pair]] = {
 
 
 def families() -> dict[str, Mapping[str, Any]]:
-    """What a strategy is written with, by family."""
+    """Returns the members that strategies are made of, and the aliases, by family."""
     own = {family.name: family for family in (COMPRESSORS, FEEDBACK, COLLECTIVES)}
     return {**own, "aliases": ALIASES}
 
 
 def available() -> dict[str, dict[str, str]]:
-    """Names and one-line descriptions of every member, by family.
+    """Returns the name and a one-line description of every member, by family.
 
     Example:
         >>> gradwire.available()["feedback"]["ef"]
@@ -83,7 +83,7 @@ def available() -> dict[str, dict[str, str]]:
 
 
 def parse_strategy(text: str) -> Parts:
-    """What a strategy is made of; StrategyError says what is wrong where."""
+    """Read a strategy. The StrategyError of a wrong text says what is wrong, and where."""
     tree = NOTATION.read(text)
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
         name = name_of(tree)
@@ -105,13 +105,12 @@ def _member(text: str, node: ast.expr, family: Family) -> Any:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether it is a strategy by the name of its collective alone: `powersgd(4)` is
-    `none | powersgd(4)`."""
+    """Whether this collective is a strategy by itself: `powersgd(4)` is `none | powersgd(4)`."""
     return name in COLLECTIVES and COLLECTIVES[name].compresses
 
 
 def _is_in_order(tree: ast.BinOp) -> bool:
-    """Whether all names are where they belong; the usual case, in which nothing is looked for."""
+    """Whether all names are where they belong, as is usual; otherwise the mistake is searched."""
     left = tree.left
     if _is_sum(left):
         firsts = name_of(left.left) in COMPRESSORS and name_of(left.right) in FEEDBACK
@@ -121,7 +120,7 @@ def _is_in_order(tree: ast.BinOp) -> bool:
 
 
 def _before(text: str, left: ast.expr, collective: str) -> tuple[Pair, str | None]:
-    """What stands before the '|', and how it was typed, if that is an alias."""
+    """Returns what stands before the '|', and its text, if that is an alias."""
     if _is_sum(left):
         _refuse_beside_alias(text, left, collective)
         compressor = _member(text, left.left, COMPRESSORS)
@@ -141,7 +140,7 @@ def _typed(node: ast.expr) -> str:
 
 
 def parse_member(cls: type, text: str) -> Any:
-    """A member of the family that a class is of, by any class of it; of all, by `Member`."""
+    """Read a member of the family to which a class belongs; of any family, for `Member`."""
     own = [f for f in (COMPRESSORS, FEEDBACK, COLLECTIVES) if f.takes(cls)]
     tree = NOTATION.read(text)
     for family in own or (COMPRESSORS, FEEDBACK):
@@ -151,7 +150,7 @@ def parse_member(cls: type, text: str) -> Any:
 
 
 def _refuse_whole(text: str, left: ast.expr) -> None:
-    """StrategyError if a strategy that stands alone is used as a compressor or a feedback."""
+    """Raise StrategyError if a whole strategy is used as a compressor or a feedback."""
     parts = (left.left, left.right) if isinstance(left, ast.BinOp) else (left,)
     for part in parts:
         name = name_of(part)
@@ -163,7 +162,7 @@ def _refuse_whole(text: str, left: ast.expr) -> None:
 
 
 def _refuse_disorder(text: str, tree: ast.expr) -> None:
-    """StrategyError if it has one of a family each, but not each in its place."""
+    """Raise StrategyError if it has one member of each family, but not in the right order."""
     families: dict[str, Mapping[str, Any]] = {
         "compressor": ChainMap[str, Any](ALIASES, COMPRESSORS), "feedback": FEEDBACK,  # type: ignore
         "collective": COLLECTIVES,
@@ -184,7 +183,7 @@ def _refuse_disorder(text: str, tree: ast.expr) -> None:
 
 
 def _parts(tree: ast.expr) -> Iterator[ast.expr]:
-    """What stands between the signs, however many there are."""
+    """Yield the operands, left to right, however many there are."""
     left = [tree]
     while left:
         node = left.pop()
@@ -195,8 +194,8 @@ def _parts(tree: ast.expr) -> Iterator[ast.expr]:
 
 
 def _refuse_beside_alias(text: str, left: ast.BinOp, collective: str) -> None:
-    """StrategyError if a feedback stands beside an alias, which has its own, or is short for one
-    member alone."""
+    """Raise StrategyError if a feedback stands beside an alias, which has its own, or is short
+    for one member alone."""
     if name_of(left.left) not in ALIASES:
         return
     short, memory = NOTATION.member(text, left.left, ALIASES, "alias")
@@ -209,7 +208,7 @@ def _refuse_beside_alias(text: str, left: ast.BinOp, collective: str) -> None:
 
 
 def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
-    """StrategyError, of a text without '|'."""
+    """Raise the StrategyError of a text without '|'."""
     rule, name = "it needs a collective after '|'", name_of(tree)
     if name in COLLECTIVES:
         alone = _member(text, tree, COLLECTIVES)
@@ -219,12 +218,12 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
         NOTATION.fail(text, rule, f"'{_typed(tree.left)} | {_typed(tree.right)}'")
     if not (name or _is_sum(tree)):
         NOTATION.fail(text, rule, f"'{NOTATION.example}'")
-    _before(text, tree, "allgather")  # what else is wrong comes first
+    _before(text, tree, "allgather")  # raises first if something else is wrong
     NOTATION.fail(text, rule, f"'{text.strip()} | allgather'")
 
 
 def _fitting(collective: Any) -> str:
-    """A strategy with this collective."""
+    """Returns the text of a strategy with this collective."""
     lefts = (collective.partner, "topk(0.01)+ef", "sign")
     texts = [f"{left} | {collective}" for left in lefts]
     return next(filter(_works, texts), f"compressor | {collective}")
@@ -240,7 +239,7 @@ def _works(text: str) -> bool:
 
 
 def _wish(member: Any) -> str:
-    """What a compressor loses without feedback, from its claims."""
+    """Returns a note if a compressor's claims say that it wants a feedback; else ""."""
     if not COMPRESSORS.takes(member):
         return ""
     for parameters in ((), (0.01,)):  # a density or a threshold may be required

@@ -1,15 +1,15 @@
-"""A recorded run on disk: one file of JSON lines for each rank. What lines hold, and who writes.
+"""A recorded run on disk: one file of JSON lines for each rank; its lines, and its writer.
 
     run/rank-0.jsonl   {"kind": "about", "rank": 0, …}   which rank, host, command: the first line
                        {"kind": "plan", "step": 0, …}    in force from this step on
-                       {"kind": "step", "step": 7, …}    what steps took: means since such a line
+                       {"kind": "step", "step": 7, …}    times of steps: means since the last one
                        {"kind": "spans", "step": 7, …}   one step, span by span
-                       {"kind": "log", "step": 7, …}     what the job told: loss=…
+                       {"kind": "log", "step": 7, …}     numbers that the job logged: loss=…
                        {"kind": "event", "step": 9, …}   a step that was not finite, an error
 
 Each line is one write, so that a job that is killed leaves all of its lines. A job that starts
-again with the same folder appends: from its "about" on it is another *life* of the run. Times are
-seconds of the rank's own clock since its "about". `gradwire.report.run` reads them.
+again with the same folder appends: its "about" begins another *life* of the run. Times are seconds
+of the rank's own clock since its "about". `gradwire.report.run` reads these files.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from gradwire.schema import (
 
 FORMAT = 1
 EVERY = "steps_to_an_exchange"
-"""Among the facts of a run by local steps. Rows are of steps, spans of exchanges."""
+"""A fact that runs with local steps have. Their rows count steps, their spans exchanges."""
 _SECONDS, _LENGTH = Number(-1e12, 1e12), Number(0, 1e12)
 _BYTES = Number(0, 1e18)
 _STEP = Whole(0, 1 << 53)
 
 
 class StepRow(NamedTuple):
-    """What steps took on one rank: means of `steps` of them, of which the last has this number.
+    """The times of steps on one rank: means over `steps` of them; `step` is the last one's number.
 
-    at: seconds, when the exchange of the last was over. seconds: of a step, from the end of one
+    at: when the last step's exchange ended, in seconds. seconds: of a step, from the end of one
     exchange to the end of the next: compute (data, forward, optimizer), then backward from its
-    first gradient on, then waiting for the exchange. most_seconds: of the longest. encode, wire,
-    decode: seconds of lanes, beside backward or after it. bytes_sent, of which bytes_across leave
-    the machine, and bytes_given, of gradient: of this rank. skipped: how many of the steps were
-    not finite. residual_norm: of all that waits; None where it was not looked at.
+    first gradient on, then wait for the exchange. most_seconds: of the longest step. encode, wire,
+    decode: seconds on the lanes, during backward or after it. bytes_sent: by this rank;
+    bytes_across: the part that leaves the machine; bytes_given: the bytes of its gradients.
+    skipped: how many of the steps were not finite. residual_norm: the norm of all residuals; None
+    if it was not computed.
     """
 
     step: int
@@ -72,7 +73,7 @@ class StepRow(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Numbers that the job told of a step, by name; at: seconds."""
+    """Numbers that the job logged for a step, by name; at: seconds."""
 
     step: int
     at: float
@@ -80,7 +81,7 @@ class Log(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that deserves attention, in a sentence."""
+    """Something that deserves attention; what: a sentence. at: seconds."""
 
     step: int
     at: float
@@ -88,12 +89,12 @@ class Event(NamedTuple):
 
 
 class About(NamedTuple):
-    """Who wrote what follows.
+    """The process that wrote the lines that follow.
 
-    start: a number that all ranks of one start of the job have in common, and no other. step: the
-    first that is recorded. unix_seconds: when it was clock_seconds of the rank's `perf_counter`,
-    which is then ahead_seconds ahead of rank 0's, give or take ahead_error_seconds. facts:
-    command, folder and versions, by name.
+    start: a number that all ranks of one start of the job share, and no other start has. step: the
+    first that is recorded. unix_seconds, clock_seconds: one moment, as Unix time and on the rank's
+    `perf_counter`, which is then ahead_seconds ahead of rank 0's, give or take
+    ahead_error_seconds. facts: command, folder and versions, by name.
     """
 
     rank: int
@@ -110,14 +111,14 @@ class About(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A plan, in force from a step on. document: as `Plan.to_json` writes it; buckets: of it."""
+    """A plan, in force from a step on. document: as `Plan.to_json` writes it."""
 
     step: int
     document: dict[str, Any]
 
     @property
     def buckets(self) -> list[dict[str, Any]]:
-        """Their strategies and parameters."""
+        """The plan's buckets, with their strategies and parameters."""
         found: list[dict[str, Any]] = self.document["buckets"]
         return found
 
@@ -132,7 +133,7 @@ class _AnyText(Schema):
 
 
 class _Format(Schema):
-    """This version's."""
+    """The format number of this version."""
 
     def read(self, value: Any) -> int:
         if type(value) is not int or value != FORMAT:
@@ -141,7 +142,7 @@ class _Format(Schema):
 
 
 class _Logged(Schema):
-    """A number, or the name of one that JSON has not."""
+    """A number, or the name of one that JSON cannot write: nan, inf, -inf."""
 
     def read(self, value: Any) -> float:
         return float(value) if value in ("nan", "inf", "-inf") else Number().read(value)
@@ -178,7 +179,7 @@ LINES: dict[str, Schema] = {
     "log": Table({"step": _STEP, "at": _SECONDS, "numbers": Map(_Logged(), _AnyText())}, make=Log),
     "event": Table({"step": _STEP, "at": _SECONDS, "what": _AnyText()}, make=Event),
 }  # fmt: skip
-"""What each kind of line is, but for "spans", which are most of a file: `spans_of`."""
+"""The schema of each kind of line, except "spans", which are most of a file: see `spans_of`."""
 
 
 def _checked(document: Any) -> dict[str, Any]:
@@ -188,12 +189,12 @@ def _checked(document: Any) -> dict[str, Any]:
 
 
 SpanRow = tuple[int, int, int, int, int, int, str]
-"""lane, kind, label, when it began and how long it took in microseconds, bytes, group; kind and
-label are numbers of names."""
+"""lane, kind, label, start and duration in microseconds, bytes, group; kind and label are indices
+into lists of names."""
 
 
 def spans_of(line: bytes) -> tuple[list[str], list[str], list[SpanRow]]:
-    """Names of kinds, of labels, and spans. Raises ValueError for what are none."""
+    """Returns a line's names of kinds, of labels, and its spans; ValueError if it has none."""
     data = json.loads(line)
     if not isinstance(data, dict):
         raise ValueError("spans are a table")
@@ -218,12 +219,12 @@ def spans_of(line: bytes) -> tuple[list[str], list[str], list[SpanRow]]:
 
 
 def path_of(folder: Path, rank: int) -> Path:
-    """The file of a rank."""
+    """Returns the path of a rank's file."""
     return folder / f"rank-{rank}.jsonl"
 
 
 def number(value: float) -> float | str:
-    """As lines have it: JSON knows neither inf nor NaN."""
+    """Returns a number as lines write it: inf and NaN as text, which JSON lacks."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -240,17 +241,17 @@ class RankFile:
             self._file.close()
             raise OSError(errno.EBUSY, "another process records into it") from error
         except OSError:
-            pass  # a disk without locks
+            pass  # this file system has no locks
         if self._file.tell() and not _ends_whole(self.path):
-            self._file.write(b"\n")  # whoever wrote before was killed amid a line
+            self._file.write(b"\n")  # the last writer was killed in the middle of a line
 
     def add(self, kind: str, **values: Any) -> None:
-        """Append a line, at once. Raises OSError where the disk refuses it."""
+        """Append a line, unbuffered. Raises OSError if it cannot be written."""
         line = json.dumps({"kind": kind, **values}, separators=(",", ":"), allow_nan=False)
         self._file.write(line.encode() + b"\n")
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         self._file.close()
 
 

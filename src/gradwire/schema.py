@@ -1,11 +1,11 @@
-"""Schemas: what plain values may be, as JSON and TOML have them.
+"""Schemas: rules for plain values, as JSON and TOML have them.
 
     COST = Table({"seconds": Number(least=0)}, {"error": Number(least=0, most=1)}, make=Cost)
     List(COST).read([{"seconds": 2.0}])    # [Cost(seconds=2.0)]
     List(COST).read([{"seconds": -1}])     # Broken: is a finite number, 0 or more; got -1
 
-A schema is whatever has a method `read`: it returns what a value means, or raises `Broken`.
-`document` reads files by them.
+A schema is anything with a method `read`, which returns what a value means or raises `Broken`.
+`document` reads files with them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Protocol
 from gradwire.errors import GradwireError
 
 DEPTH = 32
-"""How deep what no schema describes may be nested."""
+"""The deepest nesting of values that no schema describes."""
 _FINITE = sys.float_info.max
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 4, 80
 
 
 class Broken(Exception):
-    """What a schema says of a value that it refuses: "is a text; got 3". place: where in the
-    value, as ".shape[1]"; it grows on the way out."""
+    """The error of a value that a schema refuses. said: "is text; got 3". place: where in the
+    value, as ".shape[1]"; outer schemas extend it."""
 
     def __init__(self, said: str, place: str = "") -> None:
         super().__init__(said)
@@ -36,23 +36,23 @@ class Broken(Exception):
 
 
 class Schema(Protocol):
-    """What a value may be."""
+    """A rule for a value."""
 
     def read(self, value: Any) -> Any:
-        """What it means. Raises Broken."""
+        """Returns what the value means, or raises Broken."""
         ...
 
 
 def shown(value: object) -> str:
-    """Write a value as Python does, cut where it is long or deep."""
+    """Returns a value's repr, cut where it is long or deep."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # an integer with too many digits for str()
         return f"a huge {type(value).__name__}"
 
 
 def broken(rule: str, value: object, place: str = "") -> Broken:
-    """Make the error of a rule and of the value that breaks it."""
+    """Returns the error for a rule and the value that breaks it."""
     return Broken(f"{rule}; got {shown(value)}", place)
 
 
@@ -61,7 +61,7 @@ def broken(rule: str, value: object, place: str = "") -> Broken:
 
 @dataclass(frozen=True)
 class Number(Schema):
-    """Finite, from least to most, or above a bound; a float. True is none."""
+    """A finite number from least to most, and above a bound; read as float. Not True or False."""
 
     least: float = -_FINITE
     most: float = _FINITE
@@ -84,7 +84,7 @@ class Number(Schema):
 
 @dataclass(frozen=True)
 class Whole(Schema):
-    """A whole number from least to most; None: however large. 1.0 and True are none."""
+    """A whole number from least to most (None: no limit). Not 1.0 or True."""
 
     least: int = 0
     most: int | None = (1 << 63) - 1
@@ -96,7 +96,7 @@ class Whole(Schema):
         return int(value)
 
     def holds(self, values: Collection[Any]) -> bool:
-        """Whether all of many values are such: columns are long."""
+        """Whether all of many values are such numbers; fast for long columns."""
         return set(map(type, values)) <= {int} and (
             not values
             or (min(values) >= self.least and (self.most is None or max(values) <= self.most))
@@ -105,7 +105,7 @@ class Whole(Schema):
 
 @dataclass(frozen=True)
 class Text(Schema):
-    """Not empty; among: one of these."""
+    """Text that is not empty; among: the only texts allowed, if any are given."""
 
     among: Collection[str] = ()
 
@@ -125,7 +125,7 @@ class Flag(Schema):
 
 
 class Plain(Schema):
-    """Anything that JSON can say, not too deep, without what is no finite number."""
+    """Anything that JSON can express, nested at most DEPTH deep, with finite numbers only."""
 
     def read(self, value: Any) -> Any:
         level = [value]
@@ -145,7 +145,7 @@ def _inside(value: Any) -> Collection[Any]:
 
 
 class Anything(Schema):
-    """What is read elsewhere."""
+    """Any value; it is checked elsewhere."""
 
     def read(self, value: Any) -> Any:
         return value
@@ -153,7 +153,7 @@ class Anything(Schema):
 
 @dataclass(frozen=True)
 class Maybe(Schema):
-    """Or null."""
+    """A value of another schema, or null."""
 
     of: Schema
 
@@ -163,7 +163,7 @@ class Maybe(Schema):
 
 @dataclass(frozen=True)
 class Made(Schema):
-    """What a function makes of it; an error of gradwire's is one of the document."""
+    """The result of a function of the value; gradwire's errors in it become `Broken`."""
 
     of: Schema
     make: Callable[[Any], Any]
@@ -177,7 +177,7 @@ class Made(Schema):
 
 @dataclass(frozen=True)
 class List(Schema):
-    """A list of items of one kind, so many at least."""
+    """A list of items of one schema, with a least length."""
 
     of: Schema
     least: int = 0
@@ -191,7 +191,7 @@ class List(Schema):
 
 
 class Row(Schema):
-    """A list with one schema for each place; a tuple."""
+    """A list with one schema for each item; read as tuple."""
 
     def __init__(self, *of: Schema) -> None:
         self.of = of
@@ -204,7 +204,7 @@ class Row(Schema):
 
 @dataclass(frozen=True)
 class Map(Schema):
-    """Names that may be any, and what each has."""
+    """A table with any keys, and values of one schema."""
 
     of: Schema
     key: Schema = field(default_factory=Text)
@@ -217,8 +217,9 @@ class Map(Schema):
 
 @dataclass(frozen=True)
 class Table(Schema):
-    """Names that it has, and some that it may have. Others mean nothing, as in a file of a later
-    version; or, where people write it by hand, are refused. make: is called with them."""
+    """A table with needed and optional keys. Other keys are ignored, as in files of a later
+    version; by_hand: they are refused instead, as people write this table. make: is called with
+    the values by key."""
 
     needed: Mapping[str, Schema]
     optional: Mapping[str, Schema] = field(default_factory=dict)
@@ -241,7 +242,7 @@ class Table(Schema):
 
 @dataclass(frozen=True)
 class Columns(Schema):
-    """Lists, by their names, which are equally long. make, optional: as of a table."""
+    """A table of lists of equal length, by name. make, optional: as of `Table`."""
 
     of: Mapping[str, Schema]
     make: Callable[..., Any] = dict
@@ -259,7 +260,7 @@ class Columns(Schema):
 
 
 def read_in(of: Schema, value: Any, *keys: object) -> Any:
-    """What is found there: by these keys, inside of what is read."""
+    """Read a value that lies inside another by these keys; errors name the place."""
     try:
         return of.read(value)
     except Broken as broken:

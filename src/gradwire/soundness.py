@@ -1,12 +1,12 @@
-"""Whether a model learns as much with a strategy as without, by the optimizer that trains it.
+"""Whether a model learns as much with a strategy as with dense training, for its optimizer.
 
     optimizer ──► its update rule ──┐
     strategy  ──► its members ──────┴──► their evidence ──► Verdict
                   (what changes the average: a lossy compressor, its feedback, a collective
                    that selects once more)
 
-An optimizer says its rule itself by an attribute `update_rule`; of those of torch and of other
-packages the rule is known by the names of their classes.
+An optimizer may state its rule in an attribute `update_rule`; for those of torch and other
+packages, the rule is looked up by the name of their class.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gradwire.strategy import Compressor, Strategy
 __all__ = ["SoundnessWarning", "Verdict", "is_exact_enough", "name_of", "sound", "update_rule"]
 
 EXACT_ENOUGH = 0.99
-"""Of the squared norm of what is sent: a format that keeps so much of it, whatever it is, is sound
-with every optimizer. int8 and fp8 do; of usual gradients they lose a ten-thousandth."""
+"""A format that always keeps this fraction of the squared norm is sound with every optimizer. int8
+and fp8 do; of typical gradients they lose a ten-thousandth."""
 
 _RULES: dict[UpdateRule, tuple[str, ...]] = {
     "linear": ("SGD", "ASGD"),
@@ -40,17 +40,17 @@ _RULE_OF: dict[str, UpdateRule] = {
 
 
 class SoundnessWarning(UserWarning):
-    """A strategy is not known to be sound with the optimizer that steps what it averages."""
+    """A strategy is not known to be sound with the optimizer that uses its averages."""
 
 
 ONE_OF_EACH_RULE = ("sgd", "adamw", "muon")
-"""An optimizer of each rule."""
+"""The name of one optimizer of each rule."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: "unknown" where nobody has measured it. why: a sentence. evidence: the run that
-    shows it, where one does."""
+    """kind: "unknown" if it was not measured. why: a sentence. evidence: the run that shows it,
+    if there is one."""
 
     kind: Literal["sound", "unsound", "unknown"]
     why: str
@@ -62,7 +62,7 @@ class Verdict:
 
 
 def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
-    """Whether training by this strategy and optimizer reaches what dense training does.
+    """Returns whether training with this strategy and optimizer learns as much as dense training.
 
     optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon"; None: not known.
 
@@ -93,15 +93,15 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
 
 
 def answering(strategies: Iterable[Strategy]) -> list[Strategy]:
-    """Those by which a plan is judged: all but what another of them brings along, for what travels
-    dense, or by another rule."""
+    """Returns the strategies by which a plan is judged: all but those that another one implies,
+    for dense parameters or for the optimizer's second rule."""
     found = list(dict.fromkeys(strategies))
     brought = {other for s in found for other in (beside.dense(s), beside.second(s)) if other != s}
     return [s for s in found if s not in brought]
 
 
 def update_rule(optimizer: object) -> UpdateRule | None:
-    """The rule of an optimizer, or of the name of one; None of an object that is not known.
+    """Returns the rule of an optimizer, or of its name; None if the object's is not known.
 
     Raises:
         UsageError: no optimizer has that name.
@@ -125,14 +125,14 @@ def update_rule(optimizer: object) -> UpdateRule | None:
 
 
 def name_of(optimizer: object) -> str:
-    """The optimizer's name as people call it."""
+    """Returns the optimizer's name, for messages."""
     if optimizer is None:
         return "the optimizer"
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 
 def _wrapped(optimizer: object) -> Iterator[object]:
-    """The optimizer, and what is inside of those that wrap one (accelerate, ZeRO)."""
+    """Yield the optimizer, and those that it wraps (accelerate, ZeRO)."""
     seen: Any = optimizer
     while seen is not None:
         yield seen
@@ -141,7 +141,7 @@ def _wrapped(optimizer: object) -> Iterator[object]:
 
 
 def _deciding(strategy: Strategy) -> Iterator[Member]:
-    """The members by which the average differs from that of dense training."""
+    """Yield the members that make the average differ from that of dense training."""
     if strategy.collective.selects:
         yield strategy.collective
     feedback = strategy.feedback
@@ -152,7 +152,7 @@ def _deciding(strategy: Strategy) -> Iterator[Member]:
 
 
 def is_exact_enough(compressor: Compressor) -> bool:
-    """Whether it loses so little that no optimizer learns less by it."""
+    """Whether it loses so little that training learns as much with every optimizer."""
     claims = compressor.claims(1 << 20)
     return claims.exact or (claims.contraction or 0.0) >= EXACT_ENOUGH
 
@@ -174,8 +174,8 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
 
 
 def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
-    """Runs of the member that decides, and then by those beside it: a compressor of another
-    package brings its own runs with `ef`."""
+    """Yield the evidence of the deciding member, then of the others: a compressor of another
+    package may bring its own runs with `ef`."""
     yield from member.evidence
     for other in (strategy.compressor, strategy.feedback, strategy.collective):
         if other is not None and other is not member:
@@ -183,13 +183,13 @@ def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
 
 
 def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
-    """Whether a run speaks for a strategy: of what loses no more where it is sound, of what loses
-    no less where it is not."""
+    """Whether a run applies to a strategy: a sound run, if the strategy loses no more than the
+    run's; an unsound one, if it loses no less."""
     shown = Strategy.parse(evidence.strategy)
     own_way, way = strategy.collective, shown.collective
     again, shown_again = own_way.compresses_again, way.compresses_again
     if again > shown_again if evidence.sound else again < shown_again:
-        return False  # what is lost at owners is in no other run
+        return False  # only runs that compress again include the loss at owners
     pairs: list[tuple[Member | None, Member | None]]
     pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
     if member is own_way or (again and type(own_way) is type(way)):

@@ -1,8 +1,8 @@
-"""The heart: what is sent, what is remembered, how it travels: `topk(0.01)+ef | allgather`.
+"""The central classes: compressor, feedback, collective: `topk(0.01)+ef | allgather`.
 
 gradient ──► Feedback.before ──► Compressor.encode ──► Collective.rounds ──► average
                   ▲                     │
-                  └── Feedback.after ◄──┘  what was not sent waits here for the next step
+                  └── Feedback.after ◄──┘  the residual (not sent yet) joins the next gradient
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Evidence
 
 class Compressor(Member, ForMany):
     """What is sent of one parameter. Pure and local; x is 1-D and contiguous, of a float dtype.
-    goal: times a copy of its bytes that encoding should take, at most; infinite: not said."""
+    goal: encoding should take at most so many times as long as copying x; infinite: no goal."""
 
     goal: ClassVar[float] = float("inf")
 
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims:
-        """The promise for a parameter of n elements of that dtype."""
+        """Returns what is promised for a parameter of n elements of that dtype."""
 
     @abstractmethod
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
-        """Write x into the sections; raise status, (1,) int64, if x, or they, are not finite."""
+        """Write x into the sections; raise status, (1,) int64, if x or they are not finite."""
 
     @abstractmethod
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        """Overwrite x with what sections of a finite x say. key: `encode`'s, if ranks share it."""
+        """Decode the sections of a finite x into x. key: `encode`'s, if ranks share it."""
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
-        """v, fp32, plus factor times what the sections say, in place."""
+        """Add factor times the decoded sections to v, fp32, in place."""
         sent = v.new_empty(v.shape)
         self.decode(sections, sent, key)
         v.add_(sent, alpha=factor)
@@ -59,26 +59,26 @@ class Compressor(Member, ForMany):
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
-        """Places, (k,) int32, ascending, and values of a payload that promises `entries`."""
+        """Returns places, (k,) int32, ascending, and values of a payload that has `entries`."""
         raise NotImplementedError(f"{self.name} does not promise entries")
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
-        """Which of n elements a payload of this rank's speaks of, as `read`; None: of all."""
+        """Returns the indices of the elements in this rank's payload, as `read`; None: all n."""
         claims = self.claims(n)
         return self.read(sections, n)[0] if claims.entries or claims.elements else None
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
-        """Feedback (None: without) and encoding in one pass, where there is a kernel for it."""
+        """Returns an encoder that fuses feedback (None: without) and encoding, if there is one."""
         return None
 
 
 class Feedback(Member):
-    """What is remembered because it was not sent. State is a dict of named tensors.
+    """What a rank remembers because it was not sent. State is a dict of named tensors.
 
-    sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
+    sends_all: only `received` acts. makes_good: residuals are sent later, those of owners too.
     dampens: gradients enter its momentum times 1 - m. shared: states that are equal on all ranks.
-    exact_mean: `received` gets fp32. turns: it sends in every so-manieth step. local: at a rank's
-    own view. rule: its moments'; "orthogonal" takes whole matrices. optimizer: leaves it these.
+    exact_mean: `received` gets fp32. turns: sends once in so many steps. local: uses the own view.
+    rule: of its moments; "orthogonal" needs whole matrices. optimizer: whose moments it keeps.
     """
 
     sends_all: ClassVar[bool] = False
@@ -97,54 +97,54 @@ class Feedback(Member):
 
     @abstractmethod
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
-        """What to encode, and the state on the way there. Changes neither input."""
+        """Returns what to encode, and the intermediate state. Changes neither input."""
 
     @abstractmethod
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
-        """The state once `sent`, of all of x, has left."""
+        """Returns the state after `sent`, a part of x, was sent. `before` returned x and state."""
 
     def masked(self, state: State, places: Callable[[], Tensor | None]) -> State:
-        """The state of `after`, once these places were sent, whatever their values; None: all."""
+        """Returns `after`'s state, masked at sent places, whatever their values; None: at all."""
         return state
 
     def received(self, mean: Tensor, state: State) -> State:
-        """A last word on the mean, in place, alike on all ranks; not if skipped or not finite."""
+        """Change a finite mean in place, alike on all ranks; not called in a skipped step."""
         return state
 
     def moments(self) -> Moments:
-        """What it keeps in the optimizer's place; the optimizer must agree, and have none."""
+        """Returns the moments that it keeps for the optimizer, which then must have none."""
         return {}
 
     def adopt(self, moments: State) -> State:
-        """The state that begins with moments of the average of all ranks' gradients, flat."""
+        """Returns a state that begins with moments of the averaged gradients, flat."""
         return moments
 
     def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Rounds[bool]:
-        """Moves before the collective's; returns whether anything is sent in this step."""
+        """Yield moves before the collective's; return whether this step sends anything."""
         yield from ()
         return True
 
     def encoder(self, compressor: Compressor) -> Encoder | None:
-        """It and a compressor at work, in place, where it is no recurrence."""
+        """Returns an in-place encoder with this compressor, for feedback without recurrence."""
         return None
 
     def dense(self) -> str | None:
-        """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
+        """Returns the feedback, as text, that gives a dense tensor the same dynamics."""
         return None
 
     def others(self, strategy: Strategy) -> str | None:
-        """The strategy, as text, of what its optimizer treats by another rule, beside this one."""
+        """Returns the strategy, as text, for parameters that the optimizer treats differently."""
         return None
 
 
 class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
 
-    needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
-    compresses: itself; its text is a strategy. own_feedback: it remembers what it did not send.
-    per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
-    across: carries machines' sums on. on_host: works there. takes_rows: COO, and gives such; or
-    float64. tasks: its path's. selects, compresses_again: less arrives. sizes: of its moves.
+    needs: `Claims` that its sum relies on. partner: the compressor, if only one works.
+    compresses: it does so itself; its text is a strategy. own_feedback: it keeps residuals itself.
+    per_node: ranks of a machine, if it has groups of them; 0: as found; None: it has no groups.
+    across: the collective between machines. on_host: works in host memory. takes_*: rows (COO in
+    and out), float64. tasks: its path. selects, compresses_again: it loses more. sizes: of moves.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -163,15 +163,15 @@ class Collective(Member):
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Rounds[None]:
-        """Yield moves, receive what arrived, leave the result with ctx."""
+        """Yield moves, receive what arrives for each, and leave the result with ctx."""
 
     def check(self, parts: Parts) -> None:
-        """StrategyError unless it can work in this strategy, whose promises are seen to."""
+        """Raise StrategyError unless it works in this strategy; `needs` are checked already."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Compressor, feedback, collective; refused at construction if they cannot work together."""
+    """A compressor, a feedback, a collective. StrategyError if they cannot work together."""
 
     compressor: Compressor
     collective: Collective
@@ -183,7 +183,7 @@ class Strategy:
 
     @property
     def parts(self) -> Parts:
-        """The same, unchecked."""
+        """Its members, without a check."""
         return Parts(self.compressor, self.collective, self.feedback, self.alias)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What happens to a bucket on its way, task by task: paths through the decision tree.
+"""Paths: the tasks that a bucket passes through, as paths through Espresso's decision tree.
 
     compress@gpu, all_to_all@node, decompress@gpu, all_reduce@cross, all_gather@node
 
@@ -6,13 +6,13 @@
     all at once, or two steps          (across machines; or, without machines, among all ranks)
     second step  ─► (inside machines: every rank gets all)
 
-compress and decompress stand wherever these rules, of Wang et al. 2023, "Hi-Speed DNN Training
-with Espresso", section 4.2, let them:
+compress and decompress may stand wherever the rules of Wang et al. 2023, "Hi-Speed DNN Training
+with Espresso", section 4.2, allow:
 
-- compress is followed by a move of what is compressed, decompress by anything else or the end;
-- what is compressed may move on as it is, as several contributions that were not yet added up;
-- a second step is that of its first: all_gather after reduce_scatter and all_to_all, broadcast
-  after reduce and gather, compressed or not.
+- compress is followed by a move of the compressed data, decompress by anything else or the end;
+- compressed data may move on as it is, as several contributions that are not added up yet;
+- a second step fits its first: all_gather after reduce_scatter and all_to_all, broadcast after
+  reduce and gather, compressed or not.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from typing import NamedTuple
 from gradwire.errors import StrategyError
 
 DEVICES = ("gpu", "cpu")
-"""Where local work is done: where the gradient lies, or in the host's memory."""
+"""The places of local work: the gradient's device, or the host's memory."""
 
 AT_ONCE = {False: "all_reduce", True: "all_gather"}
-"""The move that adds up in one step, by whether it moves what is compressed."""
+"""The move that sums in one step, by whether its data is compressed."""
 FIRST = {False: ("reduce_scatter", "reduce"), True: ("all_to_all", "gather")}
-"""The first of two steps."""
+"""The first of two steps, by whether its data is compressed."""
 SECOND = {
     "reduce_scatter": "all_gather", "all_to_all": "all_gather", "reduce": "broadcast",
     "gather": "broadcast",
 }  # fmt: skip
-"""The second, by the first."""
+"""The second of two steps, by the first."""
 
 
 class Task(NamedTuple):
-    """One task of a path. at: of "compress" and "decompress" a device; of moves the group, "" for
-    all."""
+    """One task of a path. at: the device of "compress" and "decompress"; the group of a move, ""
+    for all ranks."""
 
     name: str
     at: str = ""
@@ -49,12 +49,12 @@ class Task(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is no move."""
+        """Whether it is local work, and no move."""
         return self.name in ("compress", "decompress")
 
 
 class _Slot(NamedTuple):
-    """Moves that must still come. kind: "whole", in one step or two; "first"; "second"."""
+    """Moves that are still to come. kind: "whole", in one step or two; "first"; "second"."""
 
     kind: str
     group: str
@@ -63,7 +63,7 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class _State:
-    """How far a path is. is_fresh: it was compressed, and has not moved since."""
+    """The state of a path so far. is_fresh: the data was compressed, and has not moved since."""
 
     slots: tuple[_Slot, ...]
     is_compressed: bool = False
@@ -74,7 +74,7 @@ class _State:
         return not self.slots and not self.is_compressed
 
     def next(self, devices: Sequence[str]) -> Iterator[tuple[Task, _State]]:
-        """What may come, and where it leads."""
+        """Yield each task that may follow, and the state after it."""
         if self.is_compressed and not self.is_fresh:
             for device in devices:
                 yield Task("decompress", device), _State(self.slots)
@@ -113,17 +113,17 @@ class Path:
 
     @property
     def knows_machines(self) -> bool:
-        """Whether it moves inside machines and across them."""
+        """Whether it has moves inside machines and across them."""
         return any(task.at == "node" for task in self.tasks)
 
     @property
     def compressions(self) -> int:
-        """How often it compresses: 0 to 4."""
+        """The number of times that it compresses: 0 to 4."""
         return sum(task.name == "compress" for task in self.tasks)
 
     @staticmethod
     def parse(text: str) -> Path:
-        """Read a path; StrategyError says which task cannot stand where, and what can."""
+        """Read a path. Its StrategyError says which task cannot stand where, and what can."""
         words = [word.strip() for word in text.split(",")]
         state = _IN_MACHINES if any(word.endswith("@node") for word in words) else _FLAT
         tasks: list[Task] = []
@@ -139,9 +139,9 @@ class Path:
 
 
 def paths(devices: Sequence[str] = DEVICES) -> list[Path]:
-    """Every path there is: those without machines, then those with; str(path) is what stands in
-    `steps("…")`. devices: where may be compressed and decompressed, each time anew: 4,341 paths
-    with "gpu" and "cpu", 174 with one, as the paper's figure 8 has them."""
+    """Returns every path: those without machines, then those with; str(path) is the argument of
+    `steps("…")`. devices: the choices for each compress and decompress: 4,341 paths with "gpu"
+    and "cpu", 174 with one device, as in the paper's figure 8."""
     return [Path(own) for start in (_FLAT, _IN_MACHINES) for own in _walks(start, devices)]
 
 

@@ -1,4 +1,4 @@
-"""A cluster by hand: to plan for machines that one does not have.
+"""A cluster described by hand, to plan for machines that are not at hand.
 
 format = 1
 hosts = 16
@@ -26,16 +26,16 @@ from gradwire.schema import Broken, Maybe, Number, Schema, Table, Whole
 
 FORMAT = 1
 NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS = 5e9, 20e-6
-"""Of ranks that share a machine and its memory, where nothing else is said."""
+"""Defaults for ranks that share a machine and its memory."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal hosts with equally many ranks. Raises PlanError where a number cannot be.
+    """Equal hosts with equally many ranks. Raises PlanError if a number is out of range.
 
-    cross: a host's link to all others, each way, shared by its ranks; node: that of a rank to the
-    others of its host. Latencies: what the network itself adds to a message. processors: of a
-    rank, in units of what backward has alone; None: as they were measured.
+    cross: a host's link to all others, each way, shared by its ranks; node: a rank's link to the
+    others of its host. Latencies: the time that the network itself adds to a message. processors:
+    those of a rank, in units of what backward alone uses; None: as measured.
     """
 
     hosts: int
@@ -54,7 +54,7 @@ class Cluster:
 
     @property
     def world(self) -> int:
-        """Ranks of all hosts."""
+        """The number of ranks of all hosts."""
         return self.hosts * self.ranks_per_host
 
     @property
@@ -63,11 +63,11 @@ class Cluster:
         return tuple(f"host{rank // self.ranks_per_host}" for rank in range(self.world))
 
     def with_rate(self, bits_per_second: float) -> Cluster:
-        """The same, with other links across."""
+        """Returns this cluster with another rate of the links across hosts."""
         return replace(self, cross_bits_per_second=bits_per_second)
 
     def with_workers(self, workers: int) -> Cluster:
-        """A cluster of as many hosts as so many ranks take; PlanError if they do not fill them."""
+        """Returns a cluster with the hosts that so many ranks fill; PlanError if some are left."""
         hosts, rest = divmod(workers, self.ranks_per_host)
         if rest or not hosts:
             raise PlanError(
@@ -79,7 +79,7 @@ class Cluster:
     # -- files -----------------------------------------------------------------------------
 
     def to_toml(self) -> str:
-        """Readable, and equal when read back."""
+        """Returns TOML; reading it back gives an equal cluster."""
         lines = [f"format = {FORMAT}", f"hosts = {self.hosts}"]
         lines.append(f"ranks_per_host = {self.ranks_per_host}")
         if self.processors_per_rank is not None:
@@ -91,7 +91,7 @@ class Cluster:
 
     @staticmethod
     def from_toml(text: str) -> Cluster:
-        """PlanError if the text is no cluster of a format this version reads."""
+        """Read a text. PlanError if it is no cluster of a format this version reads."""
         cluster: Cluster = _DOCUMENT.read(text)
         return cluster
 
@@ -101,7 +101,7 @@ class Cluster:
 
     @staticmethod
     def load(path: str | Path) -> Cluster:
-        """PlanError if there is no such file or it holds no cluster."""
+        """Read a file. PlanError if there is no such file or it holds no cluster."""
         cluster: Cluster = _DOCUMENT.load(path)
         return cluster
 

@@ -1,4 +1,4 @@
-"""One record of spans, for predicted, simulated and measured runs alike."""
+"""Spans and traces, the same for predicted, simulated and measured runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TRAINING_THREAD = -1
 
 
 class Span(NamedTuple):
-    """Something that took time on one lane of one rank; or, in lockstep, that only took bytes.
+    """Something that took time on one lane of one rank; or, in lockstep, only sent bytes.
 
-    On the thread that trains, `TRAINING_THREAD`, it is "compute" (data, forward, optimizer),
+    On the training thread, `TRAINING_THREAD`, its kind is "compute" (data, forward, optimizer),
     "backward" or "wait" (for the exchange).
     """
 
@@ -25,12 +25,12 @@ class Span(NamedTuple):
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     bytes: float = 0.0
-    group: str = "world"  # of a move: "node" stays inside a machine
-    received: float = 0.0  # bytes that arrived by the move; in lockstep
+    group: str = "world"  # the move's group: "node" stays inside a machine
+    received: float = 0.0  # bytes that arrived by the move; only in lockstep
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return self.end_seconds - self.start_seconds
 
 
@@ -46,12 +46,12 @@ class Trace:
         self.spans.append(span)
 
     def of(self, kind: str) -> Iterable[Span]:
-        """All spans of one kind, in the order they were recorded."""
+        """Returns all spans of one kind, in the order in which they were recorded."""
         return (span for span in self.spans if span.kind == kind)
 
     @property
     def bytes_sent(self) -> list[float]:
-        """Bytes each rank put on the wire, over all moves, headers included."""
+        """The bytes that each rank put on the wire, over all moves, headers included."""
         return self._bytes(self.of("wire"))
 
     @property
@@ -67,13 +67,13 @@ class Trace:
 
     @property
     def busiest_bytes(self) -> float:
-        """The sum over all moves of the most that any rank sends or receives: what links full both
-        ways wait for. Of a trace from lockstep."""
+        """The sum, over all moves, of the most bytes that any rank sends or receives, which bounds
+        the time on full-duplex links. Only for a trace from lockstep."""
         by_rank: list[list[float]] = [[] for _ in range(self.world)]
         for span in self.of("wire"):
             by_rank[span.rank].append(max(span.bytes, span.received))
         return sum(map(max, zip_longest(*by_rank, fillvalue=0.0)))
 
     def seconds(self, kind: str) -> float:
-        """Total time of one kind of span; overlapping spans count twice."""
+        """Returns the total time of one kind of span; overlapping spans count twice."""
         return sum(span.seconds for span in self.of(kind))

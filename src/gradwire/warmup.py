@@ -1,4 +1,4 @@
-"""Warm-up: more of each gradient in the first steps, when gradients change fast."""
+"""Warm-up: more of each gradient is sent in the first steps, when gradients change fast."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PAPER = (0.25, 0.0625, 0.015625, 0.004)
 class Warmup:
     """The first `steps` optimizer steps, split evenly among densities; then the plan as it is.
 
-    A text, "lloyd(2) | allgather", instead of a density: so travels what else leaves something
-    waiting, with its own feedback.
+    A text may stand for a density, as "lloyd(2) | allgather": buckets whose compressor wants a
+    feedback then travel by it, with their own feedback.
 
-    A density replaces that of `topk`, `dgc`, `randk` where it is larger. Above 1/(2·ranks) lists
+    A density replaces that of `topk`, `dgc`, `randk` if it is larger. Above 1/(2·ranks) lists
     of places and values are longer than the gradient, so it travels dense instead, with the
-    momentum that it has later; so does, all the while, what has no density.
+    momentum that it has later; compressors without a density travel dense all the while.
 
     Attributes:
-        steps: how long, in exchanges (not in epochs: count the batches of one).
+        steps: its length, in exchanges (not in epochs: count the batches of one).
         densities: fractions of elements, each above 0 and at most 1, or strategies without a
             feedback, as text.
 
@@ -63,9 +63,9 @@ class Warmup:
 
     @staticmethod
     def exponential(steps: int, levels: int, density: float) -> Warmup:
-        """Evenly in the exponent: c, c², …, with c^(levels + 1) = density, which comes after.
+        """Make a warm-up with densities c, c², …, where c^(levels + 1) = density comes after it.
 
-        As in the released code of Lin et al. (which differs from their paper's list).
+        This is the rule in the released code of Lin et al., not the list in their paper.
         """
         if not 0 < density <= 1 or levels < 1:
             raise PlanError(
@@ -77,14 +77,14 @@ class Warmup:
         return Warmup(steps, tuple(base ** (level + 1) for level in range(levels)))
 
     def density(self, step: int) -> float | str | None:
-        """The density in force at a step, counted from 0; None once it is over."""
+        """Returns the density in force at a step, counted from 0; None once it is over."""
         if step >= self.steps:
             return None
         return self.densities[step * len(self.densities) // self.steps]
 
 
 def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
-    """The plan as warm-up has it at a density, or with its text. None: as it is."""
+    """Returns the plan during a warm-up at a density or with its text; None: the plan itself."""
     if density is None:
         return plan
     dense = {s for b, s in zip(plan.buckets, plan.strategies) if not b.has_rows}
@@ -98,7 +98,7 @@ def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
 
 
 def _by(strategy: Strategy, text: str) -> Strategy:
-    """The same feedback, and another way, of what leaves something waiting."""
+    """Returns the warm-up text's strategy, with the feedback of one that wants a feedback."""
     if strategy.feedback is None or not strategy.compressor.claims(1 << 20).wants_feedback:
         return strategy
     read = beside.without_feedback(text, "a warm-up's text")

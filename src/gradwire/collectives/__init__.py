@@ -1,4 +1,4 @@
-"""How payloads travel and are summed. One file each, generators of moves."""
+"""Collectives: how payloads travel and are summed. One file each, a generator of moves."""
 
 from gradwire.collectives.allgather import AllGatherSum
 from gradwire.collectives.allreduce import AllReduceSum

@@ -1,4 +1,4 @@
-"""What collectives share that are made around another one."""
+"""Code shared by collectives that wrap another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLAIMS = (
 
 
 def collective_of(owner: str, text: str) -> Collective:
-    """The collective of that text; StrategyError names whose `outer` it is."""
+    """Read a collective; a StrategyError names the owner whose `outer` it is."""
     try:
         outer: Collective = Collective.parse(text)
     except StrategyError as error:
@@ -22,8 +22,8 @@ def collective_of(owner: str, text: str) -> Collective:
 
 
 def take_claims(around: Collective, outer: Collective, more: Sequence[str] = ()) -> None:
-    """What `outer` asks for and promises is asked and promised by the one around it, and its text
-    becomes as it prints, so that equals are equal."""
+    """Copy the needs and promises of `outer` to the collective around it, and normalize its text,
+    so that equal collectives compare equal."""
     for name in (*_CLAIMS, *more):
         object.__setattr__(around, name, getattr(outer, name))
     object.__setattr__(around, "outer", str(outer))

@@ -1,26 +1,26 @@
-"""Which member sums next: the one that was fastest where it was tried, elsewhere the cheapest."""
+"""Chooses the member that sums next: the fastest that was tried, or else the cheapest by price."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
-_TURNS = 5  # of each member in a race: the median counts
-_LIKELY = 2.0  # times the cheapest price: as far as prices may be wrong
+_TURNS = 5  # steps of each member in a race: their median counts
+_LIKELY = 2.0  # times the cheapest price: prices may be wrong by so much
 _FINAL_TURNS = 10
-_CLOSE = 1.3  # times the fastest: as far as a median of five may be wrong
-_MARGIN = 0.9  # a change must promise this much, or it would go to and fro
+_CLOSE = 1.3  # times the fastest: a median of five may be wrong by so much
+_MARGIN = 0.9  # a new choice must take at most this part of the time, or choices would flip
 
 
 class Chooser:
-    """Chooses one bucket's collective. All but `took` and `times` is the same on all ranks.
+    """Chooses one bucket's collective. Only `took` and `times` differ between ranks.
 
     prices ──► one is much cheaper ──────────────────────────────────────────► the choice
            └─► several are likely ──► race: five turns each, on real steps ──► the fastest, or
-                                      ten more of those that are close         who wins the final
+                                      ten more of those that are close         the final's winner
 
-    Prices know bytes and moves; what local work costs on these machines only a race tells. What
-    members took, on the slowest rank, corrects their prices from then on.
+    Prices know bytes and moves; only a race shows what local work costs on these machines. The
+    times that members took, on the slowest rank, correct their prices from then on.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Chooser:
         self._is_final = False
 
     def price(self, prices: Mapping[str, float], network_is_known: bool) -> None:
-        """Seconds, by member; of equals the first is preferred. Nothing changes amid a race."""
+        """Set prices: seconds by member; the first of equals is preferred. Ignored in a race."""
         if self._turns or self._took:
             return
         self._prices = prices
-        # Of whom nothing is known the best is hoped: it runs once, and then more is known.
+        # A member that never ran gets an optimistic correction, so that it is tried once.
         hope = min(1.0, mean(self._corrections.values())) if self._corrections else 1.0
         seconds = {m: p * self._corrections.get(m, hope) for m, p in prices.items()}
         best = min(seconds, key=seconds.__getitem__)
@@ -52,28 +52,28 @@ class Chooser:
 
     @property
     def member(self) -> str:
-        """Who sums in this step."""
+        """The member that sums in this step."""
         if self._turns:
             return self._turns[0]
         assert self._choice is not None, "price comes first"
         return self._choice
 
     def took(self, seconds: float) -> None:
-        """What the step's member took here."""
+        """Record the time that the step's member took on this rank."""
         if self._turns:
             self._took.setdefault(self._turns.pop(0), []).append(seconds)
 
     @property
     def race_is_over(self) -> bool:
-        """Whether ranks must tell each other their times before the next step; or a part of it."""
+        """Whether a race or its final ended, so that ranks must exchange times before a step."""
         return bool(self._took) and not self._turns
 
     def times(self) -> list[int]:
-        """Nanoseconds that each member took in a race that is over."""
+        """Returns the median nanoseconds of each member in a race that is over."""
         return [int(1e9 * median(seconds)) for seconds in self._took.values()]
 
     def learn(self, times: Sequence[Sequence[int]]) -> None:
-        """What every rank's `times` were."""
+        """Decide a race by every rank's `times`, and correct the prices."""
         seconds = {m: 1e-9 * max(of_ranks) for m, of_ranks in zip(self._took, zip(*times))}
         self._choice = min(seconds, key=seconds.__getitem__)
         self._corrections |= {m: seconds[m] / self._prices[m] for m in seconds}

@@ -1,4 +1,4 @@
-"""Which ranks hold which rows of a table, once all have told: what all ranks work out alike."""
+"""The holders of each row of a table, computed alike on all ranks from all lists of rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradwire import kernels
 
 
 class Holders:
-    """Rows that are worth an owner, and rows that their holders send to everybody.
+    """Splits rows into those that owners sum and those that their holders send to everybody.
 
         rank 0   2  5     9            2 and 9: one holder, sent whole to all, n-1 transfers
         rank 1      5  6               5 and 6: an owner adds them up, m held rows cost
         rank 2      5  6               (n-1)·(1 + m/n) instead of m·(n-1)
 
-    lists: each rank's rows, (k,) int32, ascending. union: of all. single_rows, shared_rows: which
-    of the union these are; single_at, shared_at: of each rank's own.
+    lists: each rank's rows, (k,) int32, ascending. union: the rows of all. single_rows,
+    shared_rows: their indices in the union; single_at, shared_at: their indices in each list.
     """
 
     def __init__(self, lists: Sequence[Tensor]) -> None:
@@ -30,11 +30,11 @@ class Holders:
         self.shared_at = [_where(~mask) for mask in masks]
 
     def shared_of(self, rank: int) -> Tensor:
-        """Which rows a rank sends to owners."""
+        """Returns the rows that a rank sends to owners."""
         return self.lists[rank][self.shared_at[rank].long()]
 
     def single_of(self, rank: int) -> Tensor:
-        """Which rows a rank sends to everybody."""
+        """Returns the rows that a rank sends to everybody."""
         return self.lists[rank][self.single_at[rank].long()]
 
 

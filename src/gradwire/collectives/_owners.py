@@ -1,4 +1,4 @@
-"""What travels by way of owners: every rank sums a part, and tells all."""
+"""Sums through owners: every rank sums a part, and sends the result to all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from gradwire.strategy import Compressor, Context, Rounds
 
 
 def through_owners(ctx: Context, means: Compressor | None = None) -> Rounds[None]:
-    """Pieces to their owners, summed and compressed again there, by `means` if it is given,
-    gathered by all. Two moves."""
+    """Send pieces to their owners, which sum and compress them again, by `means` if it is given;
+    then gather them on all ranks. Two moves."""
     arrived = yield ctx.scatter(means)
     messages = yield AllGather(ctx.reduce(arrived))
     ctx.collect(messages)

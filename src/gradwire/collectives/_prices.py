@@ -1,4 +1,4 @@
-"""What each way to sum sparse tensors costs: arithmetic on facts that all ranks share."""
+"""Prices of each way to sum sparse tensors: arithmetic on facts that all ranks share."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 from gradwire import kernels
 
-SAMPLE = 1024  # places at most, of as many that lie in the same random part of all
-_NOTHING = 0  # fills up a sample; places in it are one higher
+SAMPLE = 1024  # the length of a sample: its shift, and the places in one random part of all
+_NOTHING = 0  # padding of a sample; places in it are stored plus one
 _MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: spreads neighbours evenly
 _WORD = 1 << 32
-_SECONDS_PER_ENTRY = 10e-9  # to code, cut, merge and place one, measured
+_SECONDS_PER_ENTRY = 10e-9  # measured: to code, split, merge and write one entry
 _SECONDS_PER_DENSE_BYTE = 0.3e-9
-_WHOLE = 0.9  # of the elements of rows that hold anything: these come in crowds
+_WHOLE = 0.9  # rows count as whole if entries are this part of the elements of non-zero rows
 
 
 def sampled(places: Tensor, n: int) -> list[int]:
-    """How finely places were sampled, and those of the part with that many in it: SAMPLE numbers.
+    """Returns a sample of places, SAMPLE numbers: the shift, then the sampled places.
 
-    places: (k,) int64. A place is in the part if its hash is below 2^32 / 2^shift, and shift is
-    the least that leaves few enough: the part of a finer sample lies in that of a coarser one.
+    places: (k,) int64. A place is sampled if its hash is below 2^32 / 2^shift, where shift is the
+    least that leaves few enough: a sample of a larger shift is a subset of one of a smaller.
     """
     hashes = (places * _MULTIPLIER) % _WORD
     shift = 0
@@ -35,13 +35,13 @@ def sampled(places: Tensor, n: int) -> list[int]:
 
 
 def _union(samples: Sequence[Sequence[int]]) -> float:
-    """How many places all of them have together, estimated."""
+    """Estimates the number of places in the union of all ranks' lists."""
     kept, shift = _kept(samples)
     return float(len(set().union(*kept)) << shift)
 
 
 def _kept(samples: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:
-    """The places of each in the part that all were sampled in, one of 2^shift; and shift."""
+    """Returns each rank's places in the part that all samples cover, one of 2^shift; and shift."""
     shift = max(sample[0] for sample in samples)
     bound = _WORD >> shift
     return [
@@ -51,7 +51,7 @@ def _kept(samples: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:
 
 
 def _alone(samples: Sequence[Sequence[int]]) -> list[float]:
-    """How many places each has that no other has, estimated."""
+    """Estimates, for each rank, the number of places that no other rank has."""
     kept, shift = _kept(samples)
     holders = Counter(place for sample in kept for place in sample)
     return [float(sum(holders[p] == 1 for p in sample) << shift) for sample in kept]
@@ -59,8 +59,9 @@ def _alone(samples: Sequence[Sequence[int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class Facts:
-    """entries, full_rows: by rank. rows: of how many, 0 where rows are not looked at. of_rows:
-    entries are rows, of `width` items each, of tables that nobody makes whole."""
+    """entries, full_rows: their number on each rank; full_rows: rows that are not zero. rows: the
+    number of all rows, 0 if rows are not considered. of_rows: entries are rows, of `width` items
+    each, of tables that are never dense."""
 
     world: int
     size: int
@@ -78,30 +79,30 @@ class Facts:
 
     @property
     def items(self) -> int:
-        """Numbers of one entry."""
+        """The number of values of one entry."""
         return self.width if self.of_rows else 1
 
     @property
     def entry_seconds(self) -> float:
-        """To code, cut, merge and place one."""
+        """The time to code, split, merge and write one entry."""
         more = (self.items - 1) * self.item_bytes
         return _SECONDS_PER_ENTRY + more * _SECONDS_PER_DENSE_BYTE
 
 
 def _place_bytes(n: float, k: float) -> float:
-    """Bytes of one place among k of n: as a bitmap, or in 2 + log2(n/k) bits."""
+    """Returns the bytes of one place among k of n: as a bitmap, or in 2 + log2(n/k) bits."""
     return min(n / k, 2 + log2(max(1.0, n / k))) / 8 if k > 0 else 0.0
 
 
 def _packed_place_bytes(facts: Facts, k: float) -> float:
-    """The same of elements, where one place does for those of a chunk if whole rows are sent."""
+    """`_place_bytes` of entries, where one place stands for a chunk if whole rows are sent."""
     rows = 0 if facts.of_rows else facts.width * sum(facts.full_rows)
     whole = rows > 0 and sum(facts.entries) >= _WHOLE * rows
     return _place_bytes(facts.size, k) / (min(kernels.CHUNK, facts.width) if whole else 1)
 
 
 def prices(facts: Facts) -> dict[str, float]:
-    """Seconds, by member; a dense all-reduce comes first, where there can be one."""
+    """Returns seconds by member; a dense all-reduce comes first, if it is possible."""
     n, size, late = facts.world, facts.size, facts.latency_seconds
     wire = 1 / facts.bytes_per_second
     k = max(facts.entries)
@@ -126,11 +127,12 @@ def prices(facts: Facts) -> dict[str, float]:
 
 
 def _by_columns(facts: Facts, wire: float) -> float:
-    """Rows that one rank has go to all, a stripe of the others to each owner and back."""
+    """Returns the seconds of `columns`: single rows go to all, stripes of others to owners and
+    back."""
     n, row = facts.world, max(facts.full_rows)
     union = min(max(_union(facts.row_samples), row), n * row, facts.rows)
     alone = [float(k) for k in facts.full_rows] if n <= 2 else _alone(facts.row_samples)
-    single = min(kernels.most_singles(alone), row)  # of the busiest
+    single = min(kernels.most_singles(alone), row)  # of the busiest rank
     shared = max(0.0, union - sum(min(k, single) for k in alone)) if n > 2 else 0.0
     stripes = (n - 1) / n * ((row - single) * facts.item_bytes + shared * facts.mean_bytes)
     values = (stripes + (n - 1) * single * facts.item_bytes) * facts.width
@@ -142,7 +144,7 @@ def _by_columns(facts: Facts, wire: float) -> float:
 
 
 def _doubling(facts: Facts) -> float:
-    """Recursive doubling: in each round what 1, 2, 4, … ranks have together, dense at most."""
+    """Returns the seconds of recursive doubling: rounds send the union of 1, 2, 4, … ranks."""
     late = facts.latency_seconds
     seconds, held = 0.0, 1
     while held < facts.world:
@@ -151,6 +153,6 @@ def _doubling(facts: Facts) -> float:
         sent = min(k * (one + _packed_place_bytes(facts, k)), float(one * facts.size))
         seconds += sent / facts.bytes_per_second + 2 * late + 2 * k * facts.entry_seconds
         held *= 2
-    if facts.world & (facts.world - 1):  # ranks beyond the power of two hand over and wait
+    if facts.world & (facts.world - 1):  # ranks beyond the power of two are folded
         seconds *= 1 + 2 / max(1.0, log2(facts.world))
     return seconds

@@ -1,4 +1,4 @@
-"""allgather: everybody gets every payload and adds. One move, (n-1)·b bytes."""
+"""allgather: every rank gets all payloads and adds them. One move, (n-1)·b bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradwire.streams.owners import gather_streams
 class AllGatherSum(Collective):
     """Sums in fp32 and in rank order, so ranks end bitwise equal; fits every compressor.
 
-    With sparse payloads this is what PyTorch calls a sparse all-reduce. It beats AllReduce while
-    density · n stays well under 1.
+    With sparse payloads this is what PyTorch calls a sparse all-reduce. It is faster than
+    AllReduce while density · n is well under 1.
     """
 
     name: ClassVar[str] = "allgather"

@@ -1,4 +1,4 @@
-"""allreduce: the network adds. One move, 2(n-1)/n · b bytes."""
+"""allreduce: the network adds payloads. One move, 2(n-1)/n · b bytes."""
 
 from __future__ import annotations
 

@@ -14,15 +14,15 @@ from gradwire.strategy import Collective, Compressor, Context, Evidence, Member,
 
 @dataclass(frozen=True)
 class AllToAllSum(Collective):
-    """Pieces to their owners, summed there in fp32, compressed again, gathered by all.
+    """Sends pieces to owners, which sum in fp32 and compress again; all gather the results.
 
         rank r:  pieces ──► owner: decode, sum in rank order, ÷ n, encode ──► everybody
 
     As many bytes per rank as a ring all-reduce of the codes, whatever the number of ranks;
-    `allgather` sends n/2 times as many. With feedback, what the second compression loses waits at
-    the owner. Scales are per piece.
-    means: the text of a compressor for the second compression; "": the one of the first. What an
-    owner loses is in no rank's view of the weights, so a finer one may be worth its bytes.
+    `allgather` sends n/2 times as many. With feedback, the owner keeps a residual of the second
+    compression. Scales are per piece.
+    means: the text of a compressor for the second compression; "": the same as the first. A rank's
+    own view lacks the owners' residuals, so a finer one may be worth its bytes.
     Source: Tang et al. 2021, "1-bit Adam", section 4; Wang et al. 2023, "ZeRO++", section 3.3.
     """
 
@@ -48,20 +48,20 @@ class AllToAllSum(Collective):
                 'alltoall(means="qsgd(4)").'
             )
         try:
-            # The text as it prints, so that equals are equal.
+            # Normalized text, so that equal collectives compare equal.
             object.__setattr__(self, "means", str(self.of_means or ""))
         except StrategyError as error:
             raise StrategyError(f"alltoall's means is a compressor's text: {error}") from error
         lossy = self.of_means is not None and not self.of_means.claims(1 << 20).exact
-        object.__setattr__(self, "selects", lossy)  # whatever everybody's compressor promises
+        object.__setattr__(self, "selects", lossy)  # whatever the first compressor promises
 
     @cached_property
     def of_means(self) -> Compressor | None:
-        """What owners compress by; None: as everybody does."""
+        """The compressor of owners; None: the strategy's own."""
         if not self.means:
             return None
         own: Compressor = Compressor.parse(self.means)
-        check_promises(Parts(own, AllToAllSum()))  # which refuses what has no fixed size
+        check_promises(Parts(own, AllToAllSum()))  # refuses a compressor without a fixed size
         return own
 
     def check(self, parts: Parts) -> None:

@@ -1,4 +1,4 @@
-"""columns: whole rows, cut in columns among owners. For embeddings: index-free pull, balance 1."""
+"""columns: owners sum stripes of columns. For embeddings: balanced, and pulls need no index."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from gradwire.streams.rows import CooRows, check_layouts, table_of
 
 @dataclass(frozen=True)
 class Columns(Collective):
-    """Rank j owns a stripe of columns of every row, so that every owner has as much to do.
+    """Rank j owns a stripe of columns of every row, so that all owners have the same work.
 
         which rows ──► all      stripes ══► owners      average stripes, single rows ══► all
                                 rank r's rows  ┌──┬──┬──┐
         the same for every row that several    │0 │1 │2 │
         ranks have, whichever it is            └──┴──┴──┘
 
-    Three moves. Once all know everybody's rows, they know the union, and nothing else needs an
-    index; a row that one rank has goes to all as it is (of two ranks every row does, in two
-    moves). Ranks tell how many rows they have and which in one move, of as many bytes as the last
-    step's lists lead to expect; lists that are longer take a move of their own.
+    Three moves. Once all ranks know each other's rows, they know the union, and values need no
+    index; a row of a single rank goes to all as it is (with two ranks all rows do, in two moves).
+    Ranks send the number of their rows and the list in one move, whose size is an estimate from
+    the last step's lists; longer lists take a move of their own.
     A row travels whole if anything in it is not zero: made for gradients of embeddings, wasteful
-    where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements. Sparse
-    gradients (COO) come and go as such: nothing as large as the parameter is made.
+    if zeros lie anywhere (use `zen`). Tensors of one dimension go in rows of 256 elements. Sparse
+    gradients (COO) stay sparse: nothing as large as the parameter is allocated.
     Sums in rank order. Memory: the non-zero rows, sent and received.
-    Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables; ours is that
-    ids travel first, and single rows without an owner: as many from each as most ranks have.
+    Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables; that ids
+    travel first, and single rows without an owner (as many from each as most ranks have), is ours.
     """
 
     name: ClassVar[str] = "columns"
@@ -76,19 +76,19 @@ class Columns(Collective):
 
 
 def _room(size: int) -> int:
-    """Bytes that lists of the next step will hardly exceed, where this one's longest has these."""
+    """Returns bytes that the next step's lists will hardly exceed, from this step's longest."""
     return -(-size * 9 // 64) * 8
 
 
 def _fitted(message: Tensor, room: int) -> Tensor:
-    """As much of it as there is room for, and zeros."""
+    """Returns the message cut or padded with zeros to `room` bytes."""
     out = torch.zeros(room, dtype=torch.uint8)
     out[: message.numel()] = message[:room]
     return out
 
 
 class _Stripes:
-    """What goes to an owner and to all, what an owner makes of it, and where it belongs."""
+    """The messages to owners and to all ranks, the owner's averages, and the results."""
 
     def __init__(self, locals_: Sequence[Local], me: int, world: int) -> None:
         self._me, self._world = me, world
@@ -106,43 +106,43 @@ class _Stripes:
 
     @property
     def counts(self) -> list[int]:
-        """Rows of each table that hold anything here."""
+        """The number of non-zero rows of each table on this rank."""
         return [ids.numel() for ids in self._ids]
 
     @property
     def most(self) -> int:
-        """No number that is announced is larger."""
+        """The largest number that a rank may announce."""
         return max(1, *(table.count for table in self._tables))
 
     @property
     def layouts(self) -> list[int]:
-        """1 of each table whose gradient is COO here, else 0."""
+        """For each table, 1 if its gradient is COO on this rank, else 0."""
         return [int(isinstance(table, CooRows)) for table in self._tables]
 
     def agree(self, heard: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """Every rank's counts; UsageError, on all ranks, where gradients differ in layout."""
+        """Returns every rank's counts; UsageError on all ranks if gradients differ in layout."""
         tables = len(self._tables)
         check_layouts(self._names, [row[tables:] for row in heard])
         return [row[:tables] for row in heard]
 
     @property
     def finite(self) -> bool:
-        """NaN is not zero, so every one is in a row that was taken."""
+        """Whether all gradients are finite. NaN is not zero, so it is in a row that was taken."""
         return all(kernels.is_finite(rows.view(-1)) for rows in self._rows)
 
     def ids(self) -> Tensor:
-        """Which rows of each table, coded, one after the other, sealed: sizes depend on them."""
+        """Returns the coded rows of each table in turn, with a checksum: sizes depend on them."""
         return sealed(torch.cat([ids.coded() for ids in self._lists]))
 
     def ids_bytes(self, counts: Sequence[int]) -> int:
-        """How many bytes a rank with so many rows of each table sends."""
+        """Returns the bytes of `ids` on a rank with so many rows of each table."""
         return sealed_bytes(sum(self._sizes_of_ids(counts)))
 
     def _sizes_of_ids(self, counts: Sequence[int]) -> list[int]:
         return [ids.coded_bytes(k) for ids, k in zip(self._lists, counts)]
 
     def learn(self, counts: Sequence[Sequence[int]], arrived: Mapping[int, Tensor]) -> None:
-        """Who holds what; PayloadError if ids are not what was sent."""
+        """Read which rank holds which rows; PayloadError if the ids are damaged."""
         lists = {r: self._read_ids(counts[r], message) for r, message in arrived.items()}
         lists[self._me] = self._ids
         tables = range(len(self._tables))
@@ -160,24 +160,24 @@ class _Stripes:
         return self._bounds[t][owner + 1] - self._bounds[t][owner]
 
     def _own(self, t: int, owner: int) -> Tensor:
-        """An owner's columns of what this rank shares with others, (k, width)."""
+        """Returns an owner's columns of the rows that this rank shares with others, (k, width)."""
         at, bounds = self.holders[t].shared_at[self._me], self._bounds[t][owner : owner + 2]
         out = self._rows[t].new_empty(at.numel(), self._width(t, owner))
         kernels.gather_stripes(self._rows[t], at, bounds, out.view(-1))
         return out
 
     def push(self, owner: int) -> Tensor:
-        """The owner's columns, table after table."""
+        """Returns the message to an owner: its columns, table after table."""
         stripes = [self._own(t, owner).view(-1) for t in range(len(self._tables))]
         return torch.cat(stripes).view(torch.uint8)
 
     def push_sizes(self, rank: int) -> list[int]:
-        """How many numbers of each table that rank sends to this one."""
+        """Returns how many values of each table that rank sends to this one."""
         work = enumerate(self.holders)
         return [h.shared_at[rank].numel() * self._width(t, self._me) for t, h in work]
 
     def pull(self, arrived: Mapping[int, Tensor]) -> Tensor:
-        """What all get of this rank: the rows that it alone has, its stripes of the averages."""
+        """Returns this rank's message to all: its single rows, then its stripes of averages."""
         singles = [self._single(t) for t in range(len(self._tables))]
         given = {r: self._read(message, self.push_sizes(r)) for r, message in arrived.items()}
         stripes = [self._average(t, given) for t in range(len(self._tables))]
@@ -201,13 +201,13 @@ class _Stripes:
         return kernels.sum_rows(ids, parts, float(self._world), self._dtype)[1].view(-1)
 
     def pull_sizes(self, rank: int) -> list[int]:
-        """How many numbers all get of that rank: of each table single rows, then stripes."""
+        """Returns how many values that rank sends to all: single rows by table, then stripes."""
         singles = [h.single_at[rank].numel() * t.width for h, t in zip(self.holders, self._tables)]
         work = enumerate(self.holders)
         return singles + [h.shared_rows.numel() * self._width(t, rank) for t, h in work]
 
     def bytes_of(self, sizes: Sequence[int]) -> int:
-        """How many bytes so many numbers take."""
+        """Returns the bytes of so many values."""
         return self._dtype.itemsize * sum(sizes)
 
     def _read(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
@@ -217,7 +217,7 @@ class _Stripes:
     # -- results -----------------------------------------------------------------------------
 
     def write(self, messages: Mapping[int, Tensor]) -> None:
-        """Every rank's single rows and stripes into the results."""
+        """Write every rank's single rows and stripes into the results."""
         parts = [self._read(messages[r], self.pull_sizes(r)) for r in range(self._world)]
         for t, (table, holders) in enumerate(zip(self._tables, self.holders)):
             table.expect(holders.union)
@@ -231,5 +231,5 @@ class _Stripes:
 
 
 def _as_rows(flat: Tensor, ids: Tensor, width: int) -> Tensor:
-    """A stripe may have no columns, so a view cannot guess how many rows there are."""
+    """Returns flat values as rows. A view with -1 could not infer how many, without columns."""
     return flat.view(ids.numel(), width)

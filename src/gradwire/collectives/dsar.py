@@ -1,4 +1,4 @@
-"""dsar: sparse to the owners, dense from them. For sums that are nearly full."""
+"""dsar: sparse entries go to owners, dense averages come back. For sums that are nearly dense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.streams.owners import push
 
 @dataclass(frozen=True)
 class DSAR(Collective):
-    """Entries to the owners of even ranges; whole ranges to all. Half the bytes of dense, at best.
+    """Sends entries to owners of even ranges, whole ranges to all: half of dense bytes, at best.
 
     Source: Renggli et al. 2019, "SparCML", section 5.3.3 (DSAR_Split_allgather).
     """

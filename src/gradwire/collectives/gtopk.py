@@ -1,4 +1,4 @@
-"""gtopk: few places, the same for all ranks, and all that waits there. 7k words, whatever n."""
+"""gtopk: sums residuals at a few places, the same for all ranks. 7k words, for any n."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _VARIANTS = ("shares", "butterfly", "tree")
 
 @dataclass(frozen=True)
 class GTopK(Collective):
-    """Few places for all ranks together, chosen among those of each rank's k largest.
+    """Sends the same few places on all ranks, chosen among each rank's k largest.
 
-    "shares": each rank names its breadth·k/n largest; at the places that somebody named, at most
-    breadth·k, all that waits on any rank is summed: what was to be sent there, and what others
-    left waiting. What a rank was to send elsewhere goes back. So an element waits as long as with
-    an `allgather` of k entries each, whatever the number of ranks, and nothing is merged on the
-    way. Sends places once, and 2(n-1)/n fp32 values for each. Sums in the backend's order.
+    "shares": each rank names its breadth·k/n largest. At all named places, at most breadth·k, the
+    whole residuals of all ranks are summed: entries that were selected, and values that were not.
+    Entries at other places go back to the residual. So an element stays unsent as long as with an
+    `allgather` of k entries each, whatever the number of ranks, and no merge cuts entries. Sends
+    places once, and 2(n-1)/n fp32 values for each. Sums in the backend's order.
     "butterfly": two lists of k become one, shared places added, the k largest kept, ties to the
     lower place. Ranks pair up log2(n) times, both merge alike, so all end with the same k entries
     and nothing is broadcast. Each rank follows its own entries: one that a merge cut on its way
-    goes back to that rank's residual, so that no gradient is lost; what others have waiting at
-    the k places stays there, and is n times as old. 2k·log2(n) words.
-    "tree": as published: up a binomial tree to rank 0 and down again, 4k·log2(n) words; back to
-    the residual goes what is not in the result, and what was cut under a place that others brought
-    into it is lost.
-    Any number of ranks. Each parameter has its own places, by what its compressor selects, so
-    grouping changes nothing.
+    goes back to that rank's residual, so that no gradient is lost; residuals of other ranks at
+    the k places are not sent, and get n times as old. 2k·log2(n) words.
+    "tree": as published: up a binomial tree to rank 0 and down again, 4k·log2(n) words. Entries
+    that are not in the result go back to the residual; those that were cut at a place which other
+    ranks brought into the result are lost.
+    Any number of ranks. Places are chosen for each parameter by itself, so grouping changes
+    nothing.
     Source: Shi et al. 2019, "A Distributed Synchronous SGD Algorithm with Global Top-k
     Sparsification for Low Bandwidth Networks", algorithms 2 to 4; that all ranks send the same
     places: Chen et al. 2020, "ScaleCom", where one rank in turn names all of them.
@@ -100,13 +100,13 @@ def _shares(ctx: Context, mine: Stream, breadth: float) -> Rounds[None]:
     left = replace(left, values=work.waiting(left))
     total = whole((yield AllReduce(left.values + mine[sent].at(places))), places.numel())
     work.give_back(mine[~sent])
-    work.give_back(replace(left, values=-left.values))  # it has left now
+    work.give_back(replace(left, values=-left.values))  # it was sent
     means = kernels.quotient(total, float(ctx.world))
     work.write([replace(left, values=means.to(work.mean_dtype))])
 
 
 def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
-    """The places that any rank named; on all ranks alike, for the size of what follows says so."""
+    """Returns the places that any rank named, alike on all ranks, for the next move's size."""
     counts = [min(k, math.ceil(breadth * k / ctx.world)) for k in ctx.streams.counts]
     own = mine.largest(ctx.streams.parameters, counts)
     bare = replace(own, values=own.values.new_empty(own.count, 0))
@@ -118,7 +118,7 @@ def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
 
 
 Merged: TypeAlias = "Rounds[tuple[Stream, Tensor]]"
-"""The result, and which of this rank's own entries are in it."""
+"""Rounds that return the result, and a mask of this rank's own entries that are in it."""
 
 
 def _butterfly(ctx: Context, mine: Stream) -> Merged:
@@ -196,5 +196,5 @@ def _from(rank: int, like: Stream) -> Exchange:
 
 
 def _top(ctx: Context, one: Stream, other: Stream) -> Stream:
-    """The largest of the sum, of each parameter as many as this rank sends."""
+    """Returns the largest of the sum, as many of each parameter as this rank sends."""
     return one.top(other, ctx.streams.parameters, ctx.streams.counts)

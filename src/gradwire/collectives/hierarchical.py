@@ -1,4 +1,4 @@
-"""hierarchical: dense inside a machine, any other collective across machines, on the sums."""
+"""hierarchical: dense sums inside each machine, then any other collective across machines."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Hierarchical(Collective):
                               mean ══► mean          among these, compressed, as `outer` does
                               mean ══► all           of my machine: every part
 
-    outer: the text of a collective, for what crosses. What it needs of the compressor and forbids
-    as feedback holds here too. It gets the machine's mean, so density is measured after the sum,
-    thresholds and residuals are in the gradient's own units, and fp16 overflows no earlier.
-    per_node: ranks to a machine. 0: as `attach` finds them (host names, and torchrun's
-    GROUP_RANK); `lockstep`, which finds no machines, takes all ranks for one.
+    outer: the text of the collective across machines. Its demands on compressor and feedback
+    hold here too. It gets the machine's mean, so density is measured after the sum, thresholds
+    and residuals are in the gradient's own units, and fp16 overflows no earlier.
+    per_node: ranks of a machine, L. 0: as `attach` finds them (host names, and torchrun's
+    GROUP_RANK); `lockstep`, which finds no machines, puts all ranks on one.
     Inside, each rank sends 2(L-1)/L of the gradient, in its dtype; across, what `outer` sends of
     n/L fp32 elements. A part is whole rows of a matrix that has enough, else whole 64s. Selection
-    and scales are per part, and what is not sent waits with the owner of the part.
-    Tables of rows: each rank owns random rows of its machine's mean, as `zen`'s owners do, and
-    these cross, if `outer` takes rows.
-    One division in the machine, one across: as exact as one where L is a power of 2.
+    and scales are per part, and the owner of the part keeps the residual.
+    Sparse (COO) gradients: each rank owns random rows of its machine's mean, as `zen`'s owners
+    do, and sends these across, if `outer` takes rows.
+    One division in the machine, one across: as exact as one if L is a power of 2.
     Memory: the bucket, 2/L of it, and what `outer` takes for n/L elements, with its feedback.
     Source: Mikami et al. 2018, "Massively Distributed SGD", 2D-Torus; Shi et al. 2021, "Towards
     Scalable Distributed Training of Deep Learning on Public Cloud Clusters", HiTopKComm.

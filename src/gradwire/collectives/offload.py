@@ -1,4 +1,4 @@
-"""offload: all work in the host's memory, by processors; the device only computes gradients."""
+"""offload: all work in the host's memory, by CPUs; the device only computes gradients."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gradwire.strategy import Collective, Context, Rounds
 
 @dataclass(frozen=True)
 class Offload(Collective):
-    """Gradients go down to the host's memory, and averages come up; between, processors work.
+    """Copies gradients to the host's memory, where CPUs do all work, and averages back.
 
         device   ── backward ──► gradient ══╗                             ╔══► average
         host                                ╚══► encode ┄ outer ┄ decode ══╝
 
-    outer: the text of a collective, which moves what lies in the host's memory: over Gloo, in a
-    group that has it (`init_process_group("cpu:gloo,cuda:nccl")` has both).
-    What arrives is what arrives without `offload`, bit for bit. Residuals and moments are in the
-    host's memory too, none of them on the device. On processors it is `outer` alone.
-    It pays where the device's memory is short, where its launches take longer than the work (many
-    small parameters), or where it has no kernels. Copies are in the gradients' own dtype.
+    outer: the text of a collective, which moves data in the host's memory over Gloo, in a group
+    that has it (`init_process_group("cpu:gloo,cuda:nccl")` has both).
+    Results equal those without `offload`, bit for bit. Residuals and moments are in the host's
+    memory too, none of them on the device. On CPUs it is `outer` alone.
+    It pays if the device's memory is short, if its launches take longer than the work (many small
+    parameters), or if it has no kernels. Copies are in the gradients' own dtype.
     Memory: the bucket, pinned, and what `outer` takes, on the host; on the device a copy of the
-    weights, where ranks compute at their own views.
+    weights, if ranks compute at their own views.
     Source: the choice of GPU or CPU in Wang et al., "ByteComp" (EuroSys'23 as Espresso), 4.2.
     """
 
     outer: str = "allgather"
     name: ClassVar[str] = "offload"
-    inner: ClassVar[Collective]  # what `outer` says
+    inner: ClassVar[Collective]  # the collective of the text `outer`
 
     def __post_init__(self) -> None:
         outer = collective_of(self.name, self.outer)

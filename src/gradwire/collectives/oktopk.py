@@ -1,4 +1,4 @@
-"""oktopk: what is large in the sum, by owners of regions with even work. At most 6k words."""
+"""oktopk: the largest entries of the sum, by owners of balanced regions. At most 6k words."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from gradwire.streams.owners import pull, push, to_all
 
 _BALANCED_FOR = 64  # steps
 _THRESHOLD_FOR = 32
-_FEW, _MANY, _CHANCE = 0.5, 2.0, 4  # the last: more or less, which only counts where k is small
+_FEW, _MANY, _CHANCE = 0.5, 2.0, 4  # the last is a tolerance that only matters for small k
 
 Masks = list[Tensor]
 
 
 @dataclass(frozen=True)
 class OkTopk(Collective):
-    """Entries to owners of regions, summed; what reaches a threshold goes to all, the rest back.
+    """Owners of regions sum entries; sums above a threshold go to all, the rest goes back.
 
-    Regions are contiguous, and end where the ranks' entries on average say that the work is even;
-    they are drawn anew every 64 steps. The threshold is each parameter's own, so grouping changes
-    nothing: it is the k-th largest magnitude of the sum, found every 32 steps and used again in
+    Regions are contiguous, with ends that balance the work by the average of the ranks' entries;
+    they are computed anew every 64 steps. Each parameter has its own threshold, so grouping
+    changes nothing: the k-th largest magnitude of the sum, computed every 32 steps and used in
     between, while k/2 to 2k entries reach it (k: what the compressor selects); otherwise it is
-    found anew in the same step. What is sent and is not in the result goes back to the residual.
-    Sums in rank order. Any number of ranks.
+    computed anew in the same step. Entries that are sent and are not in the result go back to the
+    residual. Sums in rank order. Any number of ranks.
     Sends 2k(n-1)/n words to owners and at most 4k(n-1)/n to all on average over the ranks, with a
     new threshold about k(n-1)/n more; coded places make it less. Four moves; with a new threshold
     eight, with new regions one more. State: one number per parameter.
-    Left out: owners with many large entries do not hand some to others before they send them.
+    Left out: owners with many large entries do not pass some to others before they send them.
     Source: Li and Hoefler 2022, "Near-Optimal Sparse Allreduce for Distributed Deep Learning",
-    algorithms 1 and 2; where its code nudges a threshold that has drifted, this finds it anew.
+    algorithms 1 and 2; its code adjusts a threshold that has drifted, this one computes it anew.
     """
 
     name: ClassVar[str] = "oktopk"
@@ -66,7 +66,7 @@ class OkTopk(Collective):
 
 
 def _regions(ctx: Context, mine: Stream) -> Rounds[Domains | None]:
-    """Every 64 steps one move: where each rank would end the regions; then the averages."""
+    """Returns the regions. Every 64 steps, one move averages the ends that each rank prefers."""
     work = ctx.streams
     bounds: Sequence[int] | None = ctx.memory.get("regions")
     if bounds is None or ctx.step % _BALANCED_FOR == 0:
@@ -81,7 +81,7 @@ def _regions(ctx: Context, mine: Stream) -> Rounds[Domains | None]:
 
 
 def _large(ctx: Context, mean: Stream, regions: Domains) -> Rounds[list[Stream] | None]:
-    """What reaches the thresholds, owner by owner; new thresholds where they are due."""
+    """Returns the entries that reach the thresholds, by owner; computes those that are due."""
     work = ctx.streams
     flat = mean.flat(regions, ctx.rank)
     owned = [part.values.float().abs() for part in flat.split(work.parameters)]
@@ -112,7 +112,7 @@ def _large(ctx: Context, mean: Stream, regions: Domains) -> Rounds[list[Stream] 
 
 
 def _reach(magnitudes: Tensor, least: float) -> Tensor:
-    """NaN reaches everything: nobody shall overlook it."""
+    """Returns which magnitudes reach a threshold. NaN does, so that it is not overlooked."""
     return ~(magnitudes < least)
 
 
@@ -121,8 +121,8 @@ def _kept(mean: Stream, reached: Masks) -> Stream:
 
 
 def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]:
-    """Tell of which parameters some rank has no threshold, or too few or too many entries reach
-    it."""
+    """Returns, for each parameter, whether some rank has no threshold, or too few or too many
+    entries reach it."""
     total = [sum(row) for row in zip(*told)]
     work = zip(total, total[len(counts) :], counts)
     return [
@@ -132,11 +132,11 @@ def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]
 
 
 def _thresholds(ctx: Context, owned: Mapping[int, Tensor]) -> Rounds[dict[int, float] | None]:
-    """The k-th largest magnitude of these parameters; if there are fewer the smallest, if none 0.
+    """Returns the k-th largest magnitude of each parameter; if fewer the smallest, if none 0.
 
-    Each owner tells its k/n-th largest: if n owners have as many that are no smaller than the
-    least of these, they have k, so only what reaches it can be the k-th. Of that each owner tells
-    its k largest. Three moves.
+    Each owner sends its k/n-th largest to all. The n owners have at least k entries that reach the
+    least of these, so only such entries can be the k-th. Of those, each owner sends its k largest.
+    Three moves.
     """
     others = [r for r in range(ctx.world) if r != ctx.rank]
     ks = [ctx.streams.counts[i] for i in owned]
@@ -155,7 +155,7 @@ def _thresholds(ctx: Context, owned: Mapping[int, Tensor]) -> Rounds[dict[int, f
 
 
 def _to_all_alike(numbers: Tensor, counts: Mapping[int, int]) -> Exchange:
-    """fp32, to every other rank; counts: of theirs."""
+    """Returns a move of fp32 numbers to every other rank; counts: the length of theirs."""
     message = numbers.view(torch.uint8)
     return Exchange(dict.fromkeys(counts, message), {r: 4 * n for r, n in counts.items()})
 
@@ -165,12 +165,12 @@ def _read(message: Tensor, count: int) -> Tensor:
 
 
 def _largest(magnitudes: Tensor, k: int) -> Tensor:
-    """Descending; all, if they are fewer."""
+    """Returns the k largest, descending; all, if there are fewer."""
     return torch.topk(magnitudes, min(k, magnitudes.numel())).values
 
 
 def _at(magnitudes: Tensor, k: int) -> Tensor:
-    """The k-th largest; 0 where there are fewer, or k is 0."""
+    """Returns the k-th largest; 0 if there are fewer, or k is 0."""
     if not 0 < k <= magnitudes.numel():
         return magnitudes.new_zeros(())
     return _largest(magnitudes, k)[-1]

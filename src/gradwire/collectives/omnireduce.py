@@ -1,4 +1,4 @@
-"""omnireduce: blocks of 256 that are not zero, owners of even ranges. No index of elements."""
+"""omnireduce: non-zero blocks of 256, summed by owners of even ranges. No index of elements."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gradwire.streams.rows import BLOCK, Rows
 
 @dataclass(frozen=True)
 class OmniReduce(Collective):
-    """Blocks that hold anything travel whole, to the owner of their range, and back to all.
+    """Sends each non-zero block whole to the owner of its range, and averages to all.
 
-    Good where zeros come in long runs; with zeros anywhere nearly every block travels. Skewed
+    Good if zeros come in long runs; if they lie anywhere, nearly every block travels. Skewed
     tensors burden one owner. Sums in rank order. Memory: the non-zero blocks, sent and received.
     Source: Fei et al. 2021, "Efficient Sparse Collective Communication and its application to
     accelerate distributed deep learning", section 3, with ranks for aggregators and one message
@@ -34,7 +34,7 @@ class OmniReduce(Collective):
     takes_rows: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Rounds[None]:
-        if ctx.has_rows:  # they are the blocks
+        if ctx.has_rows:  # rows take the part of blocks
             mine = ctx.streams.entries()
             means = yield from push_and_pull(ctx, mine, Ranges.even(mine.n, ctx.world))
             if means is not None:
@@ -52,7 +52,7 @@ class OmniReduce(Collective):
         means = yield from push_and_pull(ctx, mine, owners, finite)
         if means is None:
             return
-        blocks = torch.cat([mean.places for mean in means])  # of ranges, so they ascend
+        blocks = torch.cat([mean.places for mean in means])  # ascending, as owners have ranges
         rows = torch.cat([mean.values for mean in means])
         cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):

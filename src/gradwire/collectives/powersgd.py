@@ -1,4 +1,4 @@
-"""powersgd: each matrix as a product of two thin ones, found and summed in one go."""
+"""powersgd: each matrix as a product of two thin ones, computed and summed together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PowerSGD(Collective):
     """One step of the power method with a warm start, error feedback included.
 
         M = gradient + residual, (a, b)     Q: the last step's factor, (b, r), equal on every rank
-        P = Σ M·Q        first all-reduce, with everything that is no matrix or too small for it
+        P = Σ M·Q        first all-reduce, with all vectors, and matrices too small for factors
         P = orthonormal basis of P
         Q = Σ Mᵀ·P / n   second all-reduce
         result = P·Qᵀ    residual = M - result
@@ -68,12 +68,12 @@ class PowerSGD(Collective):
 
 
 class _Factors:
-    """The arithmetic on one bucket. status: raised, on all ranks alike from the first sum on,
-    where something is not finite; then what is summed is NaN, and nothing is remembered."""
+    """The arithmetic on one bucket. status: raised if something is not finite, on all ranks alike
+    from the first sum on; then all that is summed is NaN, and the state does not change."""
 
     def __init__(self, ctx: Context, rank: int) -> None:
         self.world, self._room = ctx.world, ctx.room
-        parameters = ctx.locals(uses=rank)  # an element is multiplied so often, before and after
+        parameters = ctx.locals(uses=rank)  # each element is multiplied rank times, twice
         thin = [_is_thin(p.shape, rank) for p in parameters]
         self.dense = [p for p, is_thin in zip(parameters, thin) if not is_thin]
         matrices = [p for p, is_thin in zip(parameters, thin) if is_thin]
@@ -81,12 +81,12 @@ class _Factors:
         room = torch.split(self._room("powersgd matrices", sum(sizes)), sizes)
         self.matrices = [_Matrix(p, rank, m) for p, m in zip(matrices, room)]
         self.status = kernels.new_status(parameters[0].gradient.device)
-        self._is_sized = self.status.is_meta  # for a price: tensors have sizes, and no numbers
+        self._is_sized = self.status.is_meta  # pricing: tensors have sizes, and no values
         for p in parameters:
             self._flag(p.gradient)
 
     def left(self) -> Tensor:
-        """All of M·Q, then all that travels dense."""
+        """Returns all of M·Q, then all dense parameters, in one vector."""
         sizes = [m.rows * m.rank for m in self.matrices]
         sizes += [p.gradient.numel() for p in self.dense]
         flat = self._room("powersgd left", sum(sizes))
@@ -99,7 +99,7 @@ class _Factors:
         return flat
 
     def orthonormalize(self, total: Tensor) -> None:
-        """The sums are here: every P becomes a basis, everything dense a mean."""
+        """Make an orthonormal basis of every summed P, and means of dense parameters."""
         self._flag(total)
         parts = torch.split(total, [len(part) for part in self._parts])
         for matrix, part in zip(self.matrices, parts):
@@ -108,7 +108,7 @@ class _Factors:
             p.result.copy_(part.div_(self.world))
 
     def right(self) -> Tensor:
-        """All of Mᵀ·P."""
+        """Returns all of Mᵀ·P, in one vector."""
         sizes = [m.columns * m.rank for m in self.matrices]
         flat = self._room("powersgd right", sum(sizes))
         for matrix, part in zip(self.matrices, torch.split(flat, sizes)):
@@ -117,13 +117,13 @@ class _Factors:
         return flat
 
     def finish(self, total: Tensor) -> dict[str, State]:
-        """The results; what states of matrices become, by parameter."""
+        """Write the results. Returns the new states of matrices, by parameter."""
         self._flag(total)
         sizes = [m.columns * m.rank for m in self.matrices]
         rights = [part.div_(self.world) for part in torch.split(total, sizes)]
         room = self._room("powersgd product", max((m.m.numel() for m in self.matrices), default=0))
         for matrix, right in zip(self.matrices, rights):
-            matrix.multiply(right, room)  # maybe beyond the range of 16 bits, on every rank
+            matrix.multiply(right, room)  # may overflow in 16 bits, on every rank alike
             self._flag(matrix.parameter.result)
         if self._is_sized:
             return {}
@@ -160,7 +160,7 @@ class _Matrix:
         return guess.to(self.m.device)
 
     def given(self) -> Tensor:
-        """M: the gradient and what waits."""
+        """Returns M: the gradient plus the residual."""
         gradient, residual = self.parameter.gradient, self.parameter.state.get("residual")
         if residual is None:
             self.flat.copy_(gradient)
@@ -169,7 +169,7 @@ class _Matrix:
         return self.m
 
     def multiply(self, right: Tensor, room: Tensor) -> None:
-        """The result, rounded to its dtype."""
+        """Write the result, rounded to its dtype."""
         result, right = self.parameter.result.view_as(self.m), right.view(self.columns, -1)
         if result.dtype == self.m.dtype:
             torch.mm(self.left, right.t(), out=result)
@@ -178,8 +178,8 @@ class _Matrix:
             result.copy_(torch.mm(self.left, right.t(), out=product))
 
     def remembered(self, right: Tensor, status: Tensor) -> State:
-        """What the result lacks, its own rounding included, in the residual's own memory; and the
-        next step's start."""
+        """Returns the residual, M minus the result with its rounding, computed in place; and the
+        factor with which the next step starts."""
         residual = self.parameter.state.get("residual")
         if residual is None:
             residual = kernels.zeros(self.flat.numel(), self.flat.device)
@@ -188,6 +188,6 @@ class _Matrix:
 
 
 def _is_thin(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether the factors are smaller than the matrix."""
+    """Whether the factors of this shape are smaller than the matrix."""
     n = math.prod(shape)
     return len(shape) > 1 and n > 0 and rank * (shape[0] + n // shape[0]) < n

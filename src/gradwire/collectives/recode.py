@@ -20,25 +20,25 @@ from gradwire.strategy import Collective, Compressor, Context, Key, Member, Roun
 from gradwire.streams import whole
 
 _PIECE = 64
-"""Elements of the smallest part that has an owner."""
+"""The number of elements of the smallest part that has an owner."""
 _WORD = 16
-"""Bytes before the codes: whether all is well so far."""
+"""The number of bytes before the codes, which hold the status so far."""
 
 
 @dataclass(frozen=True)
 class Recode(Collective):
-    """Halves to a partner, decoded, added to what is there, and half of that coded again.
+    """Sends half of the codes to a partner, which decodes, adds, and codes half of its sums again.
 
         rank 0  abcd ── cd ──► 2        ab ── b ──► 1        a ══► all that others have, as it came
         rank 2  abcd ── ab ──► 0        cd ── d ──► 3        c
 
-    As few bytes as alltoall, in 2·log2(n) hops instead of n messages: what reduce-scatter by
-    halving and all-gather by doubling are for dense tensors. by: the text of a compressor.
-    What each hop loses is of a sum, of half of all ranks at last, and waits at the rank that coded
-    it: each rank codes each element once. So nothing is lost in the long run, but one step's error
-    grows with the hops, where alltoall's sums are of what was coded once: with log2(n) if ranks'
-    gradients are independent, and with n where they are alike. Ranks beyond the largest power of
-    two hand over before, and get the result after.
+    As few bytes as alltoall, in 2·log2(n) hops instead of n messages, as reduce-scatter by halving
+    and all-gather by doubling do for dense tensors. by: the text of a compressor.
+    Each hop loses a part of a sum, at last the sum of half of all ranks; the rank that coded it
+    keeps the residual, and codes each element once. So nothing is lost in the long run, but one
+    step's error grows with the hops, unlike alltoall, which sums what was coded once: with log2(n)
+    if ranks' gradients are independent, and with n if they are alike. Ranks beyond the largest
+    power of two send all to a partner before, and get the result after.
     Source: the hops, Thakur et al. 2005, "Optimization of Collective Communication Operations in
     MPICH", section 4.5; coding again at each, "DynamiQ" 2026 (arXiv 2602.08923).
     """
@@ -57,7 +57,7 @@ class Recode(Collective):
                 'recode("int8").'
             )
         try:
-            object.__setattr__(self, "by", str(self.compressor))  # so that equals are equal
+            object.__setattr__(self, "by", str(self.compressor))  # normalized, to compare equal
             check_promises(Parts(self.compressor, _Fixed()))
         except StrategyError as error:
             raise StrategyError(f"recode's by is a compressor's text: {error}") from error
@@ -69,7 +69,7 @@ class Recode(Collective):
 
     @cached_property
     def compressor(self) -> Compressor:
-        """By which sums travel."""
+        """The compressor of all messages."""
         made: Compressor = Compressor.parse(self.by)
         return made
 
@@ -90,7 +90,7 @@ class Recode(Collective):
 
 @dataclass(frozen=True)
 class _Fixed(Collective):
-    """What its compressor has to promise."""
+    """A stand-in for the check that the compressor has a fixed size."""
 
     name: ClassVar[str] = "recode"
     needs: ClassVar[tuple[str, ...]] = ("fixed",)
@@ -100,7 +100,7 @@ class _Fixed(Collective):
 
 
 Pieces = slice
-"""From one piece of every parameter to another."""
+"""A range of pieces, the same of every parameter."""
 
 
 def _fold(work: _Sums, place: Butterfly) -> Rounds[None]:
@@ -157,8 +157,8 @@ def _unfold(work: _Sums, place: Butterfly) -> Rounds[None]:
 
 
 class _Sums:
-    """The arithmetic on one bucket. status: what is wrong, in bits, on all ranks alike once all
-    has arrived."""
+    """The arithmetic on one bucket. status: error flags, alike on all ranks once all messages
+    have arrived."""
 
     def __init__(self, ctx: Context, compressor: Compressor) -> None:
         self._compressor, self._world = compressor, ctx.world
@@ -167,17 +167,17 @@ class _Sums:
         self._parameters = [p for p in ctx.locals() if p.gradient.numel()]
         device = self._parameters[0].gradient.device if self._parameters else torch.device("cpu")
         self.status = torch.zeros(1, dtype=torch.int64, device=device)
-        self._is_real = device.type != "meta"  # not where only sizes are asked for
+        self._is_real = device.type != "meta"  # on "meta" only sizes are computed
         self._sums = [_given(p) for p in self._parameters]
         self._given = [x.clone() for x in self._sums]
         self._residuals = [torch.zeros_like(x) for x in self._sums]
-        self._told: dict[int, Tensor] = {}  # by owner, what its sum is
+        self._told: dict[int, Tensor] = {}  # the coded sum of each owner
         for x in self._sums:
             self._raise_unless(x)
             x.nan_to_num_(0.0, 0.0, 0.0)  # so that codes can be decoded
 
     def coded(self, pieces: Pieces) -> Tensor:
-        """A message; what it does not say waits."""
+        """Returns a message of this rank's sums; what it loses becomes the residual."""
         message = torch.zeros(self.bytes_of(pieces), dtype=torch.uint8, device=self.status.device)
         for i, (at, sections) in enumerate(self._sections(message, pieces)):
             x, key = self._sums[i][at], self._key_of(i, pieces)
@@ -190,16 +190,16 @@ class _Sums:
         return message
 
     def own(self, pieces: Pieces) -> None:
-        """The sums of this rank's piece are there: code them for all."""
+        """Code the complete sums of this rank's piece for all."""
         self._told[pieces.start] = self.coded(pieces)
 
     def add(self, arrived: Tensor, pieces: Pieces) -> None:
-        """A partner's sums to this rank's."""
+        """Add a partner's sums to this rank's."""
         for i, (at, sent) in enumerate(self._read(arrived, pieces)):
             self._sums[i][at] += sent
 
     def told(self, owners: range) -> Tensor:
-        """What owners said, one after the other."""
+        """Returns the messages of owners, one after the other."""
         return torch.cat([self._told[r] for r in owners])
 
     def told_bytes(self, owners: range) -> int:
@@ -211,7 +211,7 @@ class _Sums:
         self._told.update(zip(owners, parts))
 
     def finish(self) -> dict[str, State]:
-        """The results, and what waits then, by parameter."""
+        """Write the results. Returns the residuals, by parameter."""
         for owner, message in self._told.items():
             pieces = slice(owner, owner + 1)
             for i, (at, total) in enumerate(self._read(message, pieces)):
@@ -220,20 +220,20 @@ class _Sums:
         for p, total, residual in zip(self._parameters, self._sums, self._residuals):
             mean = total / self._world
             p.result.copy_(torch.where(self.status > 0, torch.nan, mean))
-            self._raise_unless(p.result)  # maybe beyond the range of 16 bits, on every rank
+            self._raise_unless(p.result)  # may overflow in 16 bits, on every rank alike
             residual += mean - p.result.float()
             states[p.name] = {"residual": residual.view(p.shape)}
         return states
 
     def sent(self) -> dict[str, Tensor]:
-        """What does not wait, by parameter, once all has finished."""
+        """Returns what left the residual, by parameter, after `finish`."""
         work = zip(self._parameters, self._given, self._residuals)
         return {p.name: given.sub_(residual) for p, given, residual in work}
 
     # -- messages --------------------------------------------------------------------------
 
     def bytes_of(self, pieces: Pieces) -> int:
-        """Bytes of a message about them."""
+        """Returns the bytes of a message about these pieces."""
         places = (self._place(x, pieces) for x in self._sums)
         return _WORD + sum(self._code_bytes(at.stop - at.start) for at in places)
 
@@ -242,7 +242,7 @@ class _Sums:
         return sum(padded(count * getattr(torch, name).itemsize) for name, count in sections)
 
     def _place(self, x: Tensor, pieces: Pieces) -> slice:
-        """Elements of a parameter."""
+        """Returns the elements of a parameter in these pieces."""
         n = x.numel()
         size = _PIECE * -(-n // (_PIECE * self._parts))
         return slice(min(n, pieces.start * size), min(n, pieces.stop * size))
@@ -262,9 +262,9 @@ class _Sums:
         return found
 
     def _read(self, message: Tensor, pieces: Pieces) -> list[tuple[slice, Tensor]]:
-        """What it says of each parameter; zeros, and the status is raised, where it cannot be
-        read: no rank stops before the others."""
-        message = whole(message, self.bytes_of(pieces)).clone()  # where sections may begin
+        """Decode a message by parameter. Gives zeros, and raises the status, if it cannot be read,
+        so that no rank stops before the others."""
+        message = whole(message, self.bytes_of(pieces)).clone()  # aligned for sections
         self._heed(message[:8].view(torch.int64))
         found = []
         for i, (at, sections) in enumerate(self._sections(message, pieces)):
@@ -291,6 +291,6 @@ class _Sums:
 
 
 def _given(p: Local) -> Tensor:
-    """The gradient and what waits, in fp32."""
+    """Returns the gradient plus the residual, in fp32."""
     x = p.gradient.float()
     return x + p.state["residual"].view(-1) if "residual" in p.state else x.clone()

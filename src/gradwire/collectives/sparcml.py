@@ -1,4 +1,4 @@
-"""sparcml: ranks pair up and merge all they have. log2(n) rounds, best for few ranks."""
+"""sparcml: ranks pair up and merge all entries. log2(n) rounds, best for few ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gradwire.streams import Stream, told_size, whole
 
 @dataclass(frozen=True)
 class SparCML(Collective):
-    """Recursive doubling: whole lists to a partner, merged alike on both sides, log2(n) times.
+    """Recursive doubling: partners exchange whole lists and merge them alike, log2(n) times.
 
     A list becomes dense once it would take as many bytes as all elements. Sums along a tree, so
-    with other roundings than rank order; ranks end bitwise equal. Any number of ranks.
+    they round differently than in rank order; ranks end bitwise equal. Any number of ranks.
     Source: Renggli et al. 2019, "SparCML", section 5.3.1 (SSAR_Recursive_double); the list's true
     length, not its bound, decides when it becomes dense.
     """
@@ -54,7 +54,7 @@ class SparCML(Collective):
 
 
 def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
-    """Say to whom a rank passes all it has, and who passes on to it, one pass after the other."""
+    """Returns, for each pass, the ranks to which this one sends its sum, and those it gets."""
     host = [place.host] if place.is_folded else []
     guest = [] if place.guest is None else [place.guest]
     pairs = [[] if place.is_folded else [partner] for partner in place.partners]
@@ -63,17 +63,17 @@ def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
 
 
 def _lengths(held: _Held, to: list[int], by: list[int]) -> Rounds[dict[int, int]]:
-    """How many bytes each of them will send."""
+    """Exchange the sizes of the next messages. Returns bytes by sender."""
     mine = told_size(held.message().numel() if to else 0)
     arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))
     return {r: held.stream.read_size(arrived[r], held.dense_bytes) for r in by}
 
 
 class _Held:
-    """A sum on its way: a stream, or all elements once that is no more bytes."""
+    """A partial sum: a stream, or a dense vector once that takes no more bytes."""
 
     def __init__(self, stream: Stream) -> None:
-        is_rows = stream.values.dim() > 1  # of tables, which nobody makes whole
+        is_rows = stream.values.dim() > 1  # tables of rows are never made dense
         self.stream = stream
         self.dense_bytes = stream.most_packed_bytes() if is_rows else 4 * stream.n
         self._dense: Tensor | None = None
@@ -105,7 +105,7 @@ class _Held:
             self.stream = self.stream.plus(stream)
 
     def forget(self) -> None:
-        """It was handed over."""
+        """Drop the sum, which was sent to the host."""
         self.stream, self._dense, self._packed = self.stream[:0], None, None
 
     def write(self, work: Streams, divisor: float) -> None:

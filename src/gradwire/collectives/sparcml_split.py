@@ -1,4 +1,4 @@
-"""sparcml_split: owners of even ranges; averages pass from rank to rank in log2(n) rounds."""
+"""sparcml_split: owners of even ranges sum; averages reach all ranks in log2(n) rounds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gradwire.streams.owners import push
 
 @dataclass(frozen=True)
 class SparCMLSplit(Collective):
-    """Works as `sparse_ps`, but averages travel in ever larger bundles: fewer messages, more
-    waiting.
+    """Works as `sparse_ps`, but averages travel in growing bundles: fewer messages, more waiting.
 
         round j: what I know (2^j parts) ──► rank - 2^j        for any number of ranks
 
@@ -40,7 +39,7 @@ class SparCMLSplit(Collective):
         told = yield from work.tell(packed.numel(), most=mean.most_packed_bytes(domains))
         if told is None:
             return
-        sizes, known = [size for (size,) in told], [packed]  # known: of me, me + 1, …
+        sizes, known = [size for (size,) in told], [packed]  # known: from ranks me, me + 1, …
         while len(known) < world:
             step = len(known)
             fresh = [(me + step + i) % world for i in range(min(step, world - step))]

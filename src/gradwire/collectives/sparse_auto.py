@@ -25,25 +25,25 @@ from gradwire.moves import AllReduce
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams.rows import Rows
 
-_EARLY = 8  # the step at which the network has been seen at work
+_EARLY = 8  # by this step enough moves have been timed to know the network
 _MOST = 1 << 60
-_USUAL = 300_000, 125_000_000  # nanoseconds, bytes per second: until it has been seen
-_TELLING_BYTES = 100_000  # moves of so many say how fast the network is, small ones how late
+_USUAL = 300_000, 125_000_000  # nanoseconds and bytes per second, until moves have been timed
+_TELLING_BYTES = 100_000  # moves from this size on show bandwidth, small ones latency
 
 
 @dataclass(frozen=True)
 class SparseAuto(Collective):
     """allgather, sparcml, zen, columns or a dense all-reduce, whichever is fastest here.
 
-    Every `every` steps ranks tell each other how many entries and rows they have, a sample of
-    which (16 KB), and how fast recent moves were; from these numbers, which are the same
-    everywhere, each prices all members. The first choice guesses the network (1 Gbit/s). At step
-    8 it has been seen at work: members priced within twice the cheapest then take turns, five
-    steps each, close ones ten more, and the fastest stays. What they took corrects their prices;
-    another is taken later only if it promises a tenth, or after another race, once one is likely
-    that never ran.
-    Sums as the member does whose turn it is: where runs must repeat to the bit, name one member.
-    Memory: of that member, and 32 KB.
+    Every `every` steps ranks exchange the number of their entries and rows, a sample of both
+    (16 KB), and how fast recent moves were; from these numbers, which are the same everywhere,
+    each rank prices all members. The first choice assumes a network of 1 Gbit/s. At step 8 its
+    speed has been measured: members priced within twice the cheapest then take turns, five steps
+    each, close ones ten more, and the fastest stays. Measured times correct the prices; a later
+    change needs a price that is lower by a tenth, or another race, which is run once a member
+    becomes likely that never ran.
+    Sums in the present member's order: if runs must repeat to the bit, name one member.
+    Memory: that of the member, and 32 KB.
     """
 
     every: int = 50
@@ -65,7 +65,7 @@ class SparseAuto(Collective):
         chooser: Chooser = memory.setdefault("chooser", Chooser())
         if number % self.every == 0 or number == _EARLY:
             if (facts := (yield from _facts(ctx))) is None:
-                return  # the step does not count
+                return  # the step is spoiled
             chooser.price(prices(facts), network_is_known=number >= min(_EARLY, self.every))
         if chooser.race_is_over:
             times = yield from ctx.streams.tell(*chooser.times(), most=_MOST)
@@ -76,18 +76,18 @@ class SparseAuto(Collective):
         member = chooser.member
         rounds = _dense(ctx) if member == "dense" else _named(member).rounds(ctx)
         seconds = yield from _timed(rounds, memory, ctx.world)
-        if ctx.finite:  # else members stop early, and its turn comes again
+        if ctx.finite:  # else the member stopped early, and its turn is repeated
             chooser.took(seconds)
 
 
 @cache
 def _named(member: str) -> Collective:
-    """Read once: that takes as long as some members' local work."""
+    """Returns a member, read once: that takes as long as some members' local work."""
     return Collective.parse(member)
 
 
 def _facts(ctx: Context) -> Rounds[Facts | None]:
-    """What all ranks know afterwards; None if the step is spoiled."""
+    """Exchange facts. Returns the same ones on all ranks; None if the step is spoiled."""
     mine = ctx.streams.entries()
     if ctx.has_rows:
         rows, first, width = mine.places.long(), mine.n, mine.values.shape[1]
@@ -113,8 +113,8 @@ def _facts(ctx: Context) -> Rounds[Facts | None]:
 
 
 def _rows(ctx: Context) -> tuple[Tensor, int]:
-    """Which rows of dense gradients hold anything, of how many; none, if these are not sent as
-    they are."""
+    """Returns the non-zero rows of dense gradients, and the number of all rows; none if gradients
+    are not sent as they are."""
     ids, first = [torch.empty(0, dtype=torch.int64)], 0
     for table in [Rows(local) for local in ctx.locals()] if ctx.is_exact else []:
         ids.append(table.nonzero().long() + first)
@@ -123,7 +123,7 @@ def _rows(ctx: Context) -> tuple[Tensor, int]:
 
 
 def _dense(ctx: Context) -> Rounds[None]:
-    """Every element, by all-reduce."""
+    """Sums all elements by one dense all-reduce."""
     mine = ctx.streams.entries()
     if (yield from ctx.streams.tell()) is None:
         return
@@ -135,10 +135,8 @@ def _dense(ctx: Context) -> Rounds[None]:
 
 
 def _timed(rounds: Rounds[None], memory: dict[str, Any], world: int) -> Rounds[float]:
-    """The same rounds. Returns seconds, without the first move: that waits for slower ranks.
-
-    What each move took is remembered.
-    """
+    """Run the rounds, and keep the time of each move in memory. Returns the seconds of all without
+    the first move, which waits for slower ranks."""
     times: list[tuple[float, float]] = memory.setdefault("times", [])
     began, arrived, first = perf_counter(), None, None
     while True:
@@ -157,7 +155,7 @@ def _timed(rounds: Rounds[None], memory: dict[str, Any], world: int) -> Rounds[f
 
 
 def _network(memory: dict[str, Any]) -> tuple[int, int]:
-    """Nanoseconds of a small move, bytes per second of large ones."""
+    """Returns the nanoseconds of a small move, and the bytes per second of large ones."""
     times: list[tuple[float, float]] = memory.get("times", [])
     small = [seconds for sent, seconds in times if sent < _TELLING_BYTES // 10]
     late = median(small) if small else 1e-9 * _USUAL[0]

@@ -1,4 +1,4 @@
-"""sparse_ps: owners of even ranges. (n-1)/n · (d + D) of the tensor, where entries are even."""
+"""sparse_ps: owners of even ranges sum. (n-1)/n · (d + D) of the tensor, if entries are even."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradwire.streams.owners import push_and_pull
 class SparsePS(Collective):
     """Every rank owns a contiguous part of the flat tensor, sums it, and sends the average to all.
 
-    As fast as the fullest part: where most non-zeros lie together, as the frequent words of an
-    embedding do, one owner has most of the work. `zen` is the same with balanced parts.
+    Its time is that of the fullest part: if most non-zeros lie together, as the frequent words of
+    an embedding do, one owner has most of the work. `zen` does the same with balanced parts.
     Source: Wang et al. 2025, "Zen", appendix B.
     """
 

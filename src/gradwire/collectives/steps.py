@@ -13,20 +13,20 @@ from gradwire.tasks import Path
 
 @dataclass(frozen=True)
 class Steps(Collective):
-    """A path of compress, decompress and moves, as planners choose it for a tensor.
+    """Follows a path of compress, decompress and moves, as planners choose it for a tensor.
 
         compress@gpu, all_to_all@node, decompress@gpu, all_reduce@cross, all_gather@node
 
-    Tasks in order; `gradwire.tasks` says which may follow which, and its `paths` lists all 4,341.
-    A move without @ is among all ranks; @node inside a machine, @cross across machines,
-    among ranks of one local number. compress@cpu works in the host's memory, compress@gpu where
-    the gradient lies: without a GPU the two are the same.
-    Every sum is divided at once, so what is compressed again is a mean, in the gradient's unit.
-    The first compression has the strategy's feedback; each later one remembers by itself what it
-    does not send, if there is feedback at all. Uncompressed, it travels in the gradient's dtype.
+    Tasks in order; `gradwire.tasks` has the rules, and its `paths` lists all 4,341 paths.
+    A move without @ is among all ranks; @node is inside a machine, @cross across machines, among
+    ranks of the same local number. compress@cpu works in the host's memory, compress@gpu on the
+    gradient's device: without a GPU the two are the same.
+    Every sum is divided at once, so a later compression gets a mean, in the gradient's unit.
+    The first compression has the strategy's feedback; if there is one, each later compression
+    keeps a residual of its own. Uncompressed data travels in the gradient's dtype.
     Roots are the first rank of a machine, and for those of one local number a machine of its own.
-    per_node: ranks to a machine, of a path with @node; 0: as `attach` finds them, while
-    `lockstep` takes all for one.
+    per_node: ranks of a machine, for a path with @node; 0: as `attach` finds them, while
+    `lockstep` puts all ranks on one.
     Memory: the bucket twice, and its messages.
     Source: Wang et al. 2023, "Hi-Speed DNN Training with Espresso", section 4.2 and table 3.
     """

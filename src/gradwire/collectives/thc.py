@@ -1,4 +1,4 @@
-"""thc: codes on a grid that all ranks share, which add up on the way."""
+"""thc: codes on a grid that all ranks share, which the network adds up."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from gradwire.moves import AllGather, AllReduce
 from gradwire.strategy import Collective, Context, Evidence, Member, Rounds, State
 
 BLOCK = 1024
-"""Elements that are rotated together, and have a grid of their own."""
+"""The number of elements that are rotated together, with a grid of their own."""
 _WORD = 32
 _REACH = {2: 1.22, 3: 1.95, 4: 2.47, 5: 2.9, 6: 3.27, 7: 3.61, 8: 3.92}
-"""Where the outermost level lies, in standard deviations, so that least is lost of what is
-normally distributed."""
+"""The outermost level by bits, in standard deviations, that loses least of a normal
+distribution."""
 
 
 @dataclass(frozen=True)
 class THC(Collective):
-    """Rotated at random, rounded to one grid, summed as whole numbers by the network.
+    """Rotates at random, and rounds to one grid of whole numbers, which the network sums.
 
         x = gradient + residual, in blocks of 1024;   y = H·D·x / 32     signs D, all ranks' alike
         norms of blocks ──► all          the largest of each says where its levels lie
         codes = y, rounded and cut ══► all-reduce of int32, some codes in each
         result = D·H·(sum of codes) · step / n / 32;   residual = x - what its own codes say
 
-    bits: of a code; 2^bits - 1 levels around 0. On the wire it has room for the sum of all ranks'
-    codes, so nobody decodes on the way and nothing is compressed twice: 32 bits hold five codes of
-    4 bits among 4 ranks, four among 18 or fewer. A norm of each block and rank is gathered beside.
-    What is cut, and all rounding, waits for the next step. Rounded to nearest, not at random: the
-    rotation makes the error nearly unbiased, of half the size. Vectors and small tensors go the
-    same way. Ranks end bitwise equal where their processors run the same linear algebra.
+    bits: of a code; 2^bits - 1 levels around 0. On the wire a code has room for the sum of all
+    ranks' codes, so none decodes on the way and nothing is compressed twice: 32 bits hold five
+    codes of 4 bits among 4 ranks, four among 18 or fewer. Norms of each rank's blocks are gathered
+    first. Clipping and rounding errors stay in the residual. Codes are rounded to nearest, not at
+    random: the rotation makes the error nearly unbiased, of half the size. Vectors and small
+    tensors are treated alike. Ranks end bitwise equal if their processors run the same linear
+    algebra.
     Source: Li et al. 2024, "THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic
     Compression", algorithm 3 (uniform), with an all-reduce for the parameter server; the rotation:
     Vargaftik et al. 2021, "DRIVE", section 3.
@@ -71,7 +72,7 @@ class THC(Collective):
 
 
 def width_of(bits: int, world: int) -> int:
-    """Bits that the sum of so many ranks' codes, which have a sign, takes."""
+    """Returns the bits of the sum of so many ranks' codes, which have a sign."""
     return (world * _top(bits)).bit_length() + 1
 
 
@@ -80,8 +81,8 @@ def _top(bits: int) -> int:
 
 
 class _Rotated:
-    """The arithmetic on one bucket: every parameter in blocks, (rows, BLOCK), the last one filled
-    up with zeros. status: raised, on all ranks alike, where a rank's gradients are not finite."""
+    """The arithmetic on one bucket: every parameter in blocks, (rows, BLOCK), the last one padded
+    with zeros. status: raised, on all ranks alike, if a rank's gradients are not finite."""
 
     def __init__(self, ctx: Context, bits: int) -> None:
         self.world, self.top, self.reach = ctx.world, _top(bits), _REACH[bits]
@@ -101,13 +102,13 @@ class _Rotated:
         self.signs = _signs(noise, device)
 
     def norms(self) -> Tensor:
-        """Of each block, over the root of its elements. In fp64: squares leave the range."""
+        """Returns each block's norm over the root of its size; in fp64, as squares overflow."""
         norms: Tensor = torch.linalg.vector_norm(self.x, dim=1, dtype=torch.float64)
         return (norms / math.sqrt(BLOCK)).float()
 
     def codes(self, norms: Tensor) -> Tensor:
-        """Of this rank, several to a word, (words,) int32."""
-        largest = norms.view(self.world, -1).amax(0).view(-1, 1)  # NaN, if one is
+        """Returns this rank's codes, several in a word, (words,) int32."""
+        largest = norms.view(self.world, -1).amax(0).view(-1, 1)  # NaN if any norm is
         self.status |= ~largest.isfinite().all()
         self.step = torch.where(largest.isfinite(), largest * (self.reach / self.top), 0.0)
         inverse = torch.where(self.step > 0, 1 / self.step, 0.0)
@@ -116,26 +117,26 @@ class _Rotated:
         return self._packed(self.own.int().view(-1))
 
     def finish(self, total: Tensor) -> None:
-        """The results, and what waits then."""
+        """Write the results, and set the residuals."""
         sent = _rotated(self.own * self.step) * self.signs
         codes = self._unpacked(total).view(-1, BLOCK).float()
         mean = _rotated(codes * self.step / self.world) * self.signs
         mean = torch.where(self.status > 0, torch.nan, mean)
         work = zip(self.parameters, *map(self._of_each, (self.x, sent, mean)))
         for p, x, own, average in work:
-            p.result.copy_(average)  # maybe beyond the range of 16 bits, on every rank
+            p.result.copy_(average)  # may overflow in 16 bits, on every rank alike
             self.status |= ~p.result.isfinite().all()
-            own += p.result.float() - average  # what the result's dtype cannot say
+            own += p.result.float() - average  # the rounding to the result's dtype
             self.states[p.name], self.sent[p.name] = {"residual": (x - own).view(p.shape)}, own
 
     def _of_each(self, blocks: Tensor) -> list[Tensor]:
-        """(n,) of each parameter."""
+        """Returns the elements of each parameter, (n,), without padding."""
         parts = torch.split(blocks.view(-1), [rows * BLOCK for rows in self.sizes])
         return [part[: p.gradient.numel()] for p, part in zip(self.parameters, parts)]
 
     def _packed(self, codes: Tensor) -> Tensor:
-        """Code i of a part in the same bits of every word. They have signs, so that no sum, of
-        words or of codes, leaves the range, whatever the order."""
+        """Pack codes: the bits of code i of each word hold part i of the vector. Codes have signs,
+        so that no sum of words or codes overflows, whatever the order."""
         words = -(-codes.numel() // self.together)
         parts = torch.zeros(self.together * words, dtype=torch.int32, device=codes.device)
         parts[: codes.numel()] = codes
@@ -157,15 +158,15 @@ def _add_waiting(room: Tensor, p: Local) -> None:
 
 
 def _signs(noise: kernels.Noise, device: torch.device) -> Tensor:
-    """(BLOCK,) of -1 and 1."""
+    """Returns random signs, (BLOCK,) of -1 and 1."""
     if device.type == "meta":
         return torch.empty(BLOCK, device=device)
     return 1.0 - 2.0 * (kernels.random_bits(noise, BLOCK, device=device) >> 31).float()
 
 
 def _rotated(x: Tensor) -> Tensor:
-    """Each block times Sylvester's matrix, over its root, which undoes itself: as a matrix between
-    two smaller ones."""
+    """Returns each block times Sylvester's matrix over its root, which is its own inverse;
+    computed as a matrix between two smaller ones."""
     side = math.isqrt(BLOCK)
     h = torch.ones((1, 1), device=x.device)
     while len(h) < side:

@@ -1,4 +1,4 @@
-"""union: first which places any rank has, then a dense all-reduce of those."""
+"""union: ranks find the union of their places, then all-reduce the values there."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradwire.streams.owners import push_and_pull
 
 @dataclass(frozen=True)
 class Union(Collective):
-    """Places to the owners of even ranges and back; values of the union by all-reduce.
+    """Owners of even ranges unite the places and send them to all; values go by all-reduce.
 
     The network adds, so that values travel as in a dense all-reduce, 2(n-1)/n of the union:
-    good where ranks share most places, and with few ranks. Sums in the backend's order, in fp32.
+    good if ranks share most places, and with few ranks. Sums in the backend's order, in fp32.
     Memory: one fp32 value per place of the union.
-    Source: the "union and dense all-reduce" baseline that block bitmaps give (OmniReduce's
-    collective-only form), with coded places for bitmaps.
+    Source: the "union and dense all-reduce" baseline of OmniReduce's collective-only form, with
+    coded places instead of block bitmaps.
     """
 
     name: ClassVar[str] = "union"
@@ -36,7 +36,7 @@ class Union(Collective):
         owned = yield from push_and_pull(ctx, alone, Ranges.even(mine.n, ctx.world))
         if owned is None:
             return
-        places = torch.cat([part.places for part in owned])  # of ranges, so they ascend
+        places = torch.cat([part.places for part in owned])  # ascending, as owners have ranges
         if not bool(mine.among(replace(mine, places=places)).all()):
             raise PayloadError(
                 "the union has every place that a rank has; one of this rank's is not in what "

@@ -1,4 +1,4 @@
-"""vote: the majority's sign. One bit per element each way."""
+"""vote: the sign that most ranks have. One bit per element each way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradwire.strategy import Collective, Context, Rounds
 
 @dataclass(frozen=True)
 class MajorityVote(Collective):
-    """Signs to their owners, counted there, the majority's sign to all; the result is -1 or 1.
+    """Owners count signs, and send the majority's sign to all; the result is -1 or 1.
 
-    A tie is decided by dice that every rank would throw alike.
+    A tie is decided at random, alike on every rank.
     Source: Bernstein et al. 2018, "signSGD", algorithm 3, with owners for the parameter server.
     """
 

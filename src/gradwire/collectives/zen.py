@@ -1,4 +1,4 @@
-"""zen: owners of random chunks, balanced whatever the tensor. (n-1)/n · (d + D) of the tensor."""
+"""zen: owners of random chunks sum, balanced for any tensor. (n-1)/n · (d + D) of the tensor."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PUBLISHED: tuple[Form, Form] = ("coo", "bitmap")
 
 @dataclass(frozen=True)
 class Zen(Collective):
-    """Entries to the owners of their chunks, summed there in rank order, averages to all.
+    """Sends entries to the owners of their chunks, which sum in rank order, and averages to all.
 
-    "chunks": who owns which 16 elements is drawn from the seed, so that no pattern in the tensor
-    makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
+    "chunks": the owner of each 16 elements is drawn from the seed, so that no pattern in the
+    tensor makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
     a part places stay sorted, so they are coded in 2 + log2(n/k) bits, or as a bitmap, and in
-    less where they come in crowds, as rows do: half a bit. Owners merge sorted lists: no hash
-    table, no buffer of the tensor's size. At most 0.85 of the bytes of "paper" on tensors as
-    models have them. Memory: the messages, and no table of who owns what.
-    "paper": as published, to compare with: who owns an element is its hash; split by hash memory;
-    pairs of int32 and value to owners; a bitmap of the owner's elements and values to all, so
-    (n-1)/n · (2d + D + 1/32). Memory: 4 bytes per element for the lists of who owns what.
+    less if they lie together, as rows do: half a bit. Owners merge sorted lists: no hash
+    table, no buffer of the tensor's size. At most 0.85 of the bytes of "paper" on typical
+    models' tensors. Memory: the messages, and no table of owners.
+    "paper": as published, to compare with: the hash of an element is its owner; split by hash
+    memory; pairs of int32 and value to owners; a bitmap of the owner's elements and values to all,
+    so (n-1)/n · (2d + D + 1/32). Memory: 4 bytes per element for the lists of owned elements.
     Source: Wang et al. 2025, "Zen", sections 3.1 to 3.3, algorithms 1 and 2.
     """
 
@@ -52,7 +52,7 @@ class Zen(Collective):
             ctx.streams.write(means)
 
     def _domains(self, ctx: Context, mine: Stream) -> Chunks | HashedElements | Ranges:
-        """Made once for a bucket."""
+        """Returns the owners' domains, made once for a bucket."""
         made: dict[str, Chunks | HashedElements | Ranges] = ctx.memory
         if "domains" not in made:
             if self.variant == "paper":

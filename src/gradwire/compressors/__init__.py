@@ -1,4 +1,4 @@
-"""What is sent. One file each; every member obeys the laws of `tests/contract/`."""
+"""Compressors: what is sent. One file each; every member obeys the laws of `tests/contract/`."""
 
 from gradwire.compressors._trial import trial
 from gradwire.compressors.cast import BFloat16, Float16, Identity

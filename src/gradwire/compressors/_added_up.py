@@ -1,4 +1,4 @@
-"""What compressors share whose payloads one kernel adds up, of many parameters at once."""
+"""The base of compressors whose payloads are summed by one kernel, for many parameters at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gradwire.strategy import Compressor, Key, Sections
 
 
 class AddedUp(Compressor):
-    """The sum of payloads is one segment of `kernels.add_up`."""
+    """A compressor for which the sum of payloads is one segment of `kernels.add_up`."""
 
     @abstractmethod
     def segment(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float
     ) -> kernels.SumSegment:
-        """The sum of the payloads, divided, into x. Raises PayloadError."""
+        """Returns the segment that writes the divided sum of payloads to x; PayloadError."""
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0, key)

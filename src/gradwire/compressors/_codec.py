@@ -1,4 +1,4 @@
-"""What the quantizers share: one of the kernels' formats, with one scale per block or in all."""
+"""The base of quantizers: one of the kernels' formats, with one scale per block or in all."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gradwire.strategy import Claims, Key, Sections
 
 @cache
 def _are_blocks(kind: type[Codec]) -> bool:
-    """Whether what its `blocks` says is what it does."""
+    """Whether its `blocks` describes its `encode` and `add`, which no derived class changes."""
     return all(stands_for(kind, "blocks", one) for one in ("encode", "add"))
 
 
 LEAST_KEPT = 1 - 1e-6
-"""Means keep |x|₁²/n of |x|², which is at least |x|²/n, less the rounding of the mean."""
+"""Means keep |x|₁²/n of |x|², which is at least |x|²/n; this allows for the mean's rounding."""
 
 
 def noise_of(key: Key) -> kernels.Noise:
-    """The random numbers of one parameter, step and rank."""
+    """Returns the random numbers of one parameter, step and rank."""
     return kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}", key.rank)
 
 
 class Codec(AddedUp):
-    """Sections: scales in fp32, codes in bytes. No memory beside them."""
+    """A quantizer with two sections: scales in fp32, codes in bytes. It needs no other memory."""
 
     @abstractmethod
     def format(self) -> Format:
-        """How a block is written."""
+        """Returns the format of a block."""
 
     def noise(self, key: Key) -> kernels.Noise:
-        """The dice it throws, if its format is random."""
+        """Returns its random numbers, if the format is random."""
         return noise_of(key) if self.format().random else SILENCE
 
     @abstractmethod

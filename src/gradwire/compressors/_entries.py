@@ -24,7 +24,7 @@ class Entries:
 
     @staticmethod
     def check(owner: str, values: object, index: object) -> None:
-        """StrategyError unless these are ways to write values and places."""
+        """Raise StrategyError unless these are known formats of values and places."""
         for what, given, known in (
             ("values", values, tuple(VALUES)),
             ("index", index, ("auto", *kernels.INDEX_CODES)),
@@ -37,13 +37,12 @@ class Entries:
 
     @property
     def code(self) -> str:
-        """The code of the places: the smallest, unless one was asked for."""
+        """The code of the places: the smallest, unless one was requested."""
         return kernels.smallest(self.n, self.k) if self.index == "auto" else self.index
 
     @property
     def sections(self) -> tuple[tuple[str, int], ...]:
-        """The sections as `Claims` wants them. Places that are not coded are int32, coded ones
-        bytes."""
+        """The sections in the form of `Claims`. Places are int32, or bytes if they are coded."""
         kernels.check_index_range(self.n)
         values = VALUES[self.values], self.k
         if self.code == "int32":
@@ -54,18 +53,18 @@ class Entries:
         self, sections: Sections, places: Tensor, values: Tensor, sent: Tensor | None = None,
         residual: Tensor | None = None,
     ) -> kernels.WriteEntries:  # fmt: skip
-        """places: (k,) int32, ascending. values: (k,) fp32, finite, cut to the range of their
-        format. sent, residual: as `kernels.WriteEntries` has them."""
+        """Returns the kernel segment that writes entries. places: (k,) int32, ascending. values:
+        (k,) fp32, finite, in their format's range. sent, residual: see `kernels.WriteEntries`."""
         return kernels.WriteEntries(
             places, values, self.n, self.code, sections[0], sections[1], sent, residual
         )
 
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
-        """`segment`, alone."""
+        """Write one `segment` by itself."""
         kernels.write_entries([self.segment(sections, places, values)])
 
     def places(self, payload: int, section: Tensor) -> Tensor:
-        """The places of one payload: (k,) int32; PayloadError, naming the payload."""
+        """Returns the places of one payload, (k,) int32; a PayloadError names the payload."""
         if self.code == "int32":
             return section
         return kernels.decoded_places(payload, section, self.n, self.code, self.k)

@@ -1,4 +1,4 @@
-"""What threshold and nonzero share: as many entries as there are, counted in the payload.
+"""The base of threshold and nonzero: payloads with any number of entries, which they state.
 
 0         8                 16
 │ bytes   │ 4·count + format │ places, coded, padded to 16 │ values │
@@ -32,19 +32,19 @@ class Ragged(AddedUp):
     """
 
     index: str = "auto"
-    """How places are coded: "int32", or "auto", in the smallest code for their number."""
+    """The code of places: "int32", or "auto", the smallest code for their number."""
 
     @abstractmethod
     def least(self) -> float:
-        """The least magnitude that is sent."""
+        """Returns the least magnitude that is sent."""
 
     @abstractmethod
     def values(self, dtype: torch.dtype) -> str:
-        """The format of values, for a gradient of that dtype: one of `VALUES`."""
+        """Returns the format of values for a gradient of that dtype: one of `VALUES`."""
 
     def capacity(self, n: int) -> int:
-        """Bytes of the longest payload: no code that is chosen is longer than the bitmap, no value
-        than fp32."""
+        """Returns the bytes of the longest payload: no code that "auto" chooses is longer than the
+        bitmap, and no value longer than fp32."""
         longest = "bitmap" if self.index == "auto" else self.index
         return _HEAD + padded(kernels.code_bytes(longest, n, n)) + 4 * n
 
@@ -109,7 +109,7 @@ class Ragged(AddedUp):
 
 
 def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:
-    """The sections of places and values inside a ragged one, and where they end."""
+    """Returns the sections of places and values inside a ragged one, and where they end."""
     (places, _), (values, _) = entries.sections
     places_end, begin, end = _bounds(entries)
     first = section[_HEAD:places_end].view(getattr(torch, places))
@@ -118,7 +118,7 @@ def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:
 
 
 def _bounds(entries: Entries) -> tuple[int, int, int]:
-    """Tell where the places end, and where the values begin and end."""
+    """Returns where the places end, and where the values begin and end, in bytes."""
     (places, count), (values, k) = entries.sections
     place_bytes = count * getattr(torch, places).itemsize
     begin = _HEAD + padded(place_bytes)

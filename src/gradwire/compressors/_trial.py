@@ -1,4 +1,4 @@
-"""A look at a compressor of somebody else's, before anything relies on it."""
+"""A quick test of another package's compressor, before anything relies on it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _KEY = Key(seed=0, step=0, parameter="w")
 
 
 def trial(compressor: Compressor) -> str | None:
-    """What is wrong with it, tried on one small tensor; None if nothing is. The laws of
-    `gradwire.testing` look at more."""
+    """Try it on one small tensor. Returns what is wrong; None if nothing is. The laws of
+    `gradwire.testing` check more."""
     x = torch.linspace(-1.0, 1.0, _N).pow(3)
     claims: Any = compressor.claims(_N)
     if not isinstance(claims, Claims):
@@ -46,7 +46,7 @@ def trial(compressor: Compressor) -> str | None:
 
 
 def _encoding(compressor: Compressor, x: Tensor, sections: list[Tensor]) -> str | None:
-    """What is wrong with the payload's making; else the sections are that of x."""
+    """Returns what is wrong with `encode`; None if nothing is, and sections hold x then."""
     try:
         inspect.signature(compressor.encode).bind(x, sections, _KEY, new_status())
     except TypeError:
@@ -67,7 +67,7 @@ def _encoding(compressor: Compressor, x: Tensor, sections: list[Tensor]) -> str 
 
 
 def _sections(claims: Claims) -> list[Tensor] | str:
-    """Room for a payload, or what is wrong with the claim."""
+    """Returns buffers for a payload, or what is wrong with the claim."""
     room = []
     for part in claims.sections:
         name, count = part

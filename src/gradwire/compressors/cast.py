@@ -29,7 +29,7 @@ from gradwire.strategy import (
 
 
 class Cast(AddedUp):
-    """x rounded to nearest even in the wire's format."""
+    """Sends x rounded to nearest even in the wire's format."""
 
     goal: ClassVar[float] = 1.5
 
@@ -53,7 +53,7 @@ class Cast(AddedUp):
 
 
 class _AsItIs(Encoder):
-    """Gradients without memory, of many parameters in one call."""
+    """Casts gradients without feedback, of many parameters in one call."""
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor

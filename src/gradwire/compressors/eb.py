@@ -1,4 +1,4 @@
-"""eb: every element within a stated error; as few bits as that takes."""
+"""eb: every element within a stated error, in as few bits as possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwire.member import padded
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
 _HEAD = 16
-"""used (8 bytes) │ largest magnitude, fp32 │ 0"""
+"""The header's size in bytes: used (8 bytes) │ largest magnitude, fp32 │ 0"""
 _CHUNK = 1 << 16
 _LEAST = 1e-4
 _LEAST_SCALED = 2.0**-96
@@ -30,14 +30,13 @@ class ErrorBounded(Compressor):
         0       8         16
         │ bytes │ largest │ sum of each 65,536 codes, int32 … │ their codes, each padded to 16 … │
 
-    The nearest of levels up to the largest, at most 2 · bound apart; 0, -1, 1, -2 … are 1, 2, 3,
-    4 …, and their running sums ascend like places, so that the coder of places writes them: Elias
-    and Fano's code, or a bitmap, the unary one.
-    About log2(deviation / (bound · largest)) + 1.7 bits
-    an element of what is normally distributed, half a bit more than Rice's code; 1 of what is
-    zero. The size of a message depends on the data; collectives exchange lengths first. A
-    parameter whose largest magnitude is below 2^-96 is sent as zeros. Coarse bounds want a
-    feedback.
+    Sends the nearest of levels up to the largest, at most 2 · bound apart. Levels 0, -1, 1, -2 …
+    are numbered 1, 2, 3, 4 …; running sums of these numbers ascend like places, so the coder of
+    places writes them, as Elias and Fano's code, or as a bitmap, the unary code.
+    An element takes about log2(deviation / (bound · largest)) + 1.7 bits if they are normally
+    distributed, half a bit more than Rice's code; 1 bit if they are zero. The size of a message
+    depends on the data; collectives exchange lengths first. A parameter whose largest magnitude is
+    below 2^-96 is sent as zeros. Coarse bounds want a feedback.
     Source: Di and Cappello 2016, "Fast Error-Bounded Lossy HPC Data Compression with SZ", section
     III, without prediction, as gradients have no neighbours; the code: Elias 1974.
     """
@@ -55,7 +54,7 @@ class ErrorBounded(Compressor):
 
     @property
     def top(self) -> int:
-        """The largest level, at the largest magnitude. What fp32 rounds of it takes some, too."""
+        """The largest level, of the largest magnitude. A margin covers fp32's rounding."""
         return math.ceil(1 / (2 * self.bound) * (1 + 2.0**-21 / self.bound))
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
@@ -69,8 +68,8 @@ class ErrorBounded(Compressor):
         )
 
     def _usual_mean(self, n: int) -> float:
-        """The mean number, from 1, of n elements that are normally distributed, the largest of
-        which is as large as in half of all cases."""
+        """Returns the mean level number, from 1, of n normally distributed elements whose largest
+        magnitude is the median of such maxima."""
         largest = NormalDist().inv_cdf(0.5 + 0.5 ** (1 + 1 / n)) if n else 1.0
         return 0.5 + 2 * math.sqrt(2 / math.pi) * self.top / max(largest, 1.0)
 
@@ -83,7 +82,7 @@ class ErrorBounded(Compressor):
         inverse = torch.where(largest >= _LEAST_SCALED, self.top / largest, 0.0)
         ends, at = [], _HEAD + padded(4 * len(parts))
         section[8:at].zero_()
-        for part in parts:  # each stays in the cache
+        for part in parts:  # each fits into the cache
             places = self._places(_finite(part) * inverse)
             end, k = int(places[-1]) + 1, places.numel()
             size = _code_bytes(end, k)
@@ -97,7 +96,7 @@ class ErrorBounded(Compressor):
         section[_HEAD : _HEAD + 4 * len(ends)].view(torch.int32).copy_(told)
 
     def _places(self, levels: Tensor) -> Tensor:
-        """Running sums of the numbers of levels, less one."""
+        """Returns running sums of the level numbers, minus one."""
         level = levels.round_().clamp_(-self.top, self.top).int()
         code = (level << 1) ^ (level >> 31)
         return code.add_(1).cumsum(0, dtype=torch.int32).sub_(1)
@@ -115,7 +114,7 @@ class ErrorBounded(Compressor):
         kernels.accumulate_dense(x, read, divisor)
 
     def _read(self, payload: int, section: Tensor, n: int) -> Tensor:
-        """What a payload says, (n,) fp32."""
+        """Returns a decoded payload, (n,) fp32."""
         try:
             largest, ends, at = self._head(section, n)
             levels = torch.empty(n, device=section.device)
@@ -141,7 +140,7 @@ class ErrorBounded(Compressor):
         return ((code >> 1) ^ -(code & 1)).float()
 
     def _head(self, section: Tensor, n: int) -> tuple[Tensor, list[int], int]:
-        """The largest magnitude, how far each list of places goes, and where the first begins."""
+        """Returns the largest magnitude, each list's end, and the offset of the first list."""
         count = -(-n // _CHUNK)
         begin = _HEAD + padded(4 * count)
         if section.numel() < begin:
@@ -174,12 +173,12 @@ def _finite(x: Tensor) -> Tensor:
 
 
 def _code_of(end: int, k: int) -> str:
-    """The shorter of the two that follow the sum."""
+    """Returns the shorter of the two codes whose length grows with end, the sum of numbers."""
     return min(("elias_fano", "bitmap"), key=lambda code: kernels.code_bytes(code, end, k))
 
 
 def _most_bytes(end: int, k: int) -> int:
-    """Of any list that goes no further. Where a bit more is cut off, all may round up to bytes."""
+    """Returns the most bytes of any k places below end; 2 allow for rounding up to bytes."""
     return kernels.code_bytes("elias_fano", end, k) + 2
 
 

@@ -15,7 +15,7 @@ _FORMATS = {"e4m3": (E4M3, 0.99), "e5m2": (E5M2, 0.98)}
 
 @dataclass(frozen=True)
 class Float8(Codec):
-    """Rounded to nearest even, the block's largest magnitude to the format's: 8.125 bits each.
+    """Rounds to nearest even, scaled by the block's largest magnitude: 8.125 bits per element.
 
     e4m3 has 4 bits of precision, e5m2 3 and a wider range inside a block. Blocks whose largest
     magnitude is below 2^-96 are sent as zeros.

@@ -12,7 +12,7 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class Int8(Codec):
-    """The nearest of 255 levels up to the block's largest magnitude: 8.125 bits per element.
+    """Sends the nearest of 255 levels up to the block's largest magnitude: 8.125 bits each.
 
     Blocks whose largest magnitude is below 2^-96 are sent as zeros.
     Source: blockwise absmax quantization, Dettmers et al. 2022, section 2.1, with even levels.

@@ -1,4 +1,4 @@
-"""lloyd: one or two bits per element, at the levels that lose least of a normal distribution."""
+"""lloyd: one or two bits per element, with the levels that lose least of a normal distribution."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FORMATS = {1: LLOYD1, 2: LLOYD2}
 
 @dataclass(frozen=True)
 class Lloyd(Codec):
-    """The nearest of 2^bits levels, told in mean magnitudes of a block of 512.
+    """Sends the nearest of 2^bits levels, in units of the mean magnitude of a block of 512.
 
-    bits: 1, the sign: the mean magnitude keeps 64 % of the squared norm of what is normally
-    distributed; 2 keep 88 %. 1.06 or 2.06 bits per element.
-    turns: how many steps it takes until all has been sent: in each a part of every tensor, the
-    same on all ranks, so that no places travel and bits are as many times fewer.
-    What is lost needs a feedback: `adam` beside AdamW.
+    bits: 1, the sign: it keeps 64 % of the squared norm of normally distributed elements; 2 keep
+    88 %. 1.06 or 2.06 bits per element.
+    turns: the number of steps until all elements are sent: each step sends a part of every tensor,
+    the same on all ranks, so that no places travel and bits are as many times fewer.
+    It needs a feedback: `adam` with AdamW.
     Source: Max 1960, "Quantizing for minimum distortion", table I; one bit with blocks: Zheng et
     al. 2019, "Blockwise momentum SGD with error-feedback", section 4.
     """
@@ -35,7 +35,7 @@ class Lloyd(Codec):
     bits: int
     turns: int = 1
     name: ClassVar[str] = "lloyd"
-    goal: ClassVar[float] = 2.5  # means
+    goal: ClassVar[float] = 2.5  # for computing means
     varies: ClassVar[Mapping[str, Sequence[float]]] = {"bits": (1, 2)}
     examples: ClassVar[tuple[str, ...]] = ("lloyd(1)+ef", "lloyd(2)+ef")
 
@@ -52,7 +52,7 @@ class Lloyd(Codec):
         return _FORMATS[self.bits]
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """More bits, sent more often."""
+        """Whether it has at least as many bits, sent at least as often."""
         if not isinstance(other, Lloyd):
             return False
         return self.bits >= other.bits and self.turns <= other.turns
@@ -69,7 +69,7 @@ class Lloyd(Codec):
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         part = x[self._part(x.numel(), key)]
         super().encode(part, self._written(sections, part.numel()), key, status)
-        if self.turns > 1:  # what others' turns send must not wait beside inf
+        if self.turns > 1:  # elements of other turns must not enter the residual as inf
             kernels.flag_non_finite(x, status)
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
@@ -102,13 +102,13 @@ class Lloyd(Codec):
     # -- turns -----------------------------------------------------------------------------
 
     def _size(self, n: int) -> int:
-        """Elements of the longest part: whole blocks."""
+        """Returns the number of elements of the longest part, in whole blocks."""
         block = self.format().block
         blocks = -(-n // block)
         return min(n, -(-blocks // self.turns) * block)
 
     def _part(self, n: int, key: Key | None) -> slice:
-        """What this step sends of n elements."""
+        """Returns the range of the n elements that this step sends."""
         if self.turns == 1:
             return slice(0, n)
         if key is None:
@@ -120,7 +120,7 @@ class Lloyd(Codec):
         return slice(min(n, turn * size), min(n, (turn + 1) * size))
 
     def _written(self, sections: Sections, m: int) -> Sections:
-        """Cut sections for the longest part to those of a part of m elements."""
+        """Returns the sections of the longest part, cut to those of a part of m elements."""
         if self.turns == 1:
             return sections
         scales, codes = sections

@@ -14,17 +14,17 @@ _FORMATS = {
     "e2m1": (E2M1X, 0.89), "e3m2": (E3M2X, 0.984), "e2m3": (E2M3X, 0.989),
     "e4m3": (E4M3X, 0.984),
 }  # fmt: skip
-"""And what they keep of |x|² at worst: one element just below a power of two is cut to the largest
-number, or 31 beside it are half of the least one."""
+"""Each format, and the fraction of |x|² that it keeps at worst: if an element just below a power
+of two is cut to the largest number, or if 31 others are half of the least one."""
 
 
 @dataclass(frozen=True)
 class Microscaling(Codec):
     """OCP Microscaling: MXFP4 ("e2m1"), MXFP6 ("e3m2", "e2m3") or MXFP8 ("e4m3").
 
-    Rounded to nearest even; the shared scale takes a byte: 4.25, 6.25, 8.25 bits per element. It
-    is the power of two under the largest magnitude, so that up to an eighth of that one (a quarter
-    of e2m1's) is cut. Where it is below 2^-96, zeros are sent. Four bits want a feedback.
+    Rounds to nearest even; the shared scale takes a byte: 4.25, 6.25, 8.25 bits per element. It
+    is the power of two under the largest magnitude, so that up to an eighth of that magnitude (a
+    quarter for e2m1) is cut. If it is below 2^-96, zeros are sent. Four bits want a feedback.
     Source: OCP Microscaling Formats (MX) Specification v1.0 (2023), sections 5 and 6.3; Rouhani et
     al. 2023, "Microscaling Data Formats for Deep Learning", algorithm 1.
     """
@@ -44,7 +44,7 @@ class Microscaling(Codec):
             )
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """As large a mantissa, and as wide a range."""
+        """Whether its mantissa is at least as long, and its range at least as wide."""
         if not isinstance(other, Microscaling):
             return False
         own, theirs = self.variant, other.variant

@@ -1,4 +1,4 @@
-"""natural: powers of two at random, unbiased."""
+"""natural: random rounding to powers of two, unbiased."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Sign and exponent, the next lower or higher power of two at random: 9 bits per element.
+    """Rounds at random to the next lower or higher power of two: 9 bits per element.
 
-    The chance is the mantissa, exactly, so the mean is x (above 2^127, which no power of two in
-    fp32 exceeds, it is rounded down). The variance is at most x²/8.
+    Sign and exponent are sent. The probability of the higher one is the mantissa, exactly, so the
+    mean is x (above 2^127, the largest power of two in fp32, it is rounded down). The variance is
+    at most x²/8.
     Source: Horváth et al. 2019, "Natural Compression for Distributed Deep Learning", section 2.
     """
 
     name: ClassVar[str] = "natural"
-    goal: ClassVar[float] = 2.5  # dice
+    goal: ClassVar[float] = 2.5  # for random numbers
 
     def format(self) -> Format:
         return POWERS

@@ -1,4 +1,4 @@
-"""nonzero: what is not zero, without loss: for tensors that are sparse by nature."""
+"""nonzero: all elements that are not zero, without loss, for tensors that are sparse by nature."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 @dataclass(frozen=True)
 class NonZero(Ragged):
-    """Places and values in the gradient's own dtype, as many as there are: lossless.
+    """Sends the places and values of all non-zero elements, in the gradient's own dtype: lossless.
 
     The size of a message depends on the data. -0 comes back as 0. A dense tensor takes an eighth
     of a byte per element more than `none`.
     Collectives exchange the lengths first.
-    index: "auto", places in the smallest code; "int32", as others send them, to compare with.
+    index: "auto": places in the smallest code; "int32": as other libraries send them, to compare.
     """
 
     index: str = "auto"

@@ -12,13 +12,13 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class OneBit(Codec):
-    """The mean of the negative elements, or of the others: 1 bit per element.
+    """Sends signs and two means, of negative and of other elements: 1 bit each.
 
     Source: Seide et al. 2014, section 3.2, with one pair of means per parameter.
     """
 
     name: ClassVar[str] = "onebit"
-    goal: ClassVar[float] = 2.5  # two means
+    goal: ClassVar[float] = 2.5  # for computing two means
     examples: ClassVar[tuple[str, ...]] = ("onebit", "onebit+ef")
 
     def format(self) -> Format:

@@ -1,4 +1,4 @@
-"""qsgd: levels at random, unbiased; one scale per block of 512."""
+"""qsgd: random rounding to levels, unbiased; one scale per block of 512."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FORMATS = {2: LEVELS2, 4: LEVELS4, 8: LEVELS8}
 
 @dataclass(frozen=True)
 class QSGD(Codec):
-    """The next lower or higher level at random, mean x: `bits` and a sixteenth per element.
+    """Rounds at random to the next lower or higher level: `bits` + 1/16 bits per element.
 
-    2^(bits-1) - 1 levels up to the block's largest magnitude: closer together than with the
-    2-norm. Blocks whose largest magnitude is below 2^-96 are sent as zeros.
+    The mean is x. 2^(bits-1) - 1 levels up to the block's largest magnitude: closer together than
+    with the 2-norm. Blocks whose largest magnitude is below 2^-96 are sent as zeros.
     Source: Alistarh et al. 2017, section 3.1, with the infinity norm of their section 5.
     """
 
     bits: int = 4
     name: ClassVar[str] = "qsgd"
-    goal: ClassVar[float] = 2.5  # dice
+    goal: ClassVar[float] = 2.5  # for random numbers
     varies: ClassVar[Mapping[str, Sequence[float]]] = {"bits": (2, 4, 8)}
     examples: ClassVar[tuple[str, ...]] = ("qsgd(2)", "qsgd(4)", "qsgd(8)")
     evidence: ClassVar[tuple[Evidence, ...]] = (

@@ -18,13 +18,13 @@ from gradwire.strategy import Claims, Compressor, Key, Sections
 
 @dataclass(frozen=True)
 class RandK(Compressor):
-    """One element at random of each of ceil(density·n) runs; no places travel.
+    """Sends one random element of each of ceil(density·n) runs; no places travel.
 
     32·density bits per element. All ranks draw the same places from seed, step and name, so
-    payloads add up and AllReduce carries them. An element is drawn with chance 1 over the length
-    of its run, as if places were drawn anywhere, but memory is passed over in order. scale:
-    values times that length, so that the mean is x; without, use `ef`. Memory per thread: k
-    places; k values for 16-bit gradients; 16 bytes times k with scale.
+    payloads add up and AllReduce carries them. An element is drawn with probability 1 over the
+    length of its run, as if places were drawn anywhere, but memory is read in order. scale:
+    values are multiplied by that length, so that the mean is x; without, use `ef`. Memory per
+    thread: k places; k values for 16-bit gradients; 16 bytes times k with scale.
     Source: Stich et al. 2018, definition 2.1 (raw); Wangni et al. 2018 (scaled); stratified here.
     """
 
@@ -43,7 +43,7 @@ class RandK(Compressor):
             )
 
     def k(self, n: int) -> int:
-        """How many of n elements are sent: at least one, unless there is none."""
+        """Returns how many of n elements are sent: at least one, unless there is none."""
         return count_of(self.density, n)
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
@@ -67,7 +67,7 @@ class RandK(Compressor):
             size = kernels.scratch("randk size", k, torch.int64, x.device)
             torch.arange(k + 1, out=begin).mul_(n).floor_divide_(k)
             values.mul_(torch.sub(begin[1:], begin[:-1], out=size))
-            kernels.cast(values, values, status)  # which may have left the range
+            kernels.cast(values, values, status)  # raises the status if scaling overflowed
         kernels.flag_non_finite(x, status)
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
@@ -88,7 +88,7 @@ class RandK(Compressor):
         return self._places(n, sections[0], key)
 
     def _places(self, n: int, values: Tensor, key: Key | None) -> Tensor:
-        """(k,) int32, ascending; valid until the thread's next call."""
+        """Returns the places, (k,) int32, ascending; valid until the thread's next call."""
         if key is None:
             raise UsageError(
                 "randk's places follow from the key it was encoded with; got none. "

@@ -13,11 +13,11 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class Sign(Codec):
-    """-1 below zero, 1 above; scaled: times the mean magnitude, which `ef` makes EF-SignSGD.
+    """Sends signs, -1 or 1; scaled: times the mean magnitude, which with `ef` is EF-SignSGD.
 
-    1 bit per element, scaled 32 bits more. The sign of a zero is thrown with dice, so that what
-    has no gradient does not drift. Unscaled, what arrives is a direction and no gradient: the
-    learning rate is the size of the step.
+    1 bit per element, scaled 32 bits more. The sign of a zero is random, so that elements without
+    gradient do not drift. Unscaled, what arrives is a direction and no gradient: the learning rate
+    is the size of the step.
     Source: Bernstein et al. 2018 (unscaled); Karimireddy et al. 2019, algorithm 1 (scaled).
     """
 

@@ -1,4 +1,4 @@
-"""terngrad: -s, 0 or s at random, five to a byte."""
+"""terngrad: -s, 0 or s at random, five elements in a byte."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gradwire.strategy import Claims, Key, Sections
 
 @dataclass(frozen=True)
 class TernGrad(Codec):
-    """sign(x)·s with chance |x|/s, s the parameter's largest magnitude: 1.6 bits per element.
+    """sign(x)·s with probability |x|/s, else 0; s: the largest magnitude. 1.6 bits per element.
 
     clip: magnitudes above clip times the root mean square are cut to it first, which lowers the
-    variance and makes it biased (the paper's 2.5); None: not, and the mean is x. Reads x twice. A
-    parameter whose largest magnitude is below 2^-96 is sent as zeros.
+    variance and adds bias (2.5 in the paper); None: no clipping, and the mean is x. Reads x twice.
+    A parameter whose largest magnitude is below 2^-96 is sent as zeros.
     Source: Wen et al. 2017, sections 3.1 and 3.3.
     """
 
     clip: float | None = None
     name: ClassVar[str] = "terngrad"
-    goal: ClassVar[float] = 2.5  # dice
+    goal: ClassVar[float] = 2.5  # for random numbers
 
     def __post_init__(self) -> None:
         if self.clip is not None and not (

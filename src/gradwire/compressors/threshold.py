@@ -14,10 +14,10 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class Threshold(Ragged):
-    """|x| >= value, as many elements as there are.
+    """Sends all elements with |x| >= value.
 
     The size of a message depends on the data; collectives exchange the lengths first. With `ef`
-    large elements are sent at once, small ones when they have added up. Memory: 10 bytes per
+    large elements are sent at once, small ones once their residual is large. Memory: 10 bytes per
     entry and thread.
     Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing".
     """

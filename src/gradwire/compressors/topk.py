@@ -34,15 +34,15 @@ from gradwire.strategy import (
 
 @dataclass(frozen=True)
 class TopK(AddedUp):
-    """k = ceil(density·n) of each parameter's n elements.
+    """Sends the k = ceil(density·n) largest of each parameter's n elements.
 
     values: "fp32", or "bf16" or "fp16", whose rounding error stays in the residual.
     index: how the places are coded, without loss and in a size that n and k alone decide: "auto"
     (the smallest), "int32", "gap16", "gap8", "elias_fano" (about 2 + log2(n/k) bits) or "bitmap".
-    What owners and partners send each other is in the smallest code too, with "int32" in that.
+    Messages between owners and partners use the smallest code too; with "int32", that one.
     Memory per parameter: k places and k values, k values more if they are rounded, and k
-    velocities with `dgc`. Where a place was taken to be sent, momentum factor masking clears the
-    velocity, also if the value rounds to zero in 16 bits.
+    velocities with `dgc`. Momentum factor masking clears the velocity at all selected places, also
+    if the value rounds to zero in 16 bits.
     Source: Aji and Heafield 2017, "Sparse Communication for Distributed Gradient Descent".
     """
 
@@ -65,11 +65,11 @@ class TopK(AddedUp):
         return isinstance(other, TopK) and self.density >= other.density
 
     def k(self, n: int) -> int:
-        """How many of n elements are sent: at least one, unless there is none."""
+        """Returns how many of n elements are sent: at least one, unless there is none."""
         return count_of(self.density, n)
 
     def entries(self, n: int) -> Entries:
-        """How the places and values of n elements are written."""
+        """Returns the format of the places and values of n elements."""
         return _entries_of(n, self.k(n), self.values, self.index)
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
@@ -109,14 +109,14 @@ class TopK(AddedUp):
         return _UpdateAndSelect(self, recurrence) if fits else None
 
 
-@lru_cache(1 << 14)  # asked for each payload, of numbers that stay as they are
+@lru_cache(1 << 14)  # called for each payload, with the same arguments in every step
 def _entries_of(n: int, k: int, values: str, index: str) -> Entries:
     return Entries(n, k, values, index)
 
 
 @dataclass
 class _Select(Encoder):
-    """Selection without memory; keeps the last threshold, which only saves time."""
+    """Selects without feedback; keeps the last threshold, which only saves time."""
 
     compressor: TopK
     hint: Hint = 0.0
@@ -143,13 +143,13 @@ class _Select(Encoder):
 
 @dataclass
 class _UpdateAndSelect(Encoder):
-    """u, v and the selection in one pass; u and v in fp32, in place."""
+    """Updates u and v and selects in one pass; u and v are fp32, in place."""
 
     compressor: TopK
     recurrence: Recurrence
     hint: Hint = 0.0
-    hint_of: Tensor | None = field(default=None, repr=False)  # the residual it is about
-    earlier_hint: Hint = 0.0  # of before this step
+    hint_of: Tensor | None = field(default=None, repr=False)  # the residual of the hint
+    earlier_hint: Hint = 0.0  # the hint before this step
     fresh: bool = False  # this step made the state
     journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
     taken: _Taken | None = field(default=None, repr=False)
@@ -164,11 +164,11 @@ class _UpdateAndSelect(Encoder):
         x, state, info, _ = own
         self.fresh = "residual" not in state and "velocity" not in state
         taken = self._prepare(x, state)
-        if state["residual"] is not self.hint_of:  # new, or of another run
+        if state["residual"] is not self.hint_of:  # a new residual, or that of another run
             self.hint, self.hint_of = 0.0, state["residual"]
         self.earlier_hint = self.hint
         rule, k = self.recurrence, taken.places.numel()
-        segment = kernels.UpdateTopk(  # all by place: half the time
+        segment = kernels.UpdateTopk(  # positional arguments take half the time
             x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
             self.sent_velocity, rule.momentum, rule.nesterov, rule.mask,
             info.clip_scale * rule.gain, rule.decay, self.hint,
@@ -196,7 +196,7 @@ class _UpdateAndSelect(Encoder):
         self, x: Tensor, state: State, sections: Sections, info: StepInfo
     ) -> Sequence[kernels.UndoTopk]:
         self.hint = self.earlier_hint
-        if self.fresh or self.taken is None:  # there was none
+        if self.fresh or self.taken is None:  # there was no state before
             for name in ("residual", "velocity"):
                 state.pop(name, None)
             self.hint_of = None
@@ -223,7 +223,7 @@ class _UpdateAndSelect(Encoder):
 
 
 class _Taken:
-    """What one step took out of a parameter, before and after the rounding of its values."""
+    """The entries that one step selected, before and after the rounding of their values."""
 
     def __init__(self, entries: Entries, device: torch.device) -> None:
         self.entries = entries
@@ -234,8 +234,8 @@ class _Taken:
         self._said: kernels.WriteEntries | None = None
 
     def segment(self, sections: Sections, residual: Tensor | None = None) -> kernels.WriteEntries:
-        """What is to be written into the sections. What rounding takes goes back to the residual,
-        without loss. The same object, of the same tensors: kernels know what they have seen."""
+        """Returns the kernel segment that writes the sections, and puts rounding errors into the
+        residual, without loss. The same tensors give the same object, which kernels then know."""
         sent = None if self.sent is self.values else self.sent
         if sent is None:
             residual = None

@@ -1,4 +1,4 @@
-"""What is remembered because it was not sent. One file each."""
+"""Feedbacks: what a rank remembers because it was not sent. One file each."""
 
 from gradwire.feedback._trial import trial
 from gradwire.feedback.adam import Adam

@@ -1,5 +1,5 @@
-"""Adam's step: a direction, from moments; and around any compressor, in the state's own memory, of
-block codes in one pass."""
+"""Adam's step: as a function, and as an encoder with any compressor, in place; with block codes it
+takes one pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradwire.strategy import Key, Sections, State, StepInfo
 
 @dataclass
 class AdamEncoder(StepEncoder):
-    """Bit for bit what the composition of `Adam` does; undo is exact to rounding."""
+    """Equals the composition of `Adam`'s methods bit for bit; undo is exact to rounding."""
 
     beta1: float
     beta2: float
@@ -38,7 +38,7 @@ class AdamEncoder(StepEncoder):
         x, state, info, key = own
         self.begin(x, state, key)
         if self._fresh:
-            state[STEPS] = torch.zeros(1)  # on the host, which counts
+            state[STEPS] = torch.zeros(1)  # kept on the host, which counts
         state[STEPS] += 1
         self._how = how = step_of(self.beta1, self.beta2, self.eps, state, info)
         moments, v = _moments(state), state["residual"]
@@ -66,7 +66,7 @@ class AdamEncoder(StepEncoder):
 
 
 def step_of(beta1: float, beta2: float, eps: float, state: State, info: StepInfo) -> AdamStep:
-    """The numbers of the step that the state counts."""
+    """Returns the numbers of the step that the state counts."""
     factor, scale = noise_factor(state), info.clip_scale
     return AdamStep.of(int(state[STEPS]), beta1, beta2, eps, factor=factor, scale=scale)
 
@@ -81,9 +81,8 @@ def _segment(x: Tensor, moments: Moments, v: Tensor, how: AdamStep, of: BlockCod
 def direction(
     g: Tensor, state: State, beta1: float, beta2: float, eps: float, info: StepInfo
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Adam's step without its rate, and the moments once g is in them. Changes neither input.
-
-    With the factor of the noise, where the state knows one.
+    """Returns Adam's step without its learning rate, and the moments updated by g. Changes neither
+    input. The step has the noise factor, if the state has one.
     """
     zero = torch.zeros_like(g)
     moments = {STEPS: state.get(STEPS, torch.zeros(1)) + 1}

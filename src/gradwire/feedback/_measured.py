@@ -1,4 +1,4 @@
-"""The family of feedbacks that compress each rank's own step, and measure its noise.
+"""The base of feedbacks that compress each rank's own step, and measure its noise.
 
 w, of this rank ──► 32 random sums, and the sum of their squares ──► mean over the ranks
                                                                         │
@@ -22,19 +22,19 @@ from gradwire.moves import AllReduce
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, Rounds, Sections, State, StepInfo
 
 PROJECTIONS = 32
-"""Of each tensor; each is the sum of a part of it, with signs at random."""
+"""The number of projections of each tensor; each is the sum of a part of it, with random signs."""
 SMOOTHING = 0.9
-"""How much of the last measurements a new one leaves."""
+"""The weight of earlier measurements in the moving average."""
 
 
 class Measured(Feedback):
-    """A rank divides by what its own gradients have been, which holds the noise of its batch: its
-    step is too short, by κ. In every `every`-th step, before anything is encoded, it is measured.
+    """A rank divides by the size of its past gradients, which holds the noise of its batch: its
+    step is too short, by κ. In every `every`-th step, κ is measured before anything is encoded.
 
     The numbers are few: their bytes are not in a strategy's price.
 
-    turns: a parameter is stepped in every so-manieth step only, in the `turn`-th of them, and so
-    many times as far; the others have other turns. Between, its moments follow the gradients.
+    turns: a parameter is stepped only once in so many steps, in the `turn`-th of them, and so many
+    times as far; others have other turns. In between, its moments follow the gradients.
     """
 
     makes_good: ClassVar[bool] = True
@@ -43,17 +43,17 @@ class Measured(Feedback):
     turn: int = 0
 
     def rests(self, step: int) -> bool:
-        """Whether that step is others' turn."""
+        """Whether that step is the turn of other parameters."""
         return step % self.turns != self.turn % self.turns
 
     def measures(self, step: int, state: State) -> bool:
-        """Whether noise is measured before that step, which is its turn: now and then, and at
-        once where moments are the average's still. state: of one of the parameters, which are
-        alike in that, on all ranks."""
+        """Whether noise is measured before that step, which is its turn: every `every` steps, and
+        at once if its moments are still the average's. state: that of any parameter, as all are
+        alike in this, on all ranks."""
         return step % self.every < self.turns or _are_the_average_s(state)
 
     def check_turns(self) -> None:
-        """StrategyError unless they are numbers that make sense."""
+        """Raise StrategyError unless turns and turn are valid."""
         whole = all(type(n) is int for n in (self.turns, self.turn))
         if not whole or self.turns < 1 or not 0 <= self.turn < self.turns:
             raise StrategyError(
@@ -66,38 +66,38 @@ class Measured(Feedback):
 
     @abstractmethod
     def encoder(self, compressor: Compressor) -> Encoder:
-        """It and a compressor at work, in place."""
+        """Returns an encoder that applies it and a compressor in place."""
 
     @abstractmethod
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
-        """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
+        """Returns w: x, or a sample of it, after the division, 1-D. Changes nothing."""
 
     def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Rounds[bool]:
-        """The noise of all parameters in one move; where it is not finite it teaches nothing. In
-        a step that is others' turn nothing is sent."""
+        """Measure the noise of all parameters in one move; values that are not finite are ignored.
+        Nothing is sent in a step that is the turn of others."""
         if self.rests(step):
             for one in own():
                 status = kernels.new_status(one.gradient.device)
-                kernels.flag_non_finite(one.gradient, status)  # a bucket whose turn it is says so
+                kernels.flag_non_finite(one.gradient, status)  # the bucket in turn reports it
                 self.follow(one.x, one.state, status)
             return False
         given = own()
         if self.measures(step, given[0].state):
             numbers = [self.measure(one.x, one.state, one.info, one.key) for one in given]
             total = yield AllReduce(torch.cat(numbers))
-            means = total.div_(world).cpu()  # the one wait, now and then
+            means = total.div_(world).cpu()  # waits for the device, but only in these steps
             for mean, one in zip(means.view(len(given), -1), given):
                 if kernels.is_finite(mean):
                     self.learn(mean, one.state, world)
         return True
 
     def follow(self, x: Tensor, state: State, status: Tensor) -> None:
-        """The moments alone take up x, 1-D, scaled already, unless the status is raised; in
-        place."""
+        """Update the moments alone by x, 1-D, already scaled, in place, unless the status is
+        raised."""
         raise NotImplementedError(f"{self.name} has no turns")
 
     def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
-        """This rank's numbers of one parameter: (PROJECTIONS + 1,). Changes nothing."""
+        """Returns this rank's numbers of one parameter, (PROJECTIONS + 1,). Changes nothing."""
         w = self.divided(x, state, info)
         dice = kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}/noise factor")
         minus = kernels.random_bits(dice, w.numel(), device=x.device) >= 1 << 31
@@ -107,7 +107,7 @@ class Measured(Feedback):
         return torch.cat([sums, sums.square().sum().view(1)])
 
     def learn(self, mean: Tensor, state: State, world: int) -> None:
-        """Their mean over the ranks, which is finite, into the state."""
+        """Update the state by the numbers' mean over the ranks, which is finite."""
         *_, squares = mean
         found = torch.stack([squares, mean[:-1].square().sum()])
         borrowed = _are_the_average_s(state)
@@ -120,15 +120,15 @@ class Measured(Feedback):
         state[NOISE] = torch.cat([found, factor.view(1)])
 
     def adopt(self, moments: State) -> State:
-        """That the noise is nothing yet says whose moments they are."""
+        """A noise of zeros marks the moments as those of the average."""
         x = moments["exp_avg"]
         return {**moments, "residual": torch.zeros_like(x), NOISE: torch.zeros(3)}
 
 
 @dataclass
 class StepEncoder(Encoder):
-    """Such a feedback's: a step joins what waits, what is sent leaves it. States are vectors of
-    the parameter's size, one of them "residual"."""
+    """The encoder of such a feedback: a step is added to the residual, and what is sent leaves it.
+    States are vectors of the parameter's size, one of them "residual"."""
 
     compressor: Compressor
     states: ClassVar[tuple[str, ...]]
@@ -136,20 +136,20 @@ class StepEncoder(Encoder):
     _key: Key | None = field(default=None, kw_only=True)
 
     def begin(self, x: Tensor, state: State, key: Key) -> None:
-        """The state is there."""
+        """Create the state, if it does not exist yet."""
         self._key, self._fresh = key, "residual" not in state
         if self._fresh:
             for name in self.states:
                 state[name] = kernels.zeros(x.numel(), x.device)
 
     def send(self, state: State, sections: Sections, key: Key, status: Tensor) -> None:
-        """What waits, and keep the rest."""
+        """Encode the residual, and subtract what is sent."""
         v = state["residual"]
         self.compressor.encode(v, sections, key, status)
         self.compressor.add(sections, v, -1.0, key)
 
     def forget(self, state: State) -> None:
-        """The state that this step made."""
+        """Remove the state that this step made."""
         for name in self.states:
             state.pop(name, None)
 
@@ -158,10 +158,10 @@ class StepEncoder(Encoder):
 
 
 def _are_the_average_s(state: State) -> bool:
-    """Whether the moments are still those that `adopt` was given."""
+    """Whether the moments are still those of the average that `adopt` got."""
     return NOISE in state and not state[NOISE].any()
 
 
 def noise_factor(state: State) -> float:
-    """κ, as it was measured last."""
+    """Returns κ, as it was measured last; 1 before."""
     return (float(state[NOISE][2]) if NOISE in state else 0.0) or 1.0

@@ -1,4 +1,4 @@
-"""The numbers of feedbacks that keep a momentum, or Adam's moments: their check, their names."""
+"""The numbers of feedbacks that keep a momentum or Adam's moments: checks and names."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,13 @@ from gradwire.member import Moments
 
 
 def check_momentum(owner: str, momentum: object, **switches: object) -> None:
-    """StrategyError unless 0 <= momentum < 1 and every switch is True or False."""
+    """Raise StrategyError unless 0 <= momentum < 1 and every switch is True or False."""
     _check_below_1(owner, "momentum", momentum, "momentum=0.9")
     _check_switches(owner, switches)
 
 
 def check_adam(owner: str, beta1: object, beta2: object, eps: object, **switches: object) -> None:
-    """StrategyError unless betas are in 0 … 1, eps is above 0, and switches are True or False."""
+    """Raise StrategyError unless 0 <= betas < 1, 0 < eps < 1, and switches are True or False."""
     for name, beta in (("beta1", beta1), ("beta2", beta2)):
         _check_below_1(owner, name, beta, "beta1=0.9, beta2=0.999")
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < 1:
@@ -25,7 +25,7 @@ def check_adam(owner: str, beta1: object, beta2: object, eps: object, **switches
 
 
 def momentum_of(momentum: float, nesterov: bool = False) -> Moments:
-    """The momentum as SGD and Muon name it; nothing, where it is 0."""
+    """Returns the momentum with the names of SGD and Muon; nothing if it is 0."""
     return {"momentum": momentum, "nesterov": nesterov} if momentum > 0 else {}
 
 

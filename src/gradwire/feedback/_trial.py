@@ -1,4 +1,4 @@
-"""A look at a feedback of somebody else's, before anything relies on it."""
+"""A quick test of another package's feedback, before anything relies on it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SHAPE = (8, 12)
 
 
 def trial(feedback: Feedback) -> str | None:
-    """What is wrong with it, tried in two steps on one small matrix; None if nothing is. The laws
-    of `gradwire.testing` look at more."""
+    """Try it in two steps on one small matrix. Returns what is wrong; None if nothing is. The laws
+    of `gradwire.testing` check more."""
     x, state = torch.linspace(-1.0, 1.0, 96), dict[str, Tensor]()
     for step in range(2):
         given = x.clone()

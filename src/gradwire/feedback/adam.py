@@ -1,4 +1,4 @@
-"""adam: each rank's own step by Adam is what is encoded, instead of its gradient."""
+"""adam: each rank encodes its own step by Adam, instead of its gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.member import Evidence, Member, Moments, UpdateRule
 from gradwire.strategy import Compressor, Encoder, State, StepInfo
 
 SAMPLE = 1 << 16
-"""Elements of a tensor that are looked at, at most: more make the factor no more exact."""
+"""The most elements of a tensor that are measured: more would not make the factor more exact."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Adam(Measured):
     """v = v + κ·m/(√s + eps); send C(v); keep the rest. Three fp32 buffers: v and the moments.
 
     m, s: Adam's moments of this rank's own gradient, bias corrected. Adam divides by how large
-    gradients have been, so what waits must wait after that division, where all elements are of
-    one size. For `gradwire.optim.AdamW`, which then leaves the moments to the plan.
+    gradients have been, so the residual must be kept after that division, where all elements are
+    of one size. For `gradwire.optim.AdamW`, which then leaves the moments to the plan.
 
     κ, the noise factor of each tensor: s holds the noise of one rank's batch, N times that of the
     average, so each rank's step is too short. κ² = mean of |w|² over |mean of w|², w = g/√s, from
-    random projections that are averaged now and then; between 1 and √N.
+    random projections that are averaged every few steps; between 1 and √N.
 
-    local: a rank computes its gradient where its weights would be had all that waits here been
-    sent. Weights that are saved or evaluated are the shared ones.
+    local: a rank computes its gradient at its own view, where its weights would be if its residual
+    had been sent. Weights that are saved or evaluated are the shared ones.
 
     Source: error feedback on the update as in Tang et al. 2021; the noise factor and the own view
     are ours (docs/design/soundness.md).
@@ -74,7 +74,7 @@ class Adam(Measured):
         check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """Whatever the moments: they are the training's, not a loss."""
+        """Whether `local` is kept. Moments do not count: they belong to the training."""
         return isinstance(other, Adam) and self.local >= other.local
 
     def moments(self) -> Moments:
@@ -87,7 +87,7 @@ class Adam(Measured):
         return AdamEncoder(compressor, self.beta1, self.beta2, self.eps)
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
-        # The gradient is scaled already.
+        # x is already multiplied by the clip scale.
         u, moments = direction(x, state, self.beta1, self.beta2, self.eps, info)
         if NOISE in state:
             moments[NOISE] = state[NOISE]

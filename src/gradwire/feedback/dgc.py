@@ -1,4 +1,4 @@
-"""dgc: momentum correction, so that what waits a hundred steps is not a hundred steps wrong."""
+"""dgc: momentum correction, so that elements that stay unsent for many steps keep momentum."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class MomentumCorrection(Feedback):
     """u = m·u + g; v = v + u; send C(v); keep the rest. Two fp32 buffers.
 
     The optimizer must have no momentum of its own. nesterov: u = m·(u + g); v = v + u + g.
-    mask (momentum factor masking): u is zeroed at the places that were sent, also where a zero
-    was; a dense payload sends all places. So at density 1 this is SGD *without* momentum, without
-    the mask it is SGD with it, exactly.
+    mask (momentum factor masking): u is zeroed at the places that were sent, even those of zeros;
+    a dense payload sends all places. So at density 1 this is exactly SGD *without* momentum, and
+    without the mask SGD with it.
 
     Source: Lin et al. 2018, sections 3.1 and 3.2; Nesterov as in the authors' code.
     """
@@ -42,7 +42,7 @@ class MomentumCorrection(Feedback):
         return Recurrence(self.momentum, self.nesterov, self.mask)
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """Whatever the momentum: that is the training's, not a loss."""
+        """Whether the mask is equal. The momentum does not count: it belongs to the training."""
         return isinstance(other, MomentumCorrection) and self.mask == other.mask
 
     def moments(self) -> Moments:

@@ -1,4 +1,4 @@
-"""ef: what was not sent is added to the next gradient."""
+"""ef: error feedback. The residual, which was not sent, is added to the next gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.strategy import Evidence, Feedback, Recurrence, State, StepInfo
 class ErrorFeedback(Feedback):
     """v = decay·v + g; send C(v); keep v - C(v). One fp32 buffer.
 
-    decay 1 loses nothing; less forgets what waits long (MergeComp uses 0.9).
+    decay 1 loses nothing; less forgets old residuals (MergeComp uses 0.9).
     Source: Seide et al. 2014, section 2; Stich et al. 2018, algorithm 1.
     """
 

@@ -1,4 +1,4 @@
-"""ef21: what is encoded is the change against what the receivers already know."""
+"""ef21: encodes the difference from what the receivers already know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 class EF21(Feedback):
     """e = e + C(u - e), u = m·u + (1 - m)·g; the result is the mean of e over the ranks.
 
-    Estimates and u start at zero. Two fp32 buffers, with a momentum three. Without one (u = g) it
+    Estimates and u start at zero. Two fp32 buffers, three with a momentum. Without one (u = g) it
     is for gradients that change slowly: large batches. With one the optimizer must have none.
     Source: Richtárik et al. 2021, "EF21", algorithm 2; with a momentum Fatkhullin et al. 2023,
     "Momentum Provably Improves Error Feedback!", algorithm 1 (EF21-SGDM, η = 1 - m).

@@ -1,4 +1,4 @@
-"""momentum: the moving average of the gradient is what is encoded."""
+"""momentum: encodes the moving average of the gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 
 @dataclass(frozen=True)
 class Momentum(Feedback):
-    """u = m·u + (1 - m)·g; send C(u). One fp32 buffer; what is not sent is not waited for.
+    """u = m·u + (1 - m)·g; send C(u). One fp32 buffer; there is no residual.
 
     The optimizer must have no momentum of its own. With `sign | vote` this is SIGNUM.
     Source: Bernstein et al. 2018, "signSGD", algorithm 2.

@@ -1,4 +1,4 @@
-"""muon: each rank's own orthogonal step is what is encoded, instead of its gradient."""
+"""muon: each rank encodes its own orthogonal step, instead of its gradient."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from gradwire.strategy import Compressor, Key, Sections, State, StepInfo, Strate
 class Muon(Measured):
     """v = v + κ·orthogonal(m); send C(v); keep the rest. Two fp32 buffers: v and the momentum m.
 
-    m: of this rank's own gradient. All singular values of a step are about 1, so that its
-    elements are of one size, and signs tell most of it. For `gradwire.optim.Muon`, which leaves
-    the momentum of hidden matrices to the plan, and Adam's moments, of these betas and eps, of all
-    others.
+    m: that of this rank's own gradient. All singular values of a step are about 1, so that its
+    elements are of one size, and signs hold most of it. For `gradwire.optim.Muon`, which leaves
+    to the plan the momentum of hidden matrices, and Adam's moments (with these betas and eps) of
+    all other parameters.
 
-    κ, local: as of `adam`; w is the orthogonal step.
+    κ, local: as for `adam`; w is the orthogonal step.
 
-    rest: how all that is no hidden matrix travels, as "qsgd(4) | alltoall": vectors and others as
-    gradients, for Adam's moments of their average; or, by a compressor that wants a feedback,
-    others as steps, by `adam`. "": others as hidden matrices do, but by `adam`; vectors dense.
+    rest: the strategy of all parameters but hidden matrices, as "qsgd(4) | alltoall". They travel
+    as gradients, with Adam's moments of their average; or, with a compressor that wants a
+    feedback, as steps of `adam`, and vectors dense. "": the compressor and collective of hidden
+    matrices, with `adam`; vectors dense.
 
-    turns: as of `Measured`: which matrix has which turn, a plan says (`Plan.make`). Orthogonal
-    steps take a part of the time, too.
+    turns: see `Measured`; `Plan.make` decides which matrix has which turn. Orthogonal steps are
+    computed less often, too.
 
     Source: Jordan et al. 2024, "Muon"; its compression, the noise factor and the own view are ours
     (docs/design/soundness.md).
@@ -68,13 +69,13 @@ class Muon(Measured):
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov)
         check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
-        if self.rest != "":  # the text as it prints, so that equals are equal
+        if self.rest != "":  # normalized, so that equal feedbacks compare equal
             own = without_feedback(self.rest, "muon's rest")
             object.__setattr__(self, "rest", str(own))
         self.check_turns()
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """Whatever the momentum: it is the training's, not a loss."""
+        """Whether `local` is kept and turns are no more. The momentum does not count."""
         if not isinstance(other, Muon) or self.rest != other.rest:
             return False
         return self.local >= other.local and self.turns <= other.turns
@@ -99,7 +100,7 @@ class Muon(Measured):
         return MuonEncoder(compressor, self)
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
-        # The gradient is scaled already.
+        # x is already multiplied by the clip scale.
         m = self.averaged(x, state)
         moments = {**state, "exp_avg": m}
         step = self.step(x, m, info) * (noise_factor(state) * self.turns)
@@ -115,7 +116,7 @@ class Muon(Measured):
         if "exp_avg" in state and kernels.goes_on(status):
             m = state["exp_avg"]
             kernels.copy_unless(status, m.lerp(x, 1 - self.momentum), m)
-        else:  # the first time a device is waited for: whether there are moments is no number
+        else:  # the first time waits for the device, as the host must know whether to make moments
             kernels.run_unless(status, take_up)
 
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
@@ -124,18 +125,18 @@ class Muon(Measured):
     # -- its arithmetic --------------------------------------------------------------------
 
     def averaged(self, g: Tensor, state: State) -> Tensor:
-        """The momentum once g, 1-D, is in it."""
+        """Returns the momentum updated by g, 1-D."""
         return state.get("exp_avg", torch.zeros_like(g)).lerp(g, 1 - self.momentum)
 
     def step(self, g: Tensor, m: Tensor, info: StepInfo) -> Tensor:
-        """The orthogonal step, 1-D, by the momentum m that has g in it."""
+        """Returns the orthogonal step, 1-D, for the momentum m, which g has updated."""
         along = g.lerp(m, self.momentum) if self.nesterov else m
         return orthogonal(along.view(_matrix(info, g))).reshape(-1)
 
 
 @dataclass
 class MuonEncoder(StepEncoder):
-    """Bit for bit what the composition of `Muon` does; undo is exact to rounding."""
+    """Equals the composition of `Muon`'s methods bit for bit; undo is exact to rounding."""
 
     feedback: Muon
     states: ClassVar[tuple[str, ...]] = ("exp_avg", "residual")
@@ -171,5 +172,5 @@ class MuonEncoder(StepEncoder):
 
 
 def _matrix(info: StepInfo, x: Tensor) -> tuple[int, ...]:
-    """The shape of what x is; what is no matrix is one row."""
+    """Returns the shape of x as a matrix; anything but a matrix is one row."""
     return info.shape if len(info.shape) == 2 else (1, x.numel())

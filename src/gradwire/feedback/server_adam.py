@@ -1,4 +1,4 @@
-"""server_adam: Adam's moments of the average, for what travels dense beside `adam`."""
+"""server_adam: Adam's moments of the average, for dense parameters beside `adam`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gradwire.strategy import Feedback, State, StepInfo
 class ServerAdam(Feedback):
     """The result is m/(√s + eps), m and s Adam's moments of the mean. Two fp32 buffers.
 
-    Equal on every rank, and the same arithmetic as `torch.optim.AdamW`, but for its rate and its
-    weight decay, which `gradwire.optim.AdamW` applies.
+    Equal on every rank, and the same arithmetic as `torch.optim.AdamW`, except for learning rate
+    and weight decay, which `gradwire.optim.AdamW` applies.
     """
 
     beta1: float = 0.9

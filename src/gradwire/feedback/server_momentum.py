@@ -1,4 +1,4 @@
-"""server_momentum: SGD's momentum on the average, for what travels dense beside DGC."""
+"""server_momentum: SGD's momentum on the average, for dense parameters beside DGC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwire.strategy import Feedback, State, StepInfo
 class ServerMomentum(Feedback):
     """u = m·u + mean; the result is u (nesterov: u = m·(u + mean); the result is u + mean).
 
-    One buffer of the gradient's dtype, equal on every rank. Applied after averaging, where it is
+    One buffer of the gradient's dtype, equal on every rank. It is applied after averaging, with
     the same arithmetic as `torch.optim.SGD(momentum=m)` without dampening.
     """
 

@@ -1,4 +1,4 @@
-"""shared_momentum: the momentum of all ranks is what is encoded, as 1-bit Adam does."""
+"""shared_momentum: encodes the momentum that all ranks share, as 1-bit Adam does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gradwire.strategy import Evidence, Feedback, Member, State, StepInfo
 class SharedMomentum(Feedback):
     """v = v + m·u + (1 - m)·g; send C(v); keep the rest; u = the mean that arrives. Two buffers.
 
-    u is equal on all ranks: what is encoded is mostly common, and what arrives is the momentum,
-    not a gradient. For `gradwire.optim.OneBitAdam`, which divides it by a variance that is frozen.
-    Source: Tang et al. 2021, "1-bit Adam", algorithm 1 (with the server's error as collectives
-    that sum at an owner keep it).
+    u is equal on all ranks, so ranks encode mostly the same, and the momentum arrives, not a
+    gradient. For `gradwire.optim.OneBitAdam`, which divides it by a frozen variance.
+    Source: Tang et al. 2021, "1-bit Adam", algorithm 1 (its server's error is the residual of
+    owners, in collectives that have these).
     """
 
     momentum: float = 0.9
@@ -42,7 +42,7 @@ class SharedMomentum(Feedback):
         check_momentum(self.name, self.momentum)
 
     def is_as_fine_as(self, other: Member) -> bool:
-        """Whatever the momentum: that is the training's, not a loss."""
+        """True: the momentum does not count, as it belongs to the training, and is not a loss."""
         return True
 
     def moments(self) -> Moments:

@@ -1,6 +1,6 @@
-"""For who writes members, or rehearses what a job does when a machine is lost.
+"""Tools to test your own members, and to rehearse what a job does when a machine is lost.
 
-    check(MyCompressor())                            every law that fits it, tried
+    check(MyCompressor())                            tries every law that applies to it
     workers = Workers(plan, 8)                       N ranks of one plan in this process
     averages = workers.exchange(gradients)           what every rank gets, by name
     inject(handle, Die(at=3), rank=1)                rank 1 dies at its fourth move

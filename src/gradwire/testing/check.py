@@ -1,4 +1,4 @@
-"""All laws that fit a member, on inputs that have been hard for others."""
+"""Checks all laws that apply to a member, on inputs that have been hard for others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WORLDS = 1, 2, 3, 5
 
 
 def check(member: Member) -> list[str]:
-    """Try a compressor, a feedback or a collective on every law that fits it.
+    """Check a compressor, a feedback or a collective against every law that applies to it.
 
     Returns the names of the laws, all of which it obeys. Takes seconds. The laws are functions of
-    `gradwire.testing.laws`, for inputs of your own.
+    `gradwire.testing.laws`, which you can call with your own inputs.
 
     Raises:
-        AssertionError: it breaks one; the text says which, and by what.
-        StrategyError: it is of none of these families, or works with no compressor.
+        AssertionError: it breaks a law; the text says which, and how.
+        StrategyError: it belongs to none of these families, or works with no compressor.
     """
     if isinstance(member, Compressor):
         return _compressor(member)
@@ -38,7 +38,7 @@ def check(member: Member) -> list[str]:
 
 
 def inputs(n: int) -> list[Tensor]:
-    """Vectors of n elements: ordinary, zero, with one spike, tiny, of whole numbers."""
+    """Returns vectors of n elements: ordinary, zero, with one spike, tiny, of whole numbers."""
     x = torch.randn(n, generator=torch.Generator().manual_seed(n))
     spike = torch.zeros(n)
     spike[n // 2 : n // 2 + 1] = 1e6
@@ -91,7 +91,7 @@ def _feedback(one: Feedback) -> list[str]:
 
 
 def _keeps_all(one: Feedback, residual: Tensor) -> bool:
-    """Whether what waits is sent as it is: nothing of it is forgotten on purpose."""
+    """Whether the whole residual is encoded, and nothing of it is forgotten on purpose."""
     return torch.equal(one.before(residual * 0, {"residual": residual}, StepInfo())[0], residual)
 
 
@@ -114,7 +114,7 @@ def _collective(one: Collective) -> list[str]:
 
 
 def _fitting(one: Collective) -> Strategy:
-    """A strategy that has it."""
+    """Returns a strategy with this collective."""
     reasons = []
     for left in ("topk(0.1)+ef", one.partner, "int8", "sign", "nonzero"):
         other = Strategy.parse(f"{left} | allgather")

@@ -1,9 +1,9 @@
-"""Faults on purpose: a performer that delays, stalls, fails, corrupts or dies at a given move.
+"""Injects faults: a performer that delays, stalls, fails, corrupts or dies at a given move.
 
     inject(handle, Die(at=3), rank=1)      # "rank 1 dies at its fourth move"
 
-It wraps any performer and has the same face, so the code under test cannot tell. For tests, and
-for rehearsing what a job does when a machine is lost.
+It wraps any performer and has the same interface, so the code under test does not notice. Use it
+in tests, and to rehearse what a job does when a machine is lost.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Fault:
     """Something that happens around the moves of one lane; moves are counted from 0."""
 
     def before(self, number: int, move: Move) -> Move:
-        """Called before a move is performed; returns what is performed."""
+        """Called before a move is performed. Returns the move to perform instead."""
         return move
 
     def after(self, number: int, arrived: Arrived) -> Arrived:
-        """Called with what arrived; returns what the collective sees."""
+        """Called with what arrived. Returns what the collective receives."""
         return arrived
 
 
 @dataclass(frozen=True)
 class Jitter(Fault):
-    """Sleeps before some moves: up to seconds_max, with the given probability."""
+    """Sleeps before moves, with the given probability, for up to seconds_max."""
 
     seconds_max: float
     probability: float = 1.0
@@ -68,7 +68,7 @@ class _AtOnce(Fault, ABC):
 
     @abstractmethod
     def strike(self) -> None:
-        """What happens before move `at`."""
+        """Do what happens before move `at`."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Fail(_AtOnce):
 
 @dataclass(frozen=True)
 class Corrupt(Fault):
-    """Changes what is sent (sent=True: every rank sees it) or what arrived, at move `at`.
+    """Changes what is sent (sent=True: every receiver gets it) or what arrived, at move `at`.
 
-    change: gets the tensor, changes it in place; of an exchange, every one.
+    change: gets the tensor and changes it in place; for an exchange, it gets each one.
     """
 
     at: int
@@ -130,14 +130,14 @@ class Corrupt(Fault):
 
 
 class FaultyPerformer:
-    """A performer around a performer."""
+    """A performer that wraps another one and injects faults."""
 
     def __init__(self, inner: Performer, faults: Sequence[Fault]) -> None:
         self._inner, self._faults, self._number = inner, faults, 0
-        self._now = inner  # of the bucket at work
+        self._now = inner  # the performer for the present bucket's device
 
     def at(self, device: torch.device) -> FaultyPerformer:
-        """See `Performer.at`; moves of both are counted together."""
+        """See `Performer.at`; moves on all devices are counted together."""
         self._now = self._inner.at(device)
         return self
 
@@ -152,13 +152,13 @@ class FaultyPerformer:
         return arrived
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._now, name)  # what is not faulty
+        return getattr(self._now, name)  # everything else is passed through
 
 
 def inject(
     attached: Handle | Conductor, *faults: Fault, rank: int | None = None, lane: int | None = None
 ) -> None:
-    """Put faults around the performers of one rank (None: every rank) and lane (None: all).
+    """Inject faults into the performers of one rank (None: every rank) and lane (None: all).
 
     attached: what `gradwire.attach` returned, or a session's conductor.
     """

@@ -1,6 +1,6 @@
-"""The laws, as functions: each raises AssertionError for a member that breaks it.
+"""The laws, as functions: each raises AssertionError if a member breaks it.
 
-Gradwire's own members obey them in its tests, and `check` tries those that fit on one of yours.
+Gradwire's own tests check its members by them; `check` tries all that apply to one of yours.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Steps = Sequence[Sequence[Tensor]]
 
 
 def dtype_name(x: Tensor) -> str:
-    """The dtype's name as claims write it."""
+    """Returns the dtype's name as claims write it."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def bits(x: Tensor) -> list[int]:
-    """The bytes, for comparing bit for bit: tells -0.0 from 0.0, and one NaN from another."""
+    """Returns the bytes, to compare bit for bit: -0.0 differs from 0.0, and NaNs may differ."""
     return x.detach().contiguous().view(-1).view(torch.uint8).tolist()
 
 
 def same(one: Tensor, other: Tensor, what: str) -> None:
-    """Raise unless both are the same to the bit."""
+    """Raise unless both are equal bit for bit."""
     assert one.dtype == other.dtype, f"{what}: {one.dtype} is not {other.dtype}"
     assert bits(one) == bits(other), f"{what}: {one} is not {other}"
 
 
 def sections_for(compressor: Compressor, n: int, dtype: str, fill: int = 0xA5) -> list[Tensor]:
-    """What claims say, full of garbage."""
+    """Returns the sections that are claimed, filled with garbage."""
     return [
         torch.full((count * getattr(torch, name).itemsize,), fill, dtype=torch.uint8).view(
             getattr(torch, name)
@@ -51,21 +51,21 @@ def sections_for(compressor: Compressor, n: int, dtype: str, fill: int = 0xA5) -
 
 
 def encoded(compressor: Compressor, x: Tensor, key: Key = KEY, fill: int = 0xA5) -> list[Tensor]:
-    """The payload of x, in sections that were full of garbage."""
+    """Returns the payload of x, in sections that were filled with garbage."""
     sections = sections_for(compressor, len(x), dtype_name(x), fill)
     compressor.encode(x, sections, key, new_status())
     return sections
 
 
 def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key = KEY) -> Tensor:
-    """What a payload says, in fp32."""
+    """Returns a decoded payload, in fp32."""
     x = torch.full((n,), math.nan)
     compressor.decode(sections, x, key)
     return x
 
 
 def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
-    """x as the other side sees it, in fp32."""
+    """Returns x after encode and decode, in fp32."""
     return decoded(compressor, encoded(compressor, x, key), len(x), key)
 
 
@@ -73,13 +73,13 @@ def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
 
 
 def used(compressor: Compressor, section: Tensor) -> slice:
-    """All of a section, or as much as a payload says that varies in size."""
+    """Returns the used part of a section: all, unless a payload of variable size states less."""
     fixed = compressor.claims(1).fixed
     return slice(None) if fixed else slice(int(section[:8].view(torch.int64)))
 
 
 def law_payload_is_what_is_claimed(compressor: Compressor, x: Tensor, payload_bytes: int) -> None:
-    """The claimed bytes are the bytes by hand, and every one of them is written."""
+    """The claimed bytes equal the expected ones, and every one of them is written."""
     claimed = sections_for(compressor, len(x), dtype_name(x))
     total = sum(s.numel() * s.element_size() for s in claimed)
     assert total == payload_bytes, f"claims {total} bytes; by hand {payload_bytes}"
@@ -107,19 +107,19 @@ def law_input_is_not_changed(compressor: Compressor, x: Tensor) -> None:
 
 
 def law_exact_on_its_own_class(compressor: Compressor, x: Tensor) -> None:
-    """x is of the class (k-sparse, representable …): it comes back unchanged."""
+    """x of the compressor's own class (k-sparse, representable …) comes back unchanged."""
     back = through(compressor, x)
     assert torch.equal(back, x.float()), f"{x} came back as {back}"
 
 
 def law_lossless_if_claimed(compressor: Compressor, x: Tensor) -> None:
-    """What arrives is what was sent, to the bit."""
+    """If it claims to be lossless, what arrives equals what was sent, bit for bit."""
     if compressor.claims(len(x), dtype_name(x)).lossless:
         same(through(compressor, x), x.float(), "claimed lossless")
 
 
 def law_contraction(compressor: Compressor, x: Tensor) -> None:
-    """|x - C(x)|² <= (1 - c)·|x|², with a last bit of tolerance for the sum itself."""
+    """|x - C(x)|² <= (1 - c)·|x|², with a tolerance of 1e-9 for the sum itself."""
     c = compressor.claims(len(x), dtype_name(x)).contraction
     if c is None:
         return
@@ -131,8 +131,8 @@ def law_contraction(compressor: Compressor, x: Tensor) -> None:
 
 
 def law_unbiased_if_claimed(compressor: Compressor, x: Tensor, draws: int = 1000) -> None:
-    """The mean over keys is x, element by element: to six standard errors of what was drawn, and
-    a dozen events that were too rare to be drawn."""
+    """If it claims to be unbiased, the mean over keys is x in each element, within six standard
+    errors of the draws plus a dozen events that were too rare to be drawn."""
     if not compressor.claims(len(x), dtype_name(x)).unbiased:
         return
     drawn = torch.stack([through(compressor, x, Key(0, i, "w")) for i in range(draws)])
@@ -145,9 +145,9 @@ def law_unbiased_if_claimed(compressor: Compressor, x: Tensor, draws: int = 1000
 
 
 def law_encoding_again_changes_nothing(compressor: Compressor, x: Tensor) -> None:
-    """What came through once, comes through: decode(encode(y)) = y for y = decode(encode(x)).
+    """A second pass changes nothing: decode(encode(y)) = y for y = decode(encode(x)).
 
-    To the rounding of a mean. Where rounding is at random, or the scale is cut, it need not.
+    It holds to the rounding of a mean. Random rounding, or a clipped scale, is exempt.
     """
     claims = compressor.claims(len(x), dtype_name(x))
     if claims.unbiased or claims.contraction is None:
@@ -157,8 +157,8 @@ def law_encoding_again_changes_nothing(compressor: Compressor, x: Tensor) -> Non
 
 
 def law_tells_what_is_not_finite(compressor: Compressor, x: Tensor) -> None:
-    """inf and NaN raise the status; nothing clears it, nor touches what else it says. x: finite,
-    and not empty; it raises nothing."""
+    """inf and NaN raise the status; nothing clears it or changes its other flags. x: finite, and
+    not empty; it raises nothing."""
     for value, told in ((None, 0), (math.inf, NON_FINITE), (-math.inf, NON_FINITE),
                         (math.nan, NON_FINITE)):  # fmt: skip
         given, sections = x.clone(), sections_for(compressor, len(x), dtype_name(x), 0)
@@ -171,8 +171,8 @@ def law_tells_what_is_not_finite(compressor: Compressor, x: Tensor) -> None:
 
 
 def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
-    """Also those that are beyond its range, and raise the status: feedback goes on with what is
-    decoded, until the step is undone."""
+    """All finite elements decode to finite ones, even if they are out of range and raise the
+    status: feedback goes on with decoded values until the step is undone."""
     most = torch.finfo(torch.float32).max
     for x in (torch.full((n,), most), torch.linspace(-1, 1, n) * most, torch.full((n,), -1e5)):
         back = through(compressor, x)
@@ -182,8 +182,8 @@ def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
 def law_accumulate_sums_in_rank_order(
     compressor: Compressor, xs: Sequence[Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
-    """accumulate is decode, the naive sum in rank order in fp32, and one division; and so is what
-    block codes add up to in one call for many parameters."""
+    """accumulate equals decode, a plain sum in rank order in fp32, and one division; so does the
+    sum for many parameters in one call."""
     n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
     total = torch.zeros(n)
     for payload in payloads:
@@ -198,7 +198,7 @@ def law_accumulate_sums_in_rank_order(
 
 
 def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:
-    """Adding payloads number by number adds the tensors (here: whole numbers, so exactly)."""
+    """If claimed, adding payloads number by number adds the tensors (exactly: whole numbers)."""
     if not compressor.claims(len(xs[0])).sums:
         return
     payloads = [encoded(compressor, x) for x in xs]
@@ -215,7 +215,7 @@ def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:
 
 
 def law_before_changes_no_input(feedback: Feedback, steps: Sequence[Tensor]) -> None:
-    """before and after are functions: their arguments stay as they were."""
+    """before and after leave their arguments unchanged."""
     state: dict[str, Tensor] = {}
     for x in steps:
         copies = x.clone(), {key: v.clone() for key, v in state.items()}
@@ -233,7 +233,7 @@ def law_before_changes_no_input(feedback: Feedback, steps: Sequence[Tensor]) -> 
 
 
 def law_state_is_flat_and_fp32(feedback: Feedback, steps: Sequence[Tensor]) -> None:
-    """State is named tensors with the parameter's number of elements."""
+    """State is named tensors in fp32 with the parameter's number of elements."""
     state: dict[str, Tensor] = {}
     for x in steps:
         y, midway = feedback.before(x, state, StepInfo())
@@ -248,7 +248,7 @@ def law_state_is_flat_and_fp32(feedback: Feedback, steps: Sequence[Tensor]) -> N
 def run_encoder(
     encoder: Encoder, compressor: Compressor, steps: Sequence[Tensor], clip_scale: float = 1.0
 ) -> tuple[list[list[Tensor]], dict[str, Tensor]]:
-    """The payloads of every step, and the state at the end."""
+    """Returns the payloads of every step, and the state at the end."""
     state: dict[str, Tensor] = {}
     payloads = []
     for step, x in enumerate(steps):
@@ -267,7 +267,7 @@ def law_encoders_agree(
     one: Encoder, other: Encoder, compressor: Compressor, steps: Sequence[Tensor],
     clip_scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """Bit for bit: the same payloads at every step, the same state at the end."""
+    """Both encoders give the same payloads in every step and the same final state, to the bit."""
     (mine, state), (theirs, other_state) = (
         run_encoder(encoder, compressor, steps, clip_scale) for encoder in (one, other)
     )
@@ -280,7 +280,7 @@ def law_encoders_agree(
 
 
 def close(state: State, wanted: dict[str, Tensor], tolerance: float, what: str) -> None:
-    """Raise unless a state is what is wanted, within the tolerance."""
+    """Raise unless a state is the wanted one, within the tolerance."""
     for key, value in state.items():
         expected = wanted.get(key, torch.zeros_like(value))
         assert torch.allclose(value, expected, rtol=tolerance, atol=tolerance), (
@@ -293,7 +293,7 @@ def law_undo_restores(
     make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor],
     tolerance: float, clip_scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """After undo the state is what it was before this step; tolerance 0: to the bit."""
+    """After undo the state is what it was before this step; tolerance 0: bit for bit."""
     encoder, state = make(), dict[str, Tensor]()
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
@@ -310,7 +310,7 @@ def law_give_back_keeps_everything(
     make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor],
     tolerance: float, clip_scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """After give_back, what was to be sent waits in the residual; nothing else differs."""
+    """After give_back, what was to be sent is in the residual; nothing else differs."""
     encoder, state = make(), dict[str, Tensor]()
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
@@ -334,7 +334,7 @@ def law_give_back_keeps_everything(
 def law_give_back_forgets_what_joined(
     make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor], tolerance: float
 ) -> None:
-    """After give_back, what the receivers are thought to know is what it was before the step."""
+    """After give_back, the estimate of what receivers know is what it was before the step."""
     encoder, state = make(), dict[str, Tensor]()
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
@@ -351,7 +351,7 @@ def law_give_back_forgets_what_joined(
 
 
 def law_ranks_end_equal(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
-    """Bit for bit, over three steps with state."""
+    """All ranks get the same result, bit for bit, over three steps with state."""
     state = [dict[str, Tensor]() for _ in tensors]
     for step in range(3):
         results, _ = lockstep(strategy, [x * (step + 1) for x in tensors], step=step, state=state)
@@ -361,7 +361,7 @@ def law_ranks_end_equal(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 
 
 def law_is_the_mean(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
-    """Tensors whose sum is exact, and which the strategy sends whole: one division away."""
+    """The result is the sum, divided once, for tensors with an exact sum that are sent whole."""
     total = torch.stack([x.double() for x in tensors]).sum(0)
     wanted = total.float() / torch.tensor(float(len(tensors)))
     for result in lockstep(strategy, tensors)[0]:
@@ -371,7 +371,7 @@ def law_is_the_mean(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 def law_bytes_follow_the_formula(
     strategy: Strategy, tensors: Sequence[Tensor], bytes_sent: Sequence[float]
 ) -> None:
-    """The bytes that are counted are those by hand."""
+    """The counted bytes equal those of the formula."""
     counted = lockstep(strategy, tensors)[1].bytes_sent
     assert counted == list(bytes_sent), f"counted {counted}, by hand {bytes_sent}"
 
@@ -379,7 +379,7 @@ def law_bytes_follow_the_formula(
 def law_moves_do_not_depend_on_the_data(
     strategy: Strategy, tensors: Sequence[Tensor], others: Sequence[Tensor]
 ) -> None:
-    """The same moves on every rank, and the same sizes, whatever the gradients hold."""
+    """All ranks make the same moves, of the same sizes, whatever the gradients hold."""
     one, other = (lockstep(strategy, xs)[1].spans for xs in (tensors, others))
     assert one == other
     by_rank = [[s.label for s in one if s.rank == r] for r in range(len(tensors))]
@@ -387,7 +387,7 @@ def law_moves_do_not_depend_on_the_data(
 
 
 def law_inputs_stay(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
-    """Every rank's tensor is what it was."""
+    """Every rank's tensor stays unchanged."""
     before = [x.clone() for x in tensors]
     lockstep(strategy, tensors)
     for x, was in zip(tensors, before):
@@ -397,8 +397,9 @@ def law_inputs_stay(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 def law_nothing_is_lost(strategy: Strategy, steps: Steps, tolerance: float = 1e-5) -> None:
     """Conservation: Σ residuals + N · Σ results = Σ of what the feedback was given to send.
 
-    In fp64. That is the gradient for plain error feedback, and the actual (possibly masked)
-    velocity for momentum correction: Σ_k v_k + Σ sent_k = Σ_τ Σ_k u_k,τ. Holds after every step.
+    It holds after every step, computed in fp64. What is given is the gradient for plain error
+    feedback, and the actual (possibly masked) velocity for momentum correction:
+    Σ_k v_k + Σ sent_k = Σ_τ Σ_k u_k,τ.
     """
     world = len(steps[0])
     state = [dict[str, Tensor]() for _ in range(world)]
@@ -420,7 +421,7 @@ def law_nothing_is_lost(strategy: Strategy, steps: Steps, tolerance: float = 1e-
 
 
 def at_owners(state: Sequence[State], n: int) -> Tensor:
-    """What waits at the owners of the pieces, of the mean."""
+    """Returns the residuals of the mean that the owners of pieces keep."""
     total = torch.zeros(n, dtype=torch.float64)
     for rank, memory in enumerate(state):
         for name in {OWNERS_RESIDUAL, LATER_RESIDUALS[0]} & memory.keys():
@@ -430,7 +431,7 @@ def at_owners(state: Sequence[State], n: int) -> Tensor:
 
 
 def to_be_sent(feedback: Feedback | None, x: Tensor, memory: State) -> Tensor:
-    """What this step adds to the residual, from the equations, in fp64."""
+    """Returns what this step adds to the residual, by the equations, in fp64."""
     g = x.double()
     kept = feedback.moments() if feedback is not None else {}
     if "momentum" not in kept:
@@ -443,7 +444,7 @@ def to_be_sent(feedback: Feedback | None, x: Tensor, memory: State) -> Tensor:
 def law_non_finite_spoils_the_step_and_nothing_else(
     strategy: Strategy, steps: Steps, bad: Steps
 ) -> None:
-    """A bad step in between: not finite on every rank, states as before, as if it never was."""
+    """A step with inf or NaN spoils the results of all ranks, and leaves no trace in states."""
     state = [dict[str, Tensor]() for _ in steps[0]]
     undisturbed = [dict[str, Tensor]() for _ in steps[0]]
     for step, xs in enumerate(steps):

@@ -1,4 +1,4 @@
-"""N ranks of one plan in one process: what a job computes, without its processes.
+"""N ranks of one plan in one process: computes what a job does, without its processes.
 
     gradients of N ranks, by name ──► the plan's buckets, in lockstep ──► averages, by name
 
@@ -21,9 +21,9 @@ from gradwire.trace import Trace
 
 
 class Workers:
-    """The ledgers of all ranks, in step.
+    """The ledgers of all ranks, which step together.
 
-    options: of `Codec`, as seed and device.
+    options: those of `Codec`, as seed and device.
     """
 
     def __init__(self, plan: Plan, world: int, **options: Any) -> None:
@@ -32,11 +32,11 @@ class Workers:
 
     @property
     def plan(self) -> Plan:
-        """The plan by which they exchange."""
+        """The plan by which the ranks exchange."""
         return self.ledgers[0].plan
 
     def adopt(self, plan: Plan) -> None:
-        """Another plan for the same parameters; as of `Handle.adopt`."""
+        """Change to another plan for the same parameters, as `Handle.adopt` does."""
         self.ledgers[0].check_next(plan)
         for ledger in self.ledgers:
             ledger.adopt(plan)
@@ -45,11 +45,11 @@ class Workers:
     def exchange(
         self, gradients: Sequence[Mapping[str, Tensor]], clip_scales: Sequence[float] = ()
     ) -> dict[str, Tensor]:
-        """The averages that every rank gets, by name, in the gradients' shapes.
+        """Run one step. Returns the averages that every rank gets, by name, in gradients' shapes.
 
         gradients: one mapping per rank, of all parameters of the plan, dense; a gradient that is
         contiguous may be changed. clip_scales: what each rank multiplies its gradient by.
-        `trace` tells of this exchange. Raises MoveError where ranks disagree.
+        `trace` records this exchange. Raises MoveError if ranks disagree.
         """
         scales, self.trace = clip_scales or [1.0] * len(gradients), Trace(len(gradients))
         averages: dict[str, Tensor] = {}

@@ -15,7 +15,7 @@ def host_name(number: int) -> str:
 
 
 def host_address(number: int) -> str:
-    """Return the IPv4 address of host `number`, counted from 0, where all are on one switch."""
+    """Return the IPv4 address of host `number`, counted from 0, if all are on one switch."""
     high, low = divmod(number + 1, 256)
     return f"10.{_OWN}.{high}.{low}"
 
@@ -26,7 +26,7 @@ def placed_address(leaf: int, place: int, plane: int | None = None) -> str:
 
 
 def leaf_prefix(leaf: int | None, plane: int | None = None) -> str:
-    """Return the addresses of all hosts below a leaf, or (None) of all hosts, as routes do."""
+    """Return the prefix of the addresses of all hosts below a leaf, or (None) of all hosts."""
     return f"10.{_network(plane)}.{'0.0/16' if leaf is None else f'{leaf}.0/24'}"
 
 

@@ -1,5 +1,5 @@
-"""Whether this machine lets us make network namespaces, found out by making some; and what would
-let it."""
+"""Finds out whether this machine allows network namespaces, by making some, and what would allow
+them."""
 
 import functools
 import os
@@ -40,7 +40,8 @@ class Availability:
 
 @functools.cache
 def available() -> Availability:
-    """Build the smallest network and tear it down again; about a quarter second, once."""
+    """Return how the lab can work here, by building the smallest network and tearing it down
+    again: about a quarter second, once."""
     if sys.platform != "linux":
         return Availability(
             "none", f"network namespaces are a part of Linux; this is {sys.platform}"
@@ -68,7 +69,7 @@ def _refusal(mode: Mode) -> str | None:
 
 
 def refused(reason: str, instead: str) -> LabError:
-    """The error where there are none; instead: how the caller asks for loopback."""
+    """Return the error for a machine without namespaces. instead: how callers choose loopback."""
     return LabError(
         "a shaped cluster needs network namespaces; this machine refuses them "
         f"({reason}). {how_to_allow()} Or use {instead}: the same processes on "
@@ -77,7 +78,7 @@ def refused(reason: str, instead: str) -> LabError:
 
 
 def how_to_allow(sysctls: Path = Path("/proc/sys")) -> str:
-    """What an administrator can do, by what is set here."""
+    """Return what an administrator can do, by the settings of this machine."""
     closed = [
         f"{name}={allows}"
         for name, (forbids, allows) in _SYSCTLS.items()

@@ -31,11 +31,11 @@ __all__ = ["Cluster", "Connection", "LabTimeoutError"]
 
 _FIRST_PORT = 29500
 _LARGEST_SEED = 2**32 - 1
-_LOOKUPS = 1000  # in one message
+_LOOKUPS = 1000  # the most in one message
 
 
 class Connection(NamedTuple):
-    """A TCP connection: hosts by number, and ports."""
+    """A TCP connection: the numbers of its hosts, and its ports."""
 
     source: int
     target: int
@@ -65,17 +65,17 @@ class Cluster:
         """Check the numbers; nothing is built yet.
 
         Args:
-            hosts: how many; a topology says it.
-            rate: of links, such as "200mbit".
-            procs_per_host: ranks to a host.
-            loopback: without namespaces.
-            topology: instead of one switch.
-            hash_seed: of its leaves, 1 or more: the same gives the same paths again.
+            hosts: the number of hosts; not with a topology, which has its own.
+            rate: the rate of links, such as "200mbit".
+            procs_per_host: the number of ranks on a host.
+            loopback: whether to do without namespaces.
+            topology: leaves and spines instead of one switch.
+            hash_seed: that of its leaves, 1 or more: the same gives the same paths again.
             order: the hosts, in the order in which ranks fill them; by number if None.
                 `Placement.shuffled(hosts, seed).host` is one at random.
 
         Raises:
-            LabError: wrong ones. NetworkError: the text is no topology.
+            LabError: values out of range. NetworkError: the text is no topology.
         """
         self.topology = _topology(topology, hosts, loopback)
         asked = self.topology.hosts if self.topology else hosts
@@ -127,12 +127,12 @@ class Cluster:
             command: the program and its arguments, looked up on PATH.
             env: variables to add to this process's own.
             on_line: called with rank, "stdout" or "stderr", and the line; prints by default.
-            timeout_seconds: after so long all ranks are ended and `LabTimeoutError` raised.
+            timeout_seconds: the time after which all ranks are ended and `LabTimeoutError` raised.
             outages: links that go down meanwhile; all are up again when the command has ended.
 
         Raises:
             LabError: the command is empty or cannot be started, the cluster is not entered, or an
-                outage is of no link of it, or in loopback mode.
+                outage is of an unknown link, or in loopback mode.
         """
         guard = self._entered()
         _check_command(command)
@@ -146,11 +146,11 @@ class Cluster:
             return job.wait(timeout_seconds)
 
     def link_bytes(self) -> dict[Link, int]:
-        """What each link has carried since the network was built, in bytes, each way.
+        """Return the bytes that each link has carried since the network was built, each way.
 
         Links are named as `Routes.link_bytes()` names them, those of hosts ("host0", "leaf0") too.
         Headers are counted once per super-packet of up to 64 KiB: about 0.1 % more than payload.
-        For between runs. Raises `LabError` in loopback mode and outside the with block.
+        Call it between runs. Raises `LabError` in loopback mode and outside the with block.
         """
         from gradwire.network.fabric import Link
 
@@ -159,11 +159,11 @@ class Cluster:
         return {Link(a.machine, b.machine): sent[a.machine][a.interface] for a, b in ends}
 
     def paths(self, connections: Sequence[Connection]) -> list[int]:
-        """The uplink of its leaf that each connection's packets are hashed to, or -1 below a leaf.
+        """Return the uplink that its leaf hashes each connection's packets to; -1 below a leaf.
 
-        Asks the kernel of each leaf; nothing is sent. Answers hold for packets from `source` to
-        `target`, both by their own addresses; what comes back has its own path.
-        For between runs. Raises `LabError` without a topology, and outside the with block.
+        It asks the kernel of each leaf; nothing is sent. Answers hold for packets from `source` to
+        `target`, both by their own addresses; packets back have their own path.
+        Call it between runs. Raises `LabError` without a topology, and outside the with block.
         """
         guard = self._entered()
         if self.topology is None:
@@ -189,7 +189,7 @@ class Cluster:
         return [found[i] for i in range(len(connections))]
 
     def address(self, host: int, plane: int | None = None) -> str:
-        """Its own, or the one on a plane. Raises `LabError` for one that is not there."""
+        """Return a host's own address, or the one on a plane. Raises `LabError` if unknown."""
         wiring, planes = self._wiring, len(self.topology.uplinks) if self.topology else 0
         if not 0 <= host < self.hosts or not (plane is None or 0 <= plane < planes):
             raise LabError(

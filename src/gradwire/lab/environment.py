@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Not set where the caller has set them. Ranks share few cores: one thread each. Lines must arrive
-# when they are printed. Memory that glibc gave back to the kernel costs page faults to get again.
+# The caller's own values win. Ranks share few cores: one thread each. Lines must arrive when they
+# are printed. Memory that glibc gave back to the kernel costs page faults to get again.
 _DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
@@ -17,8 +17,8 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Which process is where: ranks fill host after host, in `order`. addresses: of hosts, and
-    planes: theirs on planes, if there are any."""
+    """The host of each rank: ranks fill host after host, in `order`. addresses: those of hosts;
+    planes: the hosts' addresses on planes, if there are any."""
 
     order: Sequence[int]
     procs_per_host: int
@@ -41,7 +41,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the whole environment of one rank: the caller's, `extra`, and the lab's variables.
 
-    The lab's own variables win, but for the defaults of threads, buffering and memory.
+    The lab's own variables win, except the defaults of threads, buffering and memory.
     """
     planes = layout.planes[layout.host_of(rank)] if layout.planes else ()
     return {

@@ -1,10 +1,10 @@
-"""The guard: the process all of a lab lives under, and dies with.
+"""The guard: the process that starts all others of a lab, and ends them with itself.
 
     lab (your process) ──socket──► guard ──► rank 0, rank 1, …
 
 With namespaces the guard is process 1 of its own process namespace. When it ends, for whatever
-reason, the kernel kills every process in there and then frees the network, bridge and links with
-it: there is nothing to clean up later. It ends when the lab closes the socket or ends.
+reason, the kernel kills every process in that namespace and then frees the network, bridge and
+links: there is nothing to clean up later. It ends when the lab closes the socket or ends.
 In loopback mode it has no namespaces: it adopts the ranks' orphans and kills all of them itself.
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _settle(settings: Message) -> Network | None:
-    """Isolate this process as asked, and build the network; without namespaces there is none."""
+    """Isolate this process by its mode, and return the network; None without namespaces."""
     if settings["mode"] == "none":
         syscalls.adopt_orphans()
         return None
@@ -78,7 +78,7 @@ def _become_root(user: int, group: int) -> None:
 
 
 class _Guard:
-    """Starts ranks, signals them, and tells the lab of their ends."""
+    """Starts ranks, signals them, and reports their ends to the lab."""
 
     def __init__(
         self, channel: socket.socket, network: Network | None, lab_process: list[int]
@@ -96,7 +96,7 @@ class _Guard:
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Obey the lab until it hangs up or ends."""
+        """Carry out the lab's orders until it closes the socket or ends."""
         watched = [self._channel.fileno(), self._wake, *self._lab_process]
         while True:
             ready, _, _ = select.select(watched, [], [])
@@ -126,7 +126,7 @@ class _Guard:
             send(self._channel, {"event": "cleared"})
 
     def _look(self, message: Message) -> Message:
-        """Counters of all machines, and answers of `ip` on those that are named."""
+        """Return counters of all machines, and answers of `ip` on those that are named."""
         if self._network is None:
             return {"event": "failed", "reason": "without namespaces there is nothing to look at"}
         try:
@@ -136,7 +136,7 @@ class _Guard:
             return {"event": "failed", "reason": str(error)}
 
     def _turn(self, message: Message) -> None:
-        """Set a link up or down; only where that fails there is an answer."""
+        """Set a link up or down; the lab gets an answer only if that fails."""
         try:
             if self._network is None:
                 raise LabError("without namespaces there is no link that could go down")
@@ -196,7 +196,7 @@ class _Guard:
                 os.killpg(pid, number)
 
     def kill_all(self) -> None:
-        """Kill every process that any rank started, wherever it hid, and wait for their ends."""
+        """Kill every process that any rank started, detached ones too, and wait for their ends."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 self._kill_visible()
@@ -205,7 +205,7 @@ class _Guard:
 
     def _kill_visible(self) -> None:
         # Process 1 may kill all in its namespace at once. Otherwise only our children surely are
-        # ours; when they die, theirs become ours, and the caller comes again.
+        # ours; when they die, theirs become ours, and the caller calls again.
         for pid in [-1] if self._is_process_one else _children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ def with_package_on_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class GuardConnection:
-    """A running guard. `close()` ends it and everything that lives under it."""
+    """A running guard. `close()` ends it and every process under it."""
 
     def __init__(self, mode: str, wiring: Wiring) -> None:
         """Start a guard in mode root, rootless or none, and wait until its network stands.
@@ -60,17 +60,17 @@ class GuardConnection:
         return message
 
     def order(self, name: str, files: tuple[int, ...] = (), **what: Any) -> None:
-        """Have it "start" a rank, whose standard output and error are the files; "signal" all that
-        still run, and their process groups; "turn" a link up or down, which is answered by the
-        event "failed" where it cannot be; or "clear", which kills whatever ranks started and is
-        answered by the event "cleared"."""
-        with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard
+        """Order the guard to "start" a rank, whose standard output and error are the files;
+        "signal" all that still run, and their process groups; "turn" a link up or down, which is
+        answered by the event "failed" if it fails; or "clear", which kills whatever ranks started
+        and is answered by the event "cleared"."""
+        with contextlib.suppress(BrokenPipeError):  # receive() reports a dead guard
             send(self.channel, {"order": name, **what}, files)
 
     def look(self, ask: Mapping[str, Sequence[str]]) -> Message:
-        """Bytes `sent` by every machine's interfaces, and `answers` of `ip` on those named.
+        """Return bytes `sent` by all machines' interfaces, and `answers` of `ip` on those named.
 
-        For when no rank runs. Raises `LabError` without namespaces, and with what `ip` refuses.
+        Call it while no rank runs. Raises `LabError` without namespaces, and if `ip` refuses.
         """
         self.order("look", ask={name: list(lines) for name, lines in ask.items()})
         answer = self.receive()
@@ -91,7 +91,7 @@ class GuardConnection:
 
 @contextlib.contextmanager
 def _own_process_file() -> Iterator[tuple[int, ...]]:
-    """Open a file that tells its holder of this process's end.
+    """Yield a file that notifies its holder of this process's end; none before Linux 5.3.
 
     The socket alone would not: a child forked from this process keeps a copy of it open.
     """

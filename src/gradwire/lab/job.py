@@ -43,7 +43,7 @@ class LinePipe:
         self._pending = b""
 
     def fileno(self) -> int:
-        """The end to read from, for a selector."""
+        """Return the descriptor of the reading end, for a selector."""
         return self._reader
 
     def close_writer(self) -> None:
@@ -67,8 +67,8 @@ class LinePipe:
 
 
 class Job:
-    """Ranks that run the same command, while links go down and come back. Leaving it ends all, and
-    their children, and mends the links."""
+    """Ranks that run the same command, while links go down and come back. Leaving the context ends
+    all ranks and their children, and sets the links up again."""
 
     def __init__(
         self, guard: GuardConnection, on_line: LineHandler, turns: Sequence[Turn] = ()
@@ -118,7 +118,7 @@ class Job:
         return self._first_failure
 
     def _turn(self, turn: Turn) -> None:
-        """Have a link set up or down."""
+        """Order the guard to set a link up or down."""
         end = turn.machine, turn.interface
         (self._down.discard if turn.up else self._down.add)(end)
         self._guard.order("turn", machine=end[0], interface=end[1], up=turn.up)
@@ -136,7 +136,7 @@ class Job:
         )
 
     def _wind_down(self, grace_seconds: float) -> None:
-        """Let the ranks end, then make them end; then read their last lines."""
+        """Give the ranks time to end, then make them end; then read their last lines."""
         self._step_until(time.monotonic() + grace_seconds)
         if self._running:
             self._guard.order("signal", signal=signal.SIGTERM)

@@ -7,7 +7,7 @@
      │ │         │ │
     hosts       hosts
 
-Both kinds of address are there at the same time, so hashed and pinned traffic run on the very same
+Both kinds of address exist at the same time, so hashed and pinned traffic run on the very same
 network.
 """
 
@@ -21,20 +21,21 @@ from gradwire.lab.rates import shape_host, shape_port
 from gradwire.lab.wiring import Cable, End, Machine, Wiring
 from gradwire.network.fabric import Fabric
 
-MOST_LEAVES, MOST_BELOW, MOST_SPINES = 200, 250, 100  # of the addresses
+MOST_LEAVES, MOST_BELOW, MOST_SPINES = 200, 250, 100  # as many as there are addresses for
 
-_LEAF, _SPINE = "169.254.0.1", "169.254.0.2"  # what neighbours call them; every link is its own
+_LEAF, _SPINE = "169.254.0.1", "169.254.0.2"  # addresses for neighbours, the same on every link
 _ROUTER = {"ip_forward": "1"}
 _POLICY, _FIELDS = "fib_multipath_hash_policy", "fib_multipath_hash_fields"
 _SEED = "fib_multipath_hash_seed"
 _CUSTOM, _FIVE_TUPLE = "3", "55"  # 0x37: addresses, protocol, ports
-"""Policy 1 would take the sender's own hash over a veth link, which no port decides."""
+"""Policy 1 would take the sender's own hash over a veth link, which does not depend on ports."""
 
 
 def leaf_spine(fabric: Fabric, bits_per_second: int, hash_seed: int) -> Wiring:
-    """bits_per_second: of the fastest host's link; all others are in proportion. hash_seed: of
-    leaves, above 0. LabError for what is no leaf-spine of single cables, has more than there are
-    addresses, or where leaves have no spine in common. A cable that failed one way is not there.
+    """Return a fabric's wiring. bits_per_second: the fastest host's link; all others are in
+    proportion. hash_seed: that of leaves, above 0. Raises LabError if it is no leaf-spine of
+    single cables, there are too few addresses, or leaves have no spine in common. A cable that
+    failed one way is left out.
     """
     _check(fabric)
     return _Builder(fabric, bits_per_second, hash_seed).wiring()
@@ -111,7 +112,7 @@ class _Builder:
         return Machine(self._spines[plane], lines, _ROUTER)
 
     def _addresses(self, host: int) -> list[str]:
-        """Its own, and those on planes."""
+        """Return a host's own address, and those on planes."""
         leaf = self._leaf_of[host]
         place = self._below[leaf].index(host)
         return [placed_address(leaf, place, p) for p in (None, *range(len(self._spines)))]

@@ -26,7 +26,7 @@ _SETTINGS = Path("/proc/sys/net/ipv4")
 
 @dataclass(frozen=True)
 class Namespaces:
-    """Open handles on those of one machine; they live as long as these are open."""
+    """Open handles on the namespaces of one machine, which exist as long as these are open."""
 
     network_fd: int
     name_fd: int
@@ -54,13 +54,13 @@ class Network:
         self._machines[host_name(host)].enter()
 
     def ask(self, machine: str, lines: Sequence[str]) -> str:
-        """What `ip -json` answers there."""
+        """Return what `ip -json` answers on a machine."""
         with self._on(machine):
             return _batch("ip", lines, options=["-json"])
 
     def turn(self, machine: str, interface: str, *, up: bool) -> None:
-        """Set an interface up or down there. The kernel forgets the routes over one that is down:
-        they come back with it."""
+        """Set an interface of a machine up or down. The kernel forgets the routes over one that is
+        down, so they are set again when it comes up."""
         own = next(each for each in self._wiring.machines if each.name == machine)
         lost = [line.replace("route add", "route replace", 1) for line in own.lines
                 if line.startswith("route add") and interface in line.split()]  # fmt: skip
@@ -92,7 +92,7 @@ class Network:
         return made
 
     def _set_up(self, machine: Machine) -> None:
-        """Its cables to machines that come later, and its own end of all."""
+        """Make a machine's cables to later machines, and set up its own end of all its cables."""
         _use_reno()
         for name, value in machine.settings.items():
             _set(name, value)
@@ -139,11 +139,11 @@ def _use_reno() -> None:
 
 
 def _name_hosts(addresses: Sequence[str]) -> None:
-    """Let names and addresses of the hosts resolve, which torch tries for its messages."""
+    """Let the hosts' names and addresses resolve: torch looks them up for its messages."""
     lines = [""]
     for number, address in enumerate(addresses):
         name = host_name(number)
-        # torch listens on IPv6 and so meets the address in its mapped form; asking for the name
+        # torch listens on IPv6 and so sees the address in its mapped form; looking up the name
         # must still give the plain one, hence two names.
         lines += [f"{address} {name}", f"::ffff:{address} {name}.mapped"]
     with contextlib.suppress(OSError):  # there may be no such file

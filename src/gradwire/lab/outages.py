@@ -1,4 +1,4 @@
-"""Links that are cut while a job runs, and mended: what `ip link set … down` does to it."""
+"""Links that are cut while a job runs, and restored, by `ip link set … down` and `up`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LATEST_SECONDS = 1e6
 
 
 class Outage(NamedTuple):
-    """A link, "host3" or "leaf0-spine1", that is down from so many seconds after a job began until
-    so many, or to the job's end."""
+    """A link, "host3" or "leaf0-spine1", that is down from `seconds` after a job began to `until`,
+    or to the job's end."""
 
     link: str
     seconds: float
@@ -21,7 +21,7 @@ class Outage(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One end of a cable is set up or down, so many seconds after a job began."""
+    """One end of a cable that is set up or down, `seconds` after a job began."""
 
     seconds: float
     machine: str
@@ -30,7 +30,7 @@ class Turn(NamedTuple):
 
 
 def outage_of(text: str) -> Outage:
-    """Read LINK@SECONDS, or LINK@SECONDS:UNTIL. LabError for anything else."""
+    """Read LINK@SECONDS, or LINK@SECONDS:UNTIL. Raises LabError for anything else."""
     link, _, times = text.partition("@")
     begin, mends, until = times.partition(":")
     try:
@@ -43,10 +43,9 @@ def outage_of(text: str) -> Outage:
 
 
 def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
-    """In the order of time; what comes back when something goes down does so first. Of a cable the
-    end of the switch above goes down; the other has no carrier then, as with a cable that is cut.
-    LabError for links that are not there, times that cannot be, and a link that is to go down
-    while it is."""
+    """Return the turns in order of time; at equal times links come up first. The end of a cable at
+    the upper switch goes down; the other has no carrier then, as with a cable that is cut. Raises
+    LabError for unknown links, invalid times, and a link that is to go down while it is down."""
     found, back = [], dict[tuple[str, str], float]()
     for outage in sorted(outages, key=lambda own: own.seconds):
         cable = _cable(outage.link, wiring)

@@ -1,4 +1,4 @@
-"""What the emulated links really deliver, measured on them."""
+"""Measures what the emulated links really deliver."""
 
 import json
 import os
@@ -19,10 +19,10 @@ _WORKER = "gradwire.lab.probe_worker"
 class ProbeReport:
     """One cluster's links, measured with TCP alone and with Gloo's all-reduce.
 
-    `all_reduce_bits_per_second` counts 2(n−1)/n bytes per byte reduced, what a ring puts on each
-    link. `incast` is what rank 0 gets when all others send to it at once. `latency_seconds` is
-    half a round trip of one byte. `bytes_sent` and `segments_resent` are over all hosts and all
-    large all-reduces.
+    `all_reduce_bits_per_second` counts 2(n−1)/n bytes per byte reduced, as a ring puts on each
+    link. `incast_bits_per_second` is what rank 0 receives when all others send to it at once.
+    `latency_seconds` is half a round trip of one byte. `bytes_sent` and `segments_resent` are over
+    all hosts and all large all-reduces.
     """
 
     hosts: int
@@ -40,7 +40,7 @@ class ProbeReport:
 
     @property
     def delivered_percent(self) -> float | None:
-        """The all-reduce's bandwidth as a percentage of the asked rate; None when unshaped."""
+        """The all-reduce's bandwidth as a percentage of the requested rate; None if unshaped."""
         if self.loopback:
             return None
         return round(100 * self.all_reduce_bits_per_second / self.asked_bits_per_second, 2)
@@ -71,7 +71,7 @@ class ProbeReport:
 def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
     """Measure an entered cluster of two or more hosts with one process each; under 30 seconds.
 
-    Raises `LabError` when the cluster is not such, or the measuring program fails.
+    Raises `LabError` when the cluster has another shape, or the measuring program fails.
     """
     _check_shape(cluster)
     printed: list[str] = []

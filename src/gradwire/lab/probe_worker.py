@@ -1,5 +1,5 @@
 """The program that `gradwire lab probe` runs on every host; rank 0 prints JSON: a line as each
-part begins, and one of all that was measured.
+part begins, and one with all measurements.
 
 The only part of the lab that loads torch.
 """
@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def main() -> None:
-    """Measure with every other rank; the asked bits per second are the first argument."""
+    """Measure with every other rank; the links' bits per second are the first argument."""
     bits_per_second = int(sys.argv[1])
     dist.init_process_group("gloo")
     others = dist.get_world_size() - 1
@@ -61,7 +61,7 @@ def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
     elements = min(LARGEST_ALL_REDUCE_BYTES, affordable) // 4
     sent, resent = bytes_sent(), segments_resent()
     seconds = _all_reduce_seconds(elements, _ALL_REDUCE_TIMES)
-    dist.barrier()  # who has all sums may still hold bytes that others wait for
+    dist.barrier()  # a rank that has all sums may still hold bytes that others wait for
     ended = torch.tensor([bytes_sent() - sent, segments_resent() - resent])
     dist.all_reduce(ended)
     return {
@@ -74,7 +74,7 @@ def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
 
 
 def _all_reduce_seconds(elements: int, times: int) -> float:
-    """Return the median of some all-reduces, after one that warms up."""
+    """Return the median seconds of `times` all-reduces, after one that warms up."""
     tensor, seconds = torch.zeros(elements), list[float]()
     dist.all_reduce(tensor)
     for _ in range(times):

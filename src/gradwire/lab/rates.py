@@ -69,7 +69,7 @@ class Shaping:
     queue_bytes: int
 
     def arguments(self) -> str:
-        """The qdisc as `tc` reads it."""
+        """Return the qdisc as `tc` reads it."""
         return (
             f"tbf rate {self.bits_per_second}bit burst {self.burst_bytes} limit {self.queue_bytes}"
         )

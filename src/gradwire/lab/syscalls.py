@@ -62,7 +62,7 @@ def mount_proc() -> None:
 def cover_file(path: Path, text: str) -> None:
     """Show `text` in place of a file, in this mount namespace only.
 
-    The text lives in a memory file system that is mounted for a moment over the directory for
+    The text is in a memory file system that is mounted for a moment over the directory for
     temporary files, where only we see it, so that nothing is written to any real one.
     """
     stage = os.fsencode(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""What lab and guard say to each other: one JSON object per packet, with open files beside it."""
+"""The messages of lab and guard: one JSON object per packet, with open files beside it."""
 
 import json
 import socket

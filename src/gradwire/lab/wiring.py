@@ -1,4 +1,4 @@
-"""What a network is made of, as plain values: machines, cables, and what each machine is told.
+"""The parts of a network, as plain values: machines and cables, and the settings of each machine.
 
 host0 eth0 ──cable── host0 leaf0 spine1 ──cable── leaf0 spine1
 """
@@ -17,8 +17,8 @@ SWITCH = "switch"
 
 @dataclass(frozen=True)
 class Machine:
-    """A network namespace. lines: for `ip`, once its cables are there and up; settings: files
-    below /proc/sys/net/ipv4 with what is written there."""
+    """A network namespace. lines: commands for `ip`, once its cables exist and are up; settings:
+    files below /proc/sys/net/ipv4 with what is written to them."""
 
     name: str
     lines: Sequence[str] = ()
@@ -27,7 +27,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class End:
-    """One end of a cable. shaping: of what the machine sends by it."""
+    """One end of a cable. shaping: that of the bytes that the machine sends by it."""
 
     machine: str
     interface: str
@@ -36,7 +36,7 @@ class End:
 
 @dataclass(frozen=True)
 class Cable:
-    """The near machine stands before the far one in the wiring."""
+    """A cable between two machines; the near one comes before the far one in the wiring."""
 
     near: End
     far: End
@@ -44,8 +44,8 @@ class Cable:
 
 @dataclass(frozen=True)
 class Wiring:
-    """Hosts come first and have numbers; then switches. addresses: of hosts, the ones they are
-    called by; planes: of each host, its addresses on the planes, if there are any."""
+    """Machines, hosts first, by number, then switches, and cables. addresses: each host's own;
+    planes: each host's addresses on the planes, if there are any."""
 
     machines: Sequence[Machine]
     cables: Sequence[Cable]
@@ -54,7 +54,7 @@ class Wiring:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Wiring:
-        """Read what `asdict` gave."""
+        """Read what `asdict` returned."""
         return Wiring(
             **{
                 **data,
@@ -69,7 +69,7 @@ def _end(data: Mapping[str, Any]) -> End:
 
 
 def one_switch(hosts: int, bits_per_second: int) -> Wiring:
-    """All hosts on one switch, a bridge; every link is as fast."""
+    """Return a wiring of all hosts on one switch, a bridge, with equally fast links."""
     numbers = range(hosts)
     addresses = [host_address(number) for number in numbers]
     machines = [

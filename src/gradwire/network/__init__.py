@@ -1,4 +1,4 @@
-"""Which path bytes take between hosts: plans for switches, without torch."""
+"""The paths that bytes take between hosts: plans for switches, without torch."""
 
 from gradwire.network.bounds import Bounds, bounds
 from gradwire.network.builders import dual_plane, fat_tree, leaf_spine, rail_optimized

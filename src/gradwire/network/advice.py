@@ -1,4 +1,4 @@
-"""What to do about paths: schemes side by side, and whether any is worth it."""
+"""Advice about paths: compares schemes, and decides whether any is worth a change."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from gradwire.network.samples import samples
 from gradwire.progress import Progress, each, silent
 
 HASHES = "ecmp"
-"""What switches do unasked."""
-_ENOUGH = 1.05  # of the bound: what is left is not worth a change
+"""The scheme that switches use by default."""
+_ENOUGH = 1.05  # times the bound: what is left is not worth a change
 
 
 @dataclass(frozen=True)
 class Row:
-    """One scheme. seconds: of hosts' links and all others, the median over seeds where chance
-    decides, and p95; pieces: between leaves; most_pieces: that one host sends; cut: flows."""
+    """One scheme's results. seconds: until the last link of hosts and switches is done, the median
+    over seeds if the scheme is random, and p95 their 95th percentile; cut: the number of flows
+    that are cut; pieces: those between leaves; most_pieces: the most that one host sends."""
 
     scheme: str
     seconds: float
@@ -38,9 +39,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice for one demand on one topology. recommended: a scheme, or None: leave paths to
-    hashes. refused: schemes that are not for these flows, and why. test: how to see on the cluster
-    whether the verdict is right."""
+    """Advice for one demand on one topology. recommended: a scheme, or None if paths are best left
+    to hashes. refused: schemes that cannot route these flows, and why. test: how to see on the
+    cluster whether the verdict is right."""
 
     bounds: Bounds
     rows: tuple[Row, ...]
@@ -50,7 +51,7 @@ class Advice:
     refused: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the advice as plain values."""
         return {
             "verdict": self.verdict, "test": self.test, "recommended": self.recommended,
             "bounds": {**vars(self.bounds), "binding": self.bounds.binding},
@@ -60,7 +61,7 @@ class Advice:
 
 
 def compared() -> tuple[str, ...]:
-    """What stands side by side, unasked: hashes first."""
+    """Returns the schemes that are compared by default, hashes first."""
     members = [member for member in ROUTING.values() if member.is_compared]
     texts = [text for member in members for text in _as_written(member)]
     return tuple(sorted(texts, key=lambda text: text != HASHES))
@@ -74,11 +75,12 @@ def advise(
     flows: Flows, topology: Fabric, schemes: Sequence[str] | None = None, seed: int = 0,
     progress: Progress = silent,
 ) -> Advice:  # fmt: skip
-    """Every scheme that is for these flows, and a verdict. schemes: None: those of `compared`.
+    """Compares all schemes that can route these flows, and gives a verdict. schemes: None for
+    those of `compared`.
 
-    The order is that of least change: leave it to hashes if they are within 5 % of the bound in
-    19 of 20 cases; else whole flows pinned, if these are; else the fewest cuts. NetworkError as of
-    `route`.
+    The least change comes first: leave paths to hashes if they are within 5 % of the bound in 19
+    of 20 cases; else pin whole flows, if that is; else cut the fewest. Raises NetworkError as
+    `route` does.
     """
     tried = _Tried(flows, topology, seed)
     texts = [HASHES, *(text for text in schemes or compared() if text != HASHES)]
@@ -100,7 +102,7 @@ def advise(
 
 
 class _Tried:
-    """Schemes on one demand, each once."""
+    """Routes one demand by schemes, by each once."""
 
     def __init__(self, flows: Flows, topology: Fabric, seed: int) -> None:
         self.flows, self.topology, self.seed = flows, topology, seed
@@ -125,7 +127,7 @@ class _Tried:
         return self._rows[scheme]
 
     def attempt(self, scheme: str) -> Row | None:
-        """None if it is not for these flows."""
+        """Returns the scheme's row, or None if it cannot route these flows."""
         try:
             return self.row(scheme)
         except NetworkError as error:
@@ -135,7 +137,7 @@ class _Tried:
 
 
 def _chosen(tried: _Tried, hashed: Row) -> Row | None:
-    """The first that is good enough, or the fastest; None if hashes are as good."""
+    """Returns the first scheme that is good enough, or the fastest; None if hashes are as good."""
     enough = _ENOUGH * tried.least.seconds
     if hashed.p95 <= enough:
         return None
@@ -171,7 +173,7 @@ def _verdict(least: Bounds, hashed: Row, chosen: Row | None) -> str:
 
 
 def _test(hashed: Row, chosen: Row | None) -> str:
-    """Probe jobs, and what they should take."""
+    """Describes test jobs, and the time that they should take."""
     if not hashed.pieces:
         return "nothing: there is no path to choose."
     often = (

@@ -1,4 +1,4 @@
-"""Amounts in whole parts of a byte: 64-bit numbers where they fit, Python's own where not."""
+"""Amounts in whole parts of a byte: 64-bit numbers if they fit, else Python's integers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from gradwire.network.checked import Ints, Reals
 
-Amounts = NDArray[Any]  # of int64, or of Python's numbers
+Amounts = NDArray[Any]  # of int64, or of Python's integers
 _FITS = 1 << 62
 
 
 def numbers(values: Sequence[int]) -> Amounts:
-    """The amounts of these numbers."""
+    """Returns these numbers as amounts."""
     fits = all(-_FITS < value < _FITS for value in values)
     return np.array(values, np.int64 if fits else object)
 
 
 def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
-    """Times a factor, or one each; their sum fits too."""
+    """Multiplies amounts by a factor, or by one each, in a type that their sum fits too."""
     largest = abs(factor) if isinstance(factor, int) else int(np.abs(factor).max(initial=1))
     most = int(np.abs(amount).max(initial=0)) * largest
     if largest < _FITS and most * max(len(amount), 1) < _FITS:
@@ -31,13 +31,13 @@ def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
 
 
 def parts_of(unit: int, divisors: Ints) -> Amounts:
-    """unit // divisors, which divide it."""
+    """Returns unit // divisors, each of which divides the unit."""
     values, which = np.unique(divisors, return_inverse=True)
     return numbers([unit // int(value) for value in values])[which.reshape(-1)]
 
 
 def reduced(amount: Amounts, unit: int) -> tuple[Amounts, int]:
-    """The same, in the largest parts."""
+    """Returns the same amounts and their unit, both without their common divisor."""
     if unit == 1 or not len(amount):
         return amount, unit
     common = math.gcd(unit, int(np.gcd.reduce(amount)))
@@ -46,14 +46,14 @@ def reduced(amount: Amounts, unit: int) -> tuple[Amounts, int]:
 
 
 def as_bytes(amount: Amounts, unit: int) -> Reals:
-    """The amounts in bytes, as near as floating-point numbers are."""
+    """Returns the amounts in bytes, rounded to floating-point numbers."""
     if amount.dtype != object and unit < _FITS:
         return amount / unit
     return np.array([int(value) / unit for value in amount], np.float64)
 
 
 def shrunk(amount: Amounts, unit: int) -> tuple[Ints, float]:
-    """Nearly the same in 64 bits, with another unit: for what only compares them."""
+    """Returns nearly the same amounts in 64 bits, and their unit: for code that compares them."""
     if amount.dtype != object and unit < _FITS:
         return amount, float(unit)
     bytes = as_bytes(amount, unit)

@@ -1,4 +1,4 @@
-"""What no routing can beat: bytes leave their host, leaf and pod, and enter others."""
+"""Bounds that no routing can beat: bytes leave their host, leaf and pod, and enter others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradwire.network.flows import Flows
 
 @dataclass(frozen=True)
 class Bounds:
-    """Seconds that flows take at least, steps one after the other.
+    """The seconds that flows take at least, steps one after the other.
 
-    fabric_seconds: by the links of one leaf, or of one pod, to the switches above; host_seconds:
-    by those of one host. seconds: of each step what is longer.
+    fabric_seconds: the bound by the links of one leaf, or of one pod, to the switches above;
+    host_seconds: by those of one host. seconds: the longer of both in each step, added up.
     """
 
     fabric_seconds: float
@@ -26,14 +26,14 @@ class Bounds:
 
     @property
     def binding(self) -> Literal["fabric", "host", "nothing"]:
-        """What is waited for longer. Where hosts bind, no way to choose paths helps."""
+        """The larger of the two bounds. If hosts bind, no way to choose paths helps."""
         if not self.seconds:
             return "nothing"
         return "fabric" if self.fabric_seconds > self.host_seconds else "host"
 
 
 def bounds(flows: Flows, topology: Fabric) -> Bounds:
-    """Bounds on the time of all flows. Spraying reaches it where links are equal and none
+    """Returns bounds on the time of all flows. Spraying reaches them if links are equal and none
     failed."""
     flows.refuse_beyond(topology.hosts)
     host, leaf = np.arange(topology.hosts), topology.leaf_of
@@ -46,8 +46,8 @@ def bounds(flows: Flows, topology: Fabric) -> Bounds:
 
 
 def _longest(flows: Flows, place_of: Ints, up: Ints, down: Ints) -> Reals:
-    """Of each step, the seconds of the place that takes longest to send all that goes to others,
-    or to receive: infinite where bytes must pass and nothing does. place_of: of each host."""
+    """Returns, for each step, the seconds of the place that takes longest to send all that goes to
+    others, or to receive: infinite if it has bytes and no rate. place_of: each host's place."""
     steps, step = np.unique(flows.step, return_inverse=True)
     source, target = place_of[flows.src], place_of[flows.dst]
     far, found = source != target, np.zeros(len(steps))

@@ -1,4 +1,4 @@
-"""A topology by the text of its builder; what any family of functions makes of a text."""
+"""Builds topologies, and calls members of any family of functions, by their text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ NOTATION = Notation(
 
 
 def built(text: str) -> Fabric:
-    """Build a topology by its builder."""
+    """Builds a topology by the text of its builder."""
     found: Fabric = called(NOTATION, TOPOLOGIES, text)
     return found
 
 
 def called(notation: Notation, family: Family, text: str, *given: Any) -> Any:
-    """What a member returns for what it is given, and the parameters in the text."""
+    """Calls the member that a text names, with `given` and the parameters in the text. Raises
+    NetworkError if it returns something else than the family's type."""
     node = notation.read(text)
     made = notation.member(text, node, family, family.kind, *given)
     if not isinstance(made, family.base):

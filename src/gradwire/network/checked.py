@@ -1,4 +1,4 @@
-"""Columns of numbers: their two kinds, and checks that all the extension reads has passed."""
+"""Columns of numbers: their two types, and the checks of all that the extension reads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from gradwire.errors import NetworkError
 
 Ints: TypeAlias = NDArray[np.int64]
-"""Of hosts, flows, links and paths, bytes, and picoseconds."""
+"""Numbers of hosts, flows, links and paths; bytes, and picoseconds."""
 Reals: TypeAlias = NDArray[np.float64]
 """Seconds, rates, and shares."""
 _MOST = 1e20
-"""Of any number: sums and products of what is below stay finite."""
+"""The largest of all numbers: sums and products of smaller ones stay finite."""
 
 
 def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> Ints:
-    """One row of whole numbers from `least` to below `end`, one after the other in memory; one
-    alone is a row. NetworkError for anything else."""
+    """Returns a row of whole numbers from `least` to below `end`, contiguous in memory; a single
+    number is a row. Raises NetworkError for anything else."""
     rule = f"whole numbers from {least} to {end - 1}"
     given = _row(name, values, "iu", rule)
     if given.size and not least <= int(given.min()) <= int(given.max()) < end:
@@ -32,7 +32,7 @@ def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> I
 
 
 def real(name: str, values: ArrayLike) -> Reals:
-    """One row of numbers from 0 to 10^20, as of `whole`."""
+    """Returns a row of numbers from 0 to 10^20, as `whole` does."""
     given = np.ascontiguousarray(_row(name, values, "iuf", "numbers"), np.float64)
     fits = (given >= 0) & (given <= _MOST)
     if not fits.all():
@@ -45,7 +45,8 @@ def real(name: str, values: ArrayLike) -> Reals:
 
 
 def each(name: str, values: NDArray[Any], rows: int) -> NDArray[Any]:
-    """One of each row; one alone is for all. NetworkError for another number of them."""
+    """Returns a value for each row; a single one is for all. Raises NetworkError for any other
+    number of values."""
     if len(values) not in (1, rows):
         raise NetworkError(
             f"{name} are one for each of {rows} rows, or one for all; got {len(values)}. Give as "
@@ -55,7 +56,7 @@ def each(name: str, values: NDArray[Any], rows: int) -> NDArray[Any]:
 
 
 def same_length(**columns: Sized) -> None:
-    """NetworkError unless they are equally long."""
+    """Raises NetworkError unless columns are equally long."""
     if len({len(column) for column in columns.values()}) > 1:
         got = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
         raise NetworkError(f"columns are equally long; got {got}. Give one of each for every row.")

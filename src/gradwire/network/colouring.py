@@ -6,7 +6,7 @@
         2 ●══════════╲═══════════════● 2        rounded up or down
 
 So no link carries more than ceil(D / colours) flows of equal size, D being the most that a leaf
-sends or receives: without cutting any, nothing is better.
+sends or receives: no plan that cuts none is better.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.network.fabric import count
 from gradwire.network.native import core
 
 Numbers = NDArray[np.int32]
-_Chunk = dict[int, int]  # an edge for each colour that was given
+_Chunk = dict[int, int]  # the edge of each colour that was given
 _MOST_GROUPS = 1 << 24
 _MOST_PLACES = 1 << 28  # of 40 bytes
 
@@ -39,28 +39,27 @@ class Side(NamedTuple):
     def of(
         vertex: Sequence[int] | NDArray[np.integer], group: Sequence[int] | NDArray[np.integer]
     ) -> Side:
-        """Number vertices that are any whole numbers; NetworkError for a vertex that is in no
-        group."""
+        """Checks and converts both columns. Raises NetworkError for a vertex without a group."""
         groups = whole("groups of vertices", group, _MOST_GROUPS)
         own = whole("vertices", vertex, len(groups))
         return Side(own.astype(np.int32), groups.astype(np.int32))
 
     @staticmethod
     def alone(vertex: Sequence[int] | NDArray[np.integer]) -> Side:
-        """All vertices are of one group."""
+        """Returns a side with all vertices in one group."""
         own = whole("vertices", vertex, _MOST_PLACES)
         return Side.of(own, np.zeros(int(own.max(initial=-1)) + 1, np.int64))
 
     def some(self, edges: NDArray[np.integer]) -> Side:
-        """The side of these edges alone."""
+        """Returns the side of these edges alone."""
         return Side(self.vertex[edges], self.group)
 
 
 def colour(left: Side, right: Side, colours: int, seed: int = 0) -> Numbers:
-    """A colour below `colours` for every edge: each vertex of d edges sees each colour
+    """Returns a colour below `colours` for every edge: each vertex of d edges sees each colour
     floor(d / colours) or ceil(d / colours) times; if colours is a power of two, each group too.
-    Two sides of equally many edges. The same for the same seed. NetworkError for what is no such
-    graph, and for one that is too large.
+    Both sides have equally many edges. Equal seeds give equal colours. Raises NetworkError for
+    columns that are no such graph, and for a graph that is too large.
     """
     count("colours", colours)
     count("seed", seed, 0)
@@ -81,12 +80,13 @@ def colour(left: Side, right: Side, colours: int, seed: int = 0) -> Numbers:
 
 
 def _given(side: Side) -> tuple[int, int, int]:
-    """Vertices, the address of their groups, groups."""
+    """Returns the number of vertices, the address of their groups, and the number of groups."""
     return len(side.group), side.group.ctypes.data, int(side.group.max()) + 1
 
 
 def _refuse_too_large(left: Side, right: Side, colours: int) -> None:
-    """An odd number of colours fills every vertex up to so many edges."""
+    """Raises NetworkError if the extension's table is too large: the odd part of `colours`, above
+    1, takes up to that many places more at every vertex."""
     edges = len(left.vertex)
     odd = colours // (colours & -colours)
     vertices = min(max(len(left.group), len(right.group)), edges)
@@ -100,13 +100,13 @@ def _refuse_too_large(left: Side, right: Side, colours: int) -> None:
 
 
 def colour_twin(left: Numbers, right: Numbers, colours: int) -> Numbers:
-    """The slow obvious way: edge after edge, by alternating paths (König 1916). Groups are not
-    looked at.
+    """The slow twin of `colour`: edge after edge, by alternating paths (König 1916). It ignores
+    groups.
 
-    Vertices are cut into chunks of at most as many edges as there are colours, so that a colour
-    may come once at a chunk. If no colour is free at both ends of an edge, one that is free at the
-    left end and one that is free at the right change places along the path that begins at the
-    right: it never arrives at the left.
+    Vertices are cut into chunks of at most as many edges as there are colours, so that a chunk
+    sees a colour at most once. If no colour is free at both ends of an edge, one that is free at
+    the left end and one that is free at the right swap along the path that begins at the right,
+    which never arrives at the left.
     """
     ends = list(zip(_chunks(left, colours), _chunks(right, colours)))
     found = np.full(len(ends), -1, np.int32)
@@ -138,8 +138,8 @@ def colour_twin(left: Numbers, right: Numbers, colours: int) -> Numbers:
 
 
 def _chunks(vertex: Numbers, size: int) -> list[int]:
-    """The chunk of each edge at its vertex: numbered as they are begun."""
-    current: dict[int, tuple[int, int]] = {}  # of each vertex: its chunk, and how full it is
+    """Returns the chunk of each edge at its vertex; chunks are numbered as they begin."""
+    current: dict[int, tuple[int, int]] = {}  # by vertex: its chunk, and the edges in it
     begun, found = 0, list[int]()
     for v in vertex.tolist():
         chunk, full = current.get(v, (-1, size))

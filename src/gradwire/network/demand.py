@@ -1,4 +1,4 @@
-"""Flows of moves: what a strategy asks of the network, between ranks, as algorithms carry it."""
+"""The flows of a strategy's moves between ranks, as the algorithms of collectives carry them."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ ALGORITHMS: dict[str, Pattern] = {
     "all_reduce": ring, "all_gather": ring_gather, "reduce_scatter": ring_scatter,
     "all_to_all": pairwise, "gather": gather, "reduce": gather, "broadcast": scatter,
 }  # fmt: skip
-"""How each move is carried."""
+"""The pattern that carries each kind of move."""
 
 
 def flows_of(moves: Sequence[Sequence[PricedMove]], placement: Placement) -> Flows:
-    """The flows of every rank's moves, between hosts; one move after the other, each in its steps.
+    """Returns the flows of all ranks' moves, between hosts: move after move, each in its steps.
 
-    NetworkError as of `flows_between`.
+    Raises NetworkError as `flows_between` does.
     """
     return placement.placed(flows_between(moves, placement))
 
 
 def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -> Flows:
-    """The same as `flows_of`, between ranks.
+    """Returns the same flows as `flows_of`, between ranks.
 
-    moves: of each rank, or one row if all do the same. "node" is the ranks of a machine, "cross"
-    those of equal place on every machine. NetworkError for exchanges of which not all ranks are
-    given, rows that do not fit together, and machines of unequal size with moves across.
+    moves: a row for each rank, or one row if all do the same. "node" is the ranks of a machine,
+    "cross" those of equal place on every machine. Raises NetworkError for exchanges of which not
+    all ranks are given, rows that do not fit together, and moves across machines of unequal size.
     """
     _refuse_unfit(moves, placement)
     parts, step = list[Flows](), 0
@@ -74,9 +74,9 @@ def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
 def workload_of(
     buckets: Iterable[BucketTraffic], placement: Placement, backward_seconds: float = 0.0
 ) -> Workload:
-    """The workload of a plan's step, from the start of backward until all buckets are in place and
-    backward, which lasts as long at least, is over. A lane takes its buckets in their order.
-    NetworkError as of `flows_of`.
+    """Builds the workload of a plan's step, from the start of backward until all buckets are
+    decoded and `backward_seconds` are over. A lane takes its buckets in their order. Raises
+    NetworkError as `flows_of` does.
 
         backward  ├───────●────────●──────────┤             ● a bucket is ready
         lane 0            ├ encode ┄ moves ┄ decode ┤       a rank's; its moves are messages, which
@@ -100,14 +100,14 @@ def workload_of(
 
 
 def pattern_of(text: str) -> Pattern:
-    """A pattern, or traffic of another package with its parameters. It raises NetworkError when it
-    is called, if it is none."""
+    """Returns the pattern of a text, or traffic of another package with its parameters. If it is
+    none, the pattern raises NetworkError when it is called."""
     return partial(called, NOTATION, TRAFFIC, text)
 
 
 def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
-    """Ranks 0 to each - 1 among themselves, then the next, all groups at once: experts, replicas
-    of a stage. NetworkError for ranks left over."""
+    """Returns the flows of the pattern in each group of `each` consecutive ranks, all at once: for
+    experts, or replicas of a stage. Raises NetworkError if ranks are left over."""
     if ranks % count("ranks of a group", each):
         raise NetworkError(
             f"groups are of {each} ranks each; got {ranks} ranks. Use a multiple of {each}."
@@ -134,7 +134,7 @@ def _refuse_unfit(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
 
 
 def _of_move(turn: Sequence[PricedMove], placement: Placement) -> Iterator[Flows]:
-    """The flows of one move, between ranks of the world."""
+    """Yields the flows of one move, between ranks of the world."""
     first = turn[0]
     for ranks in _groups(first.group, placement):
         if first.name == "exchange":

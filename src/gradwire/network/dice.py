@@ -19,7 +19,7 @@ _WORD = (1 << 64) - 1
 
 
 def draws(seed: int, count: int) -> Ints:
-    """One for each index below count, 0 to 2**32 - 1."""
+    """Returns a random number from 0 to 2**32 - 1 for each index below count."""
     with np.errstate(over="ignore"):
         key = _mixed(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
         steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -27,7 +27,7 @@ def draws(seed: int, count: int) -> Ints:
 
 
 def pick(drawn: N, count: Any) -> N:
-    """One below count, by what was drawn: one number, or many."""
+    """Maps what was drawn, one number or many, to numbers below count."""
     picked: N = drawn * count >> 32
     return picked
 

@@ -1,4 +1,4 @@
-"""Paths as others read them, by the text of a format: `pins`, `htsim`, `topo`, or another
+"""Writes routes for other programs, by the text of a format: `pins`, `htsim`, `topo`, or another
 package's."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NOTATION = Notation(
 
 
 def pins(routes: Routes) -> str:
-    """Write rules for gradwire.attach(…, planes=…): a rule for each pair of hosts."""
+    """Writes rules for gradwire.attach(…, planes=…): a rule for each pair of hosts."""
     return pins_of(routes).to_json()
 
 
 def htsim(routes: Routes) -> str:
-    """Write a connection matrix, without paths, for other simulators; steps begin by barriers."""
+    """Writes a connection matrix, without paths, for other simulators; steps begin by barriers."""
     return connections(routes.flows, routes.fabric.hosts)
 
 
 def topo(routes: Routes, latency_ns: float = 500.0) -> str:
-    """Write the topology for the same simulators; latency_ns: of each link."""
+    """Writes the topology for the same simulators. latency_ns: the latency of each link."""
     return topology(routes.fabric, latency_ns)
 
 
@@ -37,14 +37,15 @@ BASE, MEMBERS = str, (pins, htsim, topo)
 
 
 def written(text: str, routes: Routes) -> str:
-    """Write routes in a format. NetworkError if it is none, or cannot say these paths."""
+    """Writes routes in a format. Raises NetworkError if it is none, or cannot hold these paths."""
     found: str = called(NOTATION, EXPORTS, text, routes)
     return found
 
 
 def pins_of(routes: Routes) -> Pins:
-    """What `gradwire.attach(…, planes=…)` sends by: every pair of hosts has one rule for all that
-    it sends, in all steps. NetworkError for sprayed packets, which have no one path."""
+    """Returns the rules for `gradwire.attach(…, planes=…)`: every pair of hosts has one rule for
+    all that it sends, in all steps. Raises NetworkError for sprayed packets, as they have no
+    single path."""
     if (routes.path == EVERY).any():
         raise NetworkError(
             "pins are of pinned pieces; got sprayed packets. Route by 'coloured' or another "

@@ -1,4 +1,4 @@
-"""Topologies and traffic as htsim reads them: `.topo` and `.cm` files.
+"""Writes topologies and traffic for htsim: `.topo` and `.cm` files.
 
 Source: uet-htsim, htsim/sim/datacenter (fat_tree_topology, connection_matrix).
 """
@@ -15,8 +15,8 @@ _LARGEST = 1 << 31  # an int of C++
 
 
 def connections(flows: Flows, hosts: int) -> str:
-    """A `.cm` file: between steps a barrier, which the last acknowledgement of the step before
-    opens. NetworkError for sizes and starts that htsim cannot read."""
+    """Writes a `.cm` file: between steps is a barrier, which the last acknowledgement of the step
+    before opens. Raises NetworkError for sizes and starts that htsim cannot read."""
     if flows.bytes.max(initial=0) >= _LARGEST:
         raise NetworkError(
             f"htsim reads sizes below {_LARGEST:,} bytes; got a flow of "
@@ -42,9 +42,9 @@ def connections(flows: Flows, hosts: int) -> str:
 
 
 def topology(fabric: Fabric, latency_ns: float = 500.0) -> str:
-    """A `.topo` file; NetworkError for what htsim has no words for: hosts with several ports,
-    leaves that differ, links of a tier that do, and other numbers of times as much below a switch
-    as above it than whole ones."""
+    """Writes a `.topo` file. Raises NetworkError for what htsim cannot describe: hosts with
+    several ports, leaves that differ, links of a tier that differ, and an oversubscription that is
+    no whole number."""
     a_leaf, leaves = fabric.hosts // fabric.leaves, fabric.leaves // fabric.pods
     up, cables = len(fabric.uplinks), max((i for _, i in fabric.uplinks), default=0) + 1
     tiers = [(fabric.host_up, fabric.host_down), (fabric.up, fabric.down)]

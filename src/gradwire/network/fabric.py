@@ -10,7 +10,7 @@
 
 A leaf-spine is one pod, and its switches are the spines. A path up decides the path down: between
 leaves of one pod its number is the uplink, between pods uplink * cores + the core of that uplink's
-switch. Links that failed, or were never there, have rate 0.
+switch. Links that failed, or do not exist, have rate 0.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gradwire.network.checked import Ints, same_length, whole
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second
 _MOST_UPLINKS, _MOST_LINKS = 1 << 20, 1 << 28
-_MANY_LEAVES = 4096  # more than that, and sorting pairs is cheaper than marking them in a square
+_MANY_LEAVES = 4096  # with more, sorting pairs is cheaper than marking them in a square table
 BELOW = -1
-"""Instead of a path: it stays below the leaf, and needs no link between switches."""
+"""Stands for a path: the bytes stay below one leaf, and use no link between switches."""
 EVERY = -2
-"""Instead of a path: packets are spread over all usable ones, as fast as each is."""
+"""Stands for a path: packets are spread over all usable ones, in proportion to their rates."""
 
 
 class Link(NamedTuple):
@@ -46,12 +46,13 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fabric:
-    """Made by the builders (`leaf_spine`, `fat_tree`, …) and importers.
+    """Switches and links; the builders (`leaf_spine`, `fat_tree`, …) and importers make it.
 
-    leaf_of: of each host; pod_of: of each leaf. uplinks: of each leaf, with the name of the switch
-    and the number of the cable; plane_of: which of its hosts' ports an uplink serves. cores: of
-    each switch. Rates are bits per second, each way: host_up and host_down [hosts, ports]; `rates`
-    of links in the order of `links`. NetworkError for columns that do not fit together.
+    leaf_of: the leaf of each host; pod_of: the pod of each leaf. uplinks: those of every leaf,
+    each with the name of the switch and the number of the cable; plane_of: the port of hosts that
+    each uplink serves. cores: the number above each switch. Rates are bits per second, each way:
+    host_up and host_down [hosts, ports]; `rates` of links in the order of `links`. Raises
+    NetworkError for columns that do not fit together.
     """
 
     leaf_of: Ints
@@ -88,7 +89,7 @@ class Fabric:
                 f"shape {self.rates.shape}. Give them in one row, in the order of `links`."
             )
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- sizes, rates and links ------------------------------------------------------------
 
     @property
     def hosts(self) -> int:
@@ -107,27 +108,27 @@ class Fabric:
 
     @property
     def planes(self) -> int:
-        """Ports of each host."""
+        """The number of ports of each host."""
         return int(self.host_up.shape[1])
 
     @property
     def up(self) -> Ints:
-        """Rates from leaves, [leaves, uplinks]."""
+        """The rates from leaves up, [leaves, uplinks]."""
         return self._rates_of(0)
 
     @property
     def down(self) -> Ints:
-        """Rates to leaves, [leaves, uplinks]."""
+        """The rates down to leaves, [leaves, uplinks]."""
         return self._rates_of(1)
 
     @property
     def core_up(self) -> Ints:
-        """Rates from switches to cores, [pods, uplinks, cores]."""
+        """The rates from switches to cores, [pods, uplinks, cores]."""
         return self._rates_of(2)
 
     @property
     def core_down(self) -> Ints:
-        """Rates from cores to switches, [pods, uplinks, cores]."""
+        """The rates from cores to switches, [pods, uplinks, cores]."""
         return self._rates_of(3)
 
     @cached_property
@@ -153,7 +154,7 @@ class Fabric:
         )
 
     def numbers_of(self, links: Iterable[Link]) -> Ints:
-        """Their places in `links`; NetworkError if one is unknown."""
+        """Returns the indices of links in `links`. Raises NetworkError if one is unknown."""
         number = {link: i for i, link in enumerate(self.links)}
         found = []
         for link in links:
@@ -168,16 +169,16 @@ class Fabric:
     # -- paths -----------------------------------------------------------------------------
 
     def crosses(self, source: Ints, target: Ints) -> NDArray[np.bool_]:
-        """Whether leaves are of different pods."""
+        """Whether the leaves of each pair are in different pods."""
         far: NDArray[np.bool_] = self.pod_of[source] != self.pod_of[target]
         return far
 
     def uplink_of(self, source: Ints, target: Ints, path: NDArray[np.integer]) -> Ints:
-        """By which uplink of its leaf each path between leaves begins."""
+        """Returns the uplink of its leaf with which each path between leaves begins."""
         return np.where(self.crosses(source, target), path // max(self.cores, 1), path)
 
     def hops(self, source: Ints, target: Ints, path: NDArray[np.integer]) -> Ints:
-        """Which links paths between leaves take, [paths, 4]: numbers of `links`, or NO_LINK."""
+        """Returns the links of paths between leaves, [paths, 4]: indices of `links` or NO_LINK."""
         n, low, high = len(self.uplinks), *self._sizes
         crosses, uplink = self.crosses(source, target), self.uplink_of(source, target, path)
         core = np.where(crosses, path % max(self.cores, 1), 0)
@@ -191,11 +192,11 @@ class Fabric:
         return found
 
     def paths(self, source: Ints, target: Ints) -> Ints:
-        """How many there are between leaves, whether they work or not."""
+        """Returns the number of paths between leaves, whether they work or not."""
         return len(self.uplinks) * np.where(self.crosses(source, target), self.cores, 1)
 
     def pairs(self, source: Ints, target: Ints) -> tuple[tuple[Ints, Ints], Ints]:
-        """The different pairs of leaves, in order, and which of them each one is."""
+        """Returns the distinct pairs of leaves, in order, and the index of each pair in them."""
         numbers = source * self.leaves + target
         if self.leaves > _MANY_LEAVES:
             some, which = np.unique(numbers, return_inverse=True)
@@ -206,8 +207,8 @@ class Fabric:
         return np.divmod(np.flatnonzero(there), self.leaves), which
 
     def path_rates(self, source: Ints, target: Ints) -> Ints:
-        """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used, or
-        is not there."""
+        """Returns the rate of the slowest link of every path between leaves, [pairs, paths]; 0 if
+        the path cannot be used, or does not exist."""
         ends = np.minimum(self.up[source], self.down[target])
         far = self.crosses(source, target)
         if not far.any():
@@ -221,21 +222,21 @@ class Fabric:
         return found
 
     def usable_paths(self, source: Ints, target: Ints) -> Ints:
-        """How many every pair of leaves has."""
+        """Returns the number of usable paths of every pair of leaves."""
         (a, b), which = self.pairs(source, target)
         many: Ints = np.count_nonzero(self.path_rates(a, b), axis=1)
         return many[which]
 
-    # -- others like it --------------------------------------------------------------------
+    # -- changed copies --------------------------------------------------------------------
 
     def without(self, *failed: Link | str) -> Fabric:
-        """The same, where these links, in one direction, or switches with all of theirs, failed.
-        NetworkError if one is unknown."""
+        """Returns this fabric without some links, in one direction, or switches, with all of their
+        links. Raises NetworkError if one is unknown."""
         return self.with_rates(dict.fromkeys(self.named(*failed), 0))
 
     def named(self, *names: Link | str) -> list[Link]:
-        """Links by themselves, or by a switch that all of them are at. NetworkError if one is
-        unknown."""
+        """Returns the links that are named, by themselves or by the switch at one end. Raises
+        NetworkError if one is unknown."""
         known = {*self.links, *(name for link in self.links for name in link[:2])}
         for one in names:
             if one not in known:
@@ -248,7 +249,8 @@ class Fabric:
         return [link for link in self.links if not {link, *link[:2]}.isdisjoint(names)]
 
     def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
-        """The same, with other rates of some links; NetworkError if one is unknown."""
+        """Returns this fabric with other rates of some links. Raises NetworkError if a link is
+        unknown, or a rate is not a whole number."""
         rates = self.rates.copy()
         for number, (link, rate) in zip(self.numbers_of(bits_per_second), bits_per_second.items()):
             if rate < 0 or rate != int(rate):
@@ -263,12 +265,12 @@ class Fabric:
 
     @property
     def _example(self) -> Link:
-        """One of its links, or of another topology where it has none."""
+        """A link for messages: one of its own, or one of another topology if it has none."""
         return self.links[0] if self.links else Link("leaf0", "spine0")
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Links up from leaves, and up from switches."""
+        """The numbers of links up from leaves, and up from switches."""
         return self.leaves * len(self.uplinks), self.pods * len(self.uplinks) * self.cores
 
     def _rates_of(self, tier: int) -> Ints:
@@ -282,7 +284,7 @@ class Fabric:
 
 
 def rate(name: str, gbps: float) -> int:
-    """Bits per second of a link; NetworkError unless above 0 and finite."""
+    """Returns a link's bits per second. Raises NetworkError unless they are 1 bit to 1 Ebit."""
     bits = round(above_zero(name, gbps) * 1e9)
     if not 1 <= bits <= _FASTEST:
         raise NetworkError(
@@ -292,7 +294,7 @@ def rate(name: str, gbps: float) -> int:
 
 
 def above_zero(name: str, value: float) -> float:
-    """NetworkError unless above 0 and finite."""
+    """Returns the value. Raises NetworkError unless it is above 0 and finite."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < float("inf"):
         raise NetworkError(
@@ -302,7 +304,7 @@ def above_zero(name: str, value: float) -> float:
 
 
 def count(name: str, number: int, least: int = 1, most: int | None = None) -> int:
-    """NetworkError unless a whole number, not below the least, and not above the most."""
+    """Returns the number. Raises NetworkError unless it is whole, and from `least` to `most`."""
     is_number = isinstance(number, int) and not isinstance(number, bool)
     too_many = is_number and most is not None and number > most
     if not is_number or number < least or too_many:
@@ -314,8 +316,8 @@ def count(name: str, number: int, least: int = 1, most: int | None = None) -> in
 
 
 def counts(**numbers: int) -> None:
-    """NetworkError unless each is a whole number above 0, and not of more links than there can
-    be."""
+    """Raises NetworkError unless each is a whole number above 0, and no more than the most links
+    of a fabric."""
     for name, number in numbers.items():
         count(name, number, most=_MOST_LINKS)
 
@@ -324,8 +326,9 @@ def evenly(
     pods: int, leaves: int, hosts: int, uplinks: int, named: Callable[[int], tuple[str, int]],
     host_rate: int, rate: int, *, cores: int = 0, core_rate: int = 0, planes: int = 1,
 ) -> Fabric:  # fmt: skip
-    """A fabric with as many leaves in every pod, hosts and uplinks at every leaf, uplinks in every
-    plane, and one rate for all links of a tier. named: the switch and the cable of each uplink."""
+    """Builds a fabric with equally many leaves in every pod, hosts and uplinks at every leaf, and
+    uplinks in every plane, and one rate for all links of a tier. named: returns the switch and the
+    cable of an uplink."""
     low, high = pods * leaves * uplinks, pods * uplinks * cores
     count("uplinks of a leaf", uplinks, 1, _MOST_UPLINKS)
     count("links of a fabric", 2 * (pods * leaves * hosts * planes + low + high), 0, _MOST_LINKS)

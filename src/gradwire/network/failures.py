@@ -1,4 +1,4 @@
-"""What each failure costs: pieces whose path fails go where least is, all others stay."""
+"""The cost of each failure: pieces whose path fails take the least loaded path, others stay."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from gradwire.network.routes import Routes
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """seconds: of the links between switches once the plan has gone around each failure, inf if
-    hosts have no other path; moved: pieces that went. before: seconds where nothing failed."""
+    """The cost of each set of links. seconds: until the last link between switches is done, once
+    the plan has gone around the failure, inf if hosts have no other path; moved: the number of
+    pieces that changed their path. before: the seconds without a failure."""
 
     what: Sequence[tuple[Link, ...]]
     seconds: Reals
@@ -30,7 +31,7 @@ class Failures:
 
 
 def cables(fabric: Fabric) -> list[tuple[Link, ...]]:
-    """Every cable between switches: its link up, and its link down."""
+    """Returns every cable between switches: its link up, and its link down."""
     low = fabric.leaves * len(fabric.uplinks)
     high = (len(fabric.links) - 2 * low) // 2
     pairs = [(i, low + i) for i in range(low)]
@@ -39,7 +40,7 @@ def cables(fabric: Fabric) -> list[tuple[Link, ...]]:
 
 
 def switches(fabric: Fabric) -> list[tuple[Link, ...]]:
-    """Every switch above leaves: all of its links."""
+    """Returns the links of every switch above leaves, switch by switch."""
     found: dict[str, list[Link]] = {}
     for link in fabric.links:
         for name in link[:2]:
@@ -51,8 +52,8 @@ def switches(fabric: Fabric) -> list[tuple[Link, ...]]:
 def sweep(
     routes: Routes, what: Sequence[tuple[Link, ...]] | None = None, seed: int = 0
 ) -> Failures:
-    """Each of these sets of links alone, by default every cable. The routes are of one step, and
-    pinned; else NetworkError, as for links that are not there."""
+    """Computes the cost of each of these sets of links alone, by default of every cable. Raises
+    NetworkError unless the routes are of one step and pinned, and for unknown links."""
     count("seed", seed, 0)
     fabric = routes.fabric
     sets = cables(fabric) if what is None else list(what)
@@ -76,7 +77,7 @@ def sweep(
 
 
 def _between(routes: Routes) -> tuple[tuple[Ints, Ints, Ints, Ints], float]:
-    """Source, target, amount and path of pieces between leaves, and the unit of amounts."""
+    """Returns source, target, amount and path of pieces between leaves, and the amounts' unit."""
     own, leaf = routes.path >= 0, routes.fabric.leaf_of
     flow = routes.flow[own]
     flows = routes.flows
@@ -86,7 +87,7 @@ def _between(routes: Routes) -> tuple[tuple[Ints, Ints, Ints, Ints], float]:
 
 
 def _around(routes: Routes, failed: Ints, seed: int) -> tuple[float, int]:
-    """The same for one set, slowly: seconds, and how many went."""
+    """Returns seconds and the number of moved pieces for one set: the slow twin of the kernel."""
     rates = routes.fabric.rates.copy()
     rates[failed] = 0
     broken = replace(routes.fabric, rates=rates)

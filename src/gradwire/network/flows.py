@@ -1,4 +1,4 @@
-"""What hosts send to each other: the demand that is routed."""
+"""The flows that hosts send to each other: the demand that is routed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradwire.errors import NetworkError
 from gradwire.network.checked import Ints, whole
 
 LATEST_NS = 10**15
-"""A start is before it: a million seconds."""
+"""The end of the range of starts: a million seconds."""
 
 
 class Flow(NamedTuple):
-    """Bytes from one host to another. Flows of one step start together, or so many nanoseconds
-    after it began; the next step's begin when these have arrived."""
+    """Bytes from one host to another. Flows of one step start together, or `start_ns` after the
+    step began; the next step begins when all of them have arrived."""
 
     src: int
     dst: int
@@ -29,8 +29,8 @@ class Flow(NamedTuple):
 class Flows:
     """Many flows, as columns of equal length: src, dst, bytes, step, start_ns, all int64.
 
-    Hosts are numbered from 0, bytes are 1 or more, and no host sends to itself: NetworkError
-    otherwise. Compared and printed by what they hold; nothing changes them.
+    Hosts are numbered from 0, bytes are 1 or more, and no host sends to itself; otherwise
+    NetworkError is raised. Flows with equal columns are equal; nothing changes them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Flows:
 
     @staticmethod
     def of(flows: Flows | Iterable[Flow | tuple[int, ...]]) -> Flows:
-        """Gather single flows, or tuples of a flow's first three fields or more."""
+        """Gathers single flows, or tuples of a flow's first three fields or more."""
         if isinstance(flows, Flows):
             return flows
         try:
@@ -81,11 +81,11 @@ class Flows:
         return map(Flow._make, zip(*columns))
 
     def __getitem__(self, which: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Flows:
-        """Some of them, in their order."""
+        """Returns some of the flows, in the order of `which`."""
         return Flows(*(getattr(self, name)[which] for name in Flow._fields))
 
     def steps(self) -> list[list[Ints]]:
-        """Rows of each step, in groups of steps that are alike: the same flows in the same
+        """Returns the rows of each step, in groups of steps with the same flows in the same
         order."""
         order = np.argsort(self.step, kind="stable")
         begins = np.flatnonzero(np.diff(self.step[order], prepend=-1))
@@ -97,7 +97,7 @@ class Flows:
         return list(alike.values())
 
     def refuse_beyond(self, number: int, what: str = "host") -> None:
-        """NetworkError for flows of hosts, or ranks, that are not among the first so many."""
+        """Raises NetworkError if a flow's host, or rank, is not one of the first `number`."""
         last = self._named - 1
         if last >= number:
             raise NetworkError(
@@ -107,7 +107,7 @@ class Flows:
 
     @property
     def _named(self) -> int:
-        """How many hosts there are at least."""
+        """The least number of hosts that has all hosts of the flows."""
         return int(max(self.src.max(initial=-1), self.dst.max(initial=-1))) + 1
 
     def __eq__(self, other: object) -> bool:
@@ -122,6 +122,6 @@ class Flows:
 
 
 def joined(parts: Sequence[Flows]) -> Flows:
-    """One after the other."""
+    """Concatenates flows, part after part."""
     columns = [[getattr(flows, name) for flows in parts] for name in Flow._fields]
     return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))

@@ -1,4 +1,4 @@
-"""Loads of links between leaves and the switches above, as a picture: SVG, no other file.
+"""Draws the loads of links between leaves and the switches above: one SVG, no other file.
 
          ecmp                    coloured
 up    ┌──────────┐            ┌──────────┐
@@ -17,15 +17,15 @@ import numpy as np
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.routes import Routes
 
-_LEAST, _GAP, _TEXT, _WIDE = 9, 28, 13, 170  # pixels: of a cell, between, of text, of a scheme
+_LEAST, _GAP, _TEXT, _WIDE = 9, 28, 13, 170  # pixels: a cell, a gap, a line of text, a scheme
 _MOST = 64
-"""Leaves that are drawn."""
+"""The most leaves that are drawn."""
 
 
 def heatmap(routes: Mapping[str, Routes]) -> str:
-    """Draw routes on one fabric, by name, side by side. Where there are more than 64 leaves, those
-    with the fullest links are drawn. A page that holds the picture may give it colours of its own:
-    they are attributes, which style sheets overrule."""
+    """Draws routes on one fabric, by name, side by side. Of more than 64 leaves, it draws those
+    with the fullest links. A page that holds the picture may give it other colours: they are
+    attributes, which style sheets override."""
     loads = {name: _loads(own) for name, own in routes.items()}
     fullest = max((float(load.max(initial=0)) for load in loads.values()), default=0.0)
     peak = np.max([load.max((0, 2)) for load in loads.values()], axis=0)
@@ -54,7 +54,7 @@ def heatmap(routes: Mapping[str, Routes]) -> str:
 
 
 def _loads(routes: Routes) -> Reals:
-    """[up and down, leaves, uplinks]: seconds that each link is busy."""
+    """Returns the seconds that each link is busy, [up and down, leaves, uplinks]."""
     fabric = routes.fabric
     low = fabric.leaves * len(fabric.uplinks)
     rates = fabric.rates[: 2 * low].astype(float)

@@ -16,20 +16,21 @@ from gradwire.network.routing.route import route
 from gradwire.network.routing.scheme import Scheme, Share
 
 Jobs: TypeAlias = Routes | Sequence[Routes]
-"""Of one job, or of each: the steps of a job follow each other, whatever others do."""
+"""The routes of one job, or of each: the steps of a job follow each other, whatever others do."""
 
 
 def routed(
     jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme, seed: int = 0
 ) -> list[Routes]:
-    """Routes of each job as if it were alone: nobody plans for both. Their hashes differ.
-    NetworkError as of `route`."""
+    """Routes each job as if it were alone: no plan knows of the others. Their hashes differ.
+    Raises NetworkError as `route` does."""
     return [route(flows, topology, scheme, seed + number) for number, flows in enumerate(jobs)]
 
 
 class Together(NamedTuple):
-    """routes: of all jobs, one after the other, with steps that are numbered on. job: of each
-    flow; offset: of each job's first piece, and of none after the last."""
+    """Several jobs as one. routes: those of all jobs, one after the other, with steps that are
+    numbered on. job: the job of each flow; offset: the index of each job's first piece, then the
+    number of pieces."""
 
     routes: Routes
     job: Ints
@@ -37,7 +38,7 @@ class Together(NamedTuple):
 
 
 def together(jobs: Jobs) -> Together:
-    """NetworkError for no job, and for jobs on different topologies."""
+    """Joins jobs. Raises NetworkError for no job, and for jobs on different topologies."""
     given = (jobs,) if isinstance(jobs, Routes) else tuple(jobs)
     if not given:
         raise NetworkError("what runs is one job or more; got none. Give the routes of one.")

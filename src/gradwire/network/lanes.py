@@ -1,4 +1,4 @@
-"""Lanes of a trace for what is not told which: what goes on at once lies in lanes of its own."""
+"""Finds lanes of a trace for spans that have none: spans at the same time get different lanes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TRAINS = ("compute", "backward", "wait")
 
 
 def in_lanes(world: int, spans: Iterable[Span]) -> Trace:
-    """A trace of them, by their begin; in the first lane of their rank that is free then. What is
-    of the thread that trains lies there."""
+    """Returns a trace of the spans, by their begin, each in the first lane of its rank that is
+    free then. Spans of the thread that trains are on its lane."""
     trace, free = Trace(world), dict[int, list[float]]()
     for span in sorted(spans, key=lambda span: span.start_seconds):
         lane = TRAINING_THREAD

@@ -1,4 +1,4 @@
-"""One piece after the other, each by the path where least is."""
+"""Places one piece after the other, each on the least loaded path."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def least_loaded(
     fabric: Fabric, source: Ints, target: Ints, amount: Ints, seed: int,
     load: Reals | None = None, local: bool = False,
 ) -> Ints:  # fmt: skip
-    """A path for each piece between leaves, in the order given: the one whose slowest link, with
-    the piece, is done first; of equal ones by the sum of its links, then any.
+    """Returns a path for each piece between leaves, in the order given: the one whose slowest
+    link, with the piece, is done first; of equal ones that with the least sum of links, then any.
 
-    load: on every link before; grows by what is placed. local: switches see only their own links:
-    the leaf chooses an uplink, then the switch a core. Every pair of leaves has a path that works.
-    NetworkError for leaves that are not there, and for pairs without any path.
+    load: the load of every link before; pieces are added to it. local: switches see only their own
+    links: the leaf chooses an uplink, then the switch a core. Every pair of leaves must have a
+    path that works. Raises NetworkError for unknown leaves, and for pairs without any path.
     """
     load = np.zeros(len(fabric.rates)) if load is None else load
     source, target = (whole("leaves of pieces", end, fabric.leaves) for end in (source, target))
@@ -56,7 +56,7 @@ def least_loaded_twin(
     fabric: Fabric, source: Ints, target: Ints, amount: Ints, seed: int,
     load: Reals, local: bool,
 ) -> Ints:  # fmt: skip
-    """The same paths, slowly: piece after piece in Python."""
+    """Returns the same paths, slowly: piece after piece in Python."""
     found = np.zeros(len(source), np.int64)
     drawn = draws(seed, len(source))
     for i, (a, b, size) in enumerate(zip(source.tolist(), target.tolist(), amount.tolist())):
@@ -78,7 +78,7 @@ def least_loaded_twin(
 
 
 def _locally(waits: Reals, cores: int, drawn: int) -> int:
-    """The uplink that is done first, then the core's."""
+    """Returns the path by the uplink that is done first, then by the core whose link is."""
     own = waits.reshape(-1, cores, waits.shape[1])
     uplink = _first(own[:, :, 0].min(1), np.zeros(len(own)), drawn)
     if own.shape[2] == 2:
@@ -87,6 +87,6 @@ def _locally(waits: Reals, cores: int, drawn: int) -> int:
 
 
 def _first(longest: Reals, total: Reals, drawn: int) -> int:
-    """The least, looked at from a drawn one on."""
+    """Returns the index of the least, the first from a drawn index on if several are equal."""
     order = np.roll(np.arange(len(longest)), -pick(drawn, len(longest)))
     return int(order[np.lexsort((total[order], longest[order]))[0]])

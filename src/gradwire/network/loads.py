@@ -1,7 +1,7 @@
-"""How much every link carries, exactly: whole numbers of a fraction of a byte.
+"""The load of every link, exactly: whole numbers of a fraction of a byte.
 
-What is spread over all paths is shared out as fast as each is: on path j of rate w_j the part
-w_j / sum(w), with rates divided by what they have in common.
+Bytes that are spread over all paths are divided in proportion to their rates: path j of rate w_j
+has the part w_j / sum(w), with rates divided by their common divisor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
 from gradwire.network.flows import Flows
 
-EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
+EXACT = 2.0**62  # sums of int64 stay below; larger ones use Python's integers
 _AT_ONCE = 1 << 22  # paths
 
 
@@ -32,7 +32,7 @@ def loads(
     fabric: Fabric, source: Ints, target: Ints, path: Ints, amount: Ints, unit: int,
     spread: NDArray[np.bool_],
 ) -> Loads:  # fmt: skip
-    """Add up the loads of pieces between leaves, by a path each, or spread; amounts in 1/unit
+    """Adds up the loads of pieces between leaves, each on its path, or spread; amounts in 1/unit
     bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
     finer = math.lcm(1, *{int(w) for *_, own in shared for w in np.unique(own.sum(1))})
@@ -51,15 +51,15 @@ def loads(
 
 
 def weights(fabric: Fabric, source: Ints, target: Ints) -> Ints:
-    """Rates of paths, [pairs, paths], as small whole numbers."""
+    """Returns the rates of paths, [pairs, paths], as small whole numbers."""
     rates = fabric.path_rates(source, target)
     shared: Ints = np.gcd.reduce(rates, axis=1)
     return rates // np.maximum(shared, 1)[:, None]
 
 
 def ways_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Ints, Ints, Ints]:
-    """The paths that pieces between leaves take, as rows: which piece, which path, and how much
-    that one is worth beside the piece's others. What stays below a leaf has none."""
+    """Returns the paths that pieces between leaves take, as rows: the piece, the path, and its
+    weight among the piece's paths. A piece below a leaf has none."""
     pinned, spread = np.flatnonzero(path >= 0), np.flatnonzero(path == EVERY)
     own = weights(fabric, source[spread], target[spread])
     some, way = np.nonzero(own)
@@ -70,8 +70,8 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
 def _spreads(
     fabric: Fabric, source: Ints, target: Ints, amount: Ints
 ) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Some pairs of leaves, what each sends over all its paths, and the paths' weights: what flows
-    between the same leaves shares them."""
+    """Yields some pairs of leaves at a time, what each sends over all its paths, and the paths'
+    weights: pieces between the same leaves are added up."""
     ends, which = fabric.pairs(source, target)
     sums = np.zeros(len(ends[0]), amount.dtype)
     np.add.at(sums, which, amount)
@@ -82,7 +82,7 @@ def _spreads(
 
 
 def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:
-    """Adds what takes these hops, [pieces, 4] (`Fabric.hops`), to the load of every link."""
+    """Adds amounts on these hops, [pieces, 4] (`Fabric.hops`), to the load of every link."""
     for column in hops.T:
         taken = column != NO_LINK
         np.add.at(load, column[taken], amount[taken])
@@ -92,8 +92,8 @@ def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:
 
 
 def all_rates(fabric: Fabric) -> Ints:
-    """Bits per second of every link: those of the fabric, then up by each port of every host,
-    then down."""
+    """Returns the bits per second of every link: those of the fabric, then up by each port of
+    every host, then down."""
     return np.concatenate([
         fabric.rates, fabric.host_up.reshape(-1), fabric.host_down.reshape(-1)
     ])  # fmt: skip
@@ -102,8 +102,8 @@ def all_rates(fabric: Fabric) -> Ints:
 def ports(
     fabric: Fabric, flows: Flows, flow: Ints, path: Ints, amount: Reals
 ) -> tuple[Reals, Reals]:
-    """Add up, of pieces of flows, the bytes that hosts send and receive, [hosts, ports] each. What
-    stays below a leaf is shared by ports as fast as they are."""
+    """Adds up the bytes of pieces that hosts send and receive, [hosts, ports] each. A piece below
+    a leaf is divided over ports in proportion to their rates."""
     found = np.zeros((2, *fabric.host_up.shape))
     source, target = flows.src[flow], flows.dst[flow]
     share = port_shares(fabric, source, target, path) * amount[:, None]
@@ -113,7 +113,7 @@ def ports(
 
 
 def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals:
-    """The part of each piece by each port."""
+    """Returns the part of each piece on each port, [pieces, ports]."""
     if fabric.planes == 1:
         return np.ones((len(path), 1))
     a, b = fabric.leaf_of[source], fabric.leaf_of[target]

@@ -1,4 +1,4 @@
-"""What gradwire._native has for the network, and how it is given arrays."""
+"""The functions of gradwire._native for the network, and how arrays are passed to them."""
 
 from __future__ import annotations
 
@@ -30,49 +30,50 @@ Transport: TypeAlias = tuple[
 
 
 class NetworkCore(Protocol):
-    """What gradwire._native has for the network: addresses and sizes."""
+    """The functions of gradwire._native for the network, which take addresses and sizes."""
 
     def colour_edges(
         self, n: int, left: int, right: int, left_side: tuple[int, int, int],
         right_side: tuple[int, int, int], colours: int, seed: int, colour: int, /,
     ) -> None:  # fmt: skip
-        """Colour a bipartite graph's edges equitably."""
+        """Colours a bipartite graph's edges equitably."""
 
     def least_loaded(
         self, pieces: Columns, tiers: Tiers, local: bool, seed: int, load: int, path: int, /
     ) -> None:
-        """Choose the least loaded path of each piece, in order."""
+        """Chooses the least loaded path of each piece, in order."""
 
     def sweep_failures(
         self, pieces: Columns, path: int, tiers: Tiers, sets: tuple[int, int, int], seed: int,
         slowest: int, moved: int, /,
     ) -> None:  # fmt: skip
-        """Find the slowest link for each of many sets of failures."""
+        """Finds the slowest link for each of many sets of failures."""
 
     def slowest_links(
         self, flows: Columns, parts: int, tiers: Tiers, counts: int, pair: int, paths: int,
         most: int, seed: int, samples: int, longest: int, /,
     ) -> None:  # fmt: skip
-        """Find the slowest link for each of many seeds of random paths."""
+        """Finds the slowest link for each of many seeds of random paths."""
 
     def share_links(
         self, flows: FlowSet, links: int, rate: int, tolerance: float, changes: list[Change],
         begin: int, end: int, /,
     ) -> int:  # fmt: skip
-        """Simulate flows that share links fairly; return what stopped it."""
+        """Simulates flows that share links fairly; returns how often rates were computed."""
 
     def fair_rates(self, flows: FlowSet, links: int, rate: int, found: int, /) -> None:
-        """Find the max-min fair rates of flows."""
+        """Finds the max-min fair rates of flows."""
 
     def send_packets(
         self, connections: Connections, tiers: Tiers, hosts: Hosts, transport: Transport,
         limits: tuple[int, int], end: int, longest: int, /,
     ) -> tuple[int, int, int, int, int]:  # fmt: skip
-        """Simulate every packet; return events, drops, marks, trims and what stopped it."""
+        """Simulates every packet; returns events, drops, marks, trims and what stopped it."""
 
 
 def core() -> NetworkCore | None:
-    """None where the twins have to run: they give as good results, 100 times slower."""
+    """Returns the extension, or None if the twins must run: their results are as good, 100 times
+    slower."""
     if os.environ.get(VARIABLE) == TWIN:
         return None
     found: NetworkCore | None = extension()
@@ -80,12 +81,12 @@ def core() -> NetworkCore | None:
 
 
 def columns(*given: Ints) -> list[Ints]:
-    """Columns as the extension reads them: keep them until it is done."""
+    """Returns columns as the extension reads them: keep them until it is done."""
     return [np.ascontiguousarray(column, np.int64) for column in given]
 
 
 def tiers(fabric: Fabric) -> Tiers:
-    """A fabric as the extension reads it: sizes, and where pods of leaves and rates are."""
+    """Returns a fabric as the extension reads it: sizes, and addresses of pods and rates."""
     return (
         fabric.leaves, len(fabric.uplinks), fabric.cores, fabric.pods,
         fabric.pod_of.ctypes.data, fabric.rates.ctypes.data,

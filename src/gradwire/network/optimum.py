@@ -1,5 +1,5 @@
-"""The least that any shares of paths can take, by a linear program: the certificate of a plan
-around failures, and where links are unequal.
+"""The least time that any shares of paths can take, by a linear program: the lower bound for a
+plan around failures, and for unequal links.
 
 Uplinks whose links have the same rates everywhere are alike, and so are cores: some best shares
 treat them alike, so one variable stands for all of a class.
@@ -21,8 +21,8 @@ from gradwire.network.flows import Flows
 
 
 class Shares(NamedTuple):
-    """Says of pairs of leaves the part of their bytes by each path, [pairs, paths]; seconds: of
-    the link between switches that is done last."""
+    """The part of the bytes of pairs of leaves on each path, [pairs, paths]; seconds: until the
+    last link between switches is done."""
 
     source: Ints
     target: Ints
@@ -31,7 +31,7 @@ class Shares(NamedTuple):
 
 
 def best_shares(flows: Flows, topology: Fabric) -> Shares:
-    """The best shares of flows that start together, and leave their leaf."""
+    """Returns the best shares for flows that start together, and leave their leaf."""
     leaf = topology.leaf_of
     ends, which = topology.pairs(leaf[flows.src], leaf[flows.dst])
     sums = np.zeros(len(ends[0]))
@@ -50,16 +50,16 @@ def best_shares(flows: Flows, topology: Fabric) -> Shares:
 class _Block(NamedTuple):
     """Pairs of leaves, all in a pod or none, with a variable for each class of paths."""
 
-    rows: Ints  # of pairs
+    rows: Ints  # indices of pairs
     of_path: Ints  # the class of each path
     many: Ints  # paths of each class
     works: NDArray[np.bool_]  # [pairs, classes]
     link: Ints  # [pairs, classes, hops]
-    seconds: Reals  # [pairs, classes, hops]: on this link, of all that the pair sends
+    seconds: Reals  # [pairs, classes, hops]: of this link, if the pair sends all so
 
 
 def _blocks(fabric: Fabric, ends: tuple[Ints, Ints], sums: Reals) -> Iterator[_Block]:
-    """Pairs of leaves that send so much each: those within pods, then those between pods."""
+    """Yields pairs of leaves, which send `sums` bytes: those within pods, then those between."""
     low = np.concatenate([fabric.up, fabric.down]).T
     high = np.concatenate([fabric.core_up, fabric.core_down])
     above = high.transpose(1, 0, 2).reshape(len(fabric.uplinks), -1)
@@ -88,13 +88,13 @@ def _blocks(fabric: Fabric, ends: tuple[Ints, Ints], sums: Reals) -> Iterator[_B
 
 
 def _alike(columns: Ints) -> Ints:
-    """The class of each row: equal rows have the same."""
+    """Returns the class of each row: equal rows have the same."""
     return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _solved(blocks: list[_Block]) -> tuple[Reals, float]:
-    """Parts, block by block, and min t: each pair's parts are 1 together, no link is busy longer
-    than t."""
+    """Returns the parts, block by block, and the least t such that each pair's parts add up to 1
+    and no link is busy longer than t seconds."""
     sparse, linprog = _scipy()
     works = np.concatenate([block.works.reshape(-1) for block in blocks])
     link = np.concatenate([block.link.reshape(-1, 4) for block in blocks])

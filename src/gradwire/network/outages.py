@@ -23,14 +23,14 @@ from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Scheme
 
 CONVERGENCE_SECONDS = 0.1
-"""What switches take by default, as Addanki et al. 2025 have it."""
+"""The time that switches take by default, as in Addanki et al. 2025."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """fails: the second at which each link dies, for good. converged: seconds, in order, from
-    which on pieces have the paths of these routes, of all jobs. NetworkError for times that cannot
-    be."""
+    """Links that die, and routes around them. fails: the second at which each link dies, for good.
+    converged: seconds, in order, each with the routes of all jobs whose paths pieces take from
+    then on. Raises NetworkError for times that are negative, infinite or not in order."""
 
     fails: Mapping[Link, float] = field(default_factory=dict)
     converged: Sequence[tuple[float, Jobs]] = ()
@@ -56,9 +56,9 @@ def outages(
     jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme, fails: Mapping[Link, float],
     convergence_seconds: float = CONVERGENCE_SECONDS, seed: int = 0,
 ) -> Outages:  # fmt: skip
-    """Routes of each job by the scheme after each failure, so many seconds later; failures of one
-    moment are one. NetworkError as of `route`, also where hosts have no path any more, and for
-    times that cannot be."""
+    """Routes each job anew by the scheme after each failure, from `convergence_seconds` later on;
+    failures at the same second are one. Raises NetworkError as `route` does, also if hosts have no
+    path any more, and for invalid times."""
     count("seed", seed, 0)
     _refuse_time("routing converges 0 seconds after a failure, or later; got", convergence_seconds)
     found = list[tuple[float, Jobs]]()
@@ -71,7 +71,7 @@ def outages(
 
 
 def paths_after(before: Routes, after: Routes) -> Ints:
-    """The path of each piece of the routes before: that of its middle byte in those after.
+    """Returns the new path of each piece of `before`: that of its middle byte in `after`. Raises
     NetworkError unless both are of the same flows."""
     for name in ("src", "dst", "bytes"):
         if not np.array_equal(getattr(before.flows, name), getattr(after.flows, name)):
@@ -86,7 +86,7 @@ def paths_after(before: Routes, after: Routes) -> Ints:
     )
     at = np.cumsum(later) - later  # where each piece begins, flow after flow
     own = before.flow[old]
-    first = np.searchsorted(own, own)  # of the flow's pieces
+    first = np.searchsorted(own, own)  # the first of the flow's pieces
     ends = np.cumsum(size)
     middle = begins[own] + (ends - (ends - size)[first]) - size / 2
     number = np.searchsorted(at, middle, side="right") - 1

@@ -30,19 +30,19 @@ from gradwire.notation import Notation
 from gradwire.schema import Number, Table, Whole, broken
 
 FORWARD, BACKWARD, RING = range(3)
-"""What flows between ranks: activations, their gradients, the model's gradients."""
+"""The kinds of connections: for activations, for their gradients, for the model's gradients."""
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """dp replicas of pp stages of tp ranks. Rank (stage · dp + replica) · tp + t: ranks of a
-    tensor-parallel group follow each other, and belong on one machine, as their own traffic is
-    part of the seconds of computing.
+    """A job of dp replicas of pp stages of tp ranks. A rank is (stage · dp + replica) · tp + t:
+    ranks of a tensor-parallel group follow each other, and belong on one machine, as their own
+    traffic is part of the seconds of computing.
 
-    gradient_bytes: of one rank, in `buckets` parts that are ready one after the other in the last
-    backward pass. activation_bytes: that one rank sends to the next stage for a microbatch.
-    forward_seconds, backward_seconds: of one microbatch on one stage. NetworkError for what
-    cannot be.
+    gradient_bytes: those of one rank, in `buckets` parts that are ready one after the other in the
+    last backward pass. activation_bytes: what one rank sends to the next stage for a microbatch.
+    forward_seconds, backward_seconds: for one microbatch on one stage. Raises NetworkError for
+    values out of range.
     """
 
     dp: int
@@ -68,11 +68,11 @@ class Parallelism:
 
     @property
     def part_bytes(self) -> int:
-        """That goes around a ring at a time."""
+        """The bytes that a rank of a ring sends in one step."""
         return -(-self.gradient_bytes // (self.buckets * self.dp))
 
     def rank(self, replica: Ints, stage: Ints, t: Ints) -> Ints:
-        """The rank at each place: replica, pipeline stage and tensor-parallel part."""
+        """Returns the rank at each place: replica, pipeline stage and tensor-parallel part."""
         return (stage * self.dp + replica) * self.tp + t
 
 
@@ -97,13 +97,14 @@ NOTATION = Notation(
 
 
 def job_of(text: str) -> Parallelism:
-    """Read TOML. NetworkError for what cannot be read, is missing, unknown, or cannot be."""
+    """Reads a job from TOML. Raises NetworkError for text that cannot be read, and for fields that
+    are missing, unknown or out of range."""
     return Parallelism(**JOB.read(text))
 
 
 def parallel(file: str) -> Workload:
-    """A step of the parallel job in a file. NetworkError as of `job_of`, and for what is no
-    file."""
+    """Returns a step of the parallel job in a file. Raises NetworkError as `job_of` does, and if
+    the file cannot be read."""
     return workload_of(job_of(read(file)))
 
 
@@ -111,20 +112,21 @@ BASE, MEMBERS = Workload, (parallel,)
 
 
 def step_of(text: str) -> Workload:
-    """Read a step by a reader: `parallel`, or another package's. NetworkError if it is none."""
+    """Reads a step by a reader: `parallel`, or one of another package. Raises NetworkError if it
+    is none."""
     found: Workload = called(NOTATION, STEPS, text)
     return found
 
 
 def workload_of(job: Parallelism) -> Workload:
-    """A step's. Connections keep their paths: activations, their gradients and rings are routed
-    once each."""
+    """Returns the workload of a step. Connections keep their paths: activations, their gradients
+    and rings are routed once each."""
     return _Step(job).workload
 
 
 def connections(job: Parallelism) -> Flows:
-    """The connections between ranks, one flow each; its step says what it is: FORWARD, BACKWARD,
-    RING."""
+    """Returns the connections between ranks, one flow each; its step is its kind: FORWARD,
+    BACKWARD or RING."""
     replica, stage, t = _grid(job, job.pp - 1)
     here, there = job.rank(replica, stage, t), job.rank(replica, stage + 1, t)
     replica, stage, t = _grid(job, job.pp if job.dp > 1 else 0)
@@ -138,32 +140,32 @@ def connections(job: Parallelism) -> Flows:
 
 
 def _grid(job: Parallelism, stages: int) -> tuple[Ints, Ints, Ints]:
-    """Replica, stage and place in the tensor-parallel group, of so many stages' ranks."""
+    """Returns replica, stage and index in the tensor-parallel group of the first stages' ranks."""
     stage, rest = np.divmod(np.arange(stages * job.dp * job.tp), job.dp * job.tp)
     replica, t = np.divmod(rest, job.tp)
     return replica, stage, t
 
 
 class _Step:
-    """Work of stages, and messages on `connections`."""
+    """Builds a workload: the work of stages, and messages on `connections`."""
 
     def __init__(self, job: Parallelism) -> None:
         self.job, self.workload = job, Workload(job.ranks)
         own = connections(job)
         number = self.workload.connect(own)
-        self.paths = [  # by kind, and by stage; between stages by the first of both
+        self.paths = [  # [kind][stage]; between two stages, that of the first
             number[own.step == kind].reshape(-1, job.dp * job.tp)
             for kind in (FORWARD, BACKWARD, RING)
         ]
-        self.sent: dict[tuple[int, int, int], Ints] = {}  # kind, stage, microbatch: of replicas
+        self.sent: dict[tuple[int, int, int], Ints] = {}  # by kind, stage, microbatch
         last = self._compute()
         if job.dp > 1:
             self._rings(last)
 
     def _compute(self) -> list[list[Ints]]:
-        """Work of every stage and replica, in the order one forward, one backward (Narayanan et
-        al. 2021, figure 4), with messages between stages. The last backward pass of each stage:
-        its parts, [stages][buckets], of each replica."""
+        """Adds the work of every stage and replica, in the order one forward, one backward
+        (Narayanan et al. 2021, figure 4), with messages between stages. Returns the parts of each
+        stage's last backward pass, [stages][buckets], a row for each replica."""
         job, workload = self.job, self.workload
         queues = [_order(job, stage) for stage in range(job.pp)]
         previous: list[Ints | None] = [None] * job.pp
@@ -190,13 +192,13 @@ class _Step:
         return last
 
     def _show(self, kind: int, batch: int, stage: int, rows: Ints) -> None:
-        """What replicas compute, each on all ranks of its tensor-parallel group."""
+        """Shows what replicas compute, each on all ranks of its tensor-parallel group."""
         what, name = ("compute", "forward") if kind == FORWARD else ("backward", "backward")
         own = np.repeat(rows, self.job.tp)
         self.workload.show(what, f"{name} of microbatch {batch}", self._ranks(stage), own)
 
     def _ranks(self, stage: int) -> Ints:
-        """Of a stage, in the order of its connections."""
+        """Returns the ranks of a stage, in the order of its connections."""
         return stage * self.job.dp * self.job.tp + np.arange(self.job.dp * self.job.tp)
 
     def _is_there(self, kind: int, batch: int, stage: int) -> bool:
@@ -217,7 +219,8 @@ class _Step:
         self.sent[kind, to, batch] = message
 
     def _rings(self, last: list[list[Ints]]) -> None:
-        """Bucket after bucket: in each step a rank sends on what came in the one before."""
+        """Adds the rings, bucket after bucket: in each step a rank sends on what it received in
+        the step before."""
         job = self.job
         shift = np.roll(np.arange(job.dp * job.tp), job.tp)
         for stage, (own, parts) in enumerate(zip(self.paths[RING], last)):
@@ -240,8 +243,8 @@ class _Step:
 
 
 def _order(job: Parallelism, stage: int) -> list[tuple[int, int]]:
-    """Kind and microbatch: as many forward passes as there are stages after this one, then one
-    forward, one backward."""
+    """Returns a stage's passes as (kind, microbatch): as many forward passes as there are stages
+    after this one, then one forward, one backward."""
     ahead = min(job.pp - 1 - stage, job.microbatches)
     order = [(FORWARD, batch) for batch in range(ahead)]
     for batch in range(job.microbatches):

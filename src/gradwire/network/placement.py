@@ -1,4 +1,4 @@
-"""Which host, and which machine, every rank is on."""
+"""The host and the machine that every rank is on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from gradwire.network.flows import Flows
 
 @dataclass(frozen=True)
 class Placement:
-    """host: of each rank, its card on the network. machine: of each rank; ranks of one machine
-    reach each other without the network. None: every host is a machine.
+    """Where ranks are. host: the host of each rank, its card on the network. machine: the machine
+    of each rank; ranks of one machine reach each other without the network. None: every host is a
+    machine.
 
-    NetworkError for hosts below 0, or not as many machines as hosts.
+    Raises NetworkError for hosts below 0, or not as many machines as hosts.
     """
 
     host: tuple[int, ...]
@@ -39,12 +40,12 @@ class Placement:
 
     @staticmethod
     def in_order(ranks: int, per_machine: int = 1) -> Placement:
-        """Rank r on host r, as many to a machine."""
+        """Places rank r on host r, with `per_machine` ranks to a machine."""
         return Placement(tuple(range(ranks)), tuple(r // per_machine for r in range(ranks)))
 
     @staticmethod
     def shuffled(ranks: int, seed: int, per_machine: int = 1) -> Placement:
-        """Place ranks as a scheduler may hand out machines: in any order, ranks of a machine
+        """Places ranks as a scheduler may hand out machines: in random order, ranks of a machine
         together."""
         count("seed", seed, 0)
         machines = -(-ranks // per_machine)
@@ -58,8 +59,8 @@ class Placement:
         return len(self.host)
 
     def of(self, ranks: Sequence[int]) -> Placement:
-        """The placement of some ranks, which are then 0, 1, …; NetworkError for one that is not
-        there."""
+        """Returns the placement of some ranks, which are then 0, 1, … Raises NetworkError for an
+        unknown rank."""
         unknown = [r for r in ranks if not 0 <= r < self.ranks]
         if unknown:
             raise NetworkError(
@@ -69,12 +70,12 @@ class Placement:
         return Placement(tuple(self.host[r] for r in ranks), machine)
 
     def placed(self, flows: Flows) -> Flows:
-        """Flows between ranks as flows between hosts, without those within a machine or a host."""
+        """Maps flows between ranks to flows between hosts, without those in a machine or host."""
         host, own = self._columns[0], flows[self.leaves_machine(flows)]
         return Flows(host[own.src], host[own.dst], own.bytes, own.step, own.start_ns)
 
     def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
-        """Which flows between ranks need the network; NetworkError for other ranks."""
+        """Whether each flow uses the network. Raises NetworkError for unknown ranks."""
         flows.refuse_beyond(self.ranks, "rank")
         host, machine = self._columns
         far: NDArray[np.bool_] = machine[flows.src] != machine[flows.dst]

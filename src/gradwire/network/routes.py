@@ -1,4 +1,4 @@
-"""Which way every byte goes, and what that puts on every link."""
+"""The path of every byte, and the load that results on every link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Amount = int | Fraction
 
 class Piece(NamedTuple):
     """A part of a flow. path: its number (see `fabric`); BELOW: it needs no link between
-    switches; EVERY: its packets are spread over all paths, as fast as each is."""
+    switches; EVERY: its packets are spread over all paths, in proportion to their rates."""
 
     flow: int
     path: int
@@ -33,7 +33,7 @@ class Routes:
     """Flows in pieces, and the path of each.
 
     flow, path, amount: columns, a row for each piece; amounts are in 1/unit bytes, so that loads
-    are exact. A flow's pieces are its bytes.
+    are exact. A flow's pieces add up to its bytes.
     """
 
     fabric: Fabric
@@ -53,37 +53,38 @@ class Routes:
 
     @property
     def pieces(self) -> int:
-        """How many travel between leaves. A flow that is spread is as many as it has paths."""
+        """The number of pieces between leaves. A flow that is spread counts once for each path."""
         return int(self._paths_of_pieces.sum())
 
     @property
     def splits(self) -> int:
-        """Flows of more than one piece."""
+        """The number of flows of more than one piece."""
         per_flow = np.bincount(self.flow, self._paths_of_pieces, len(self.flows))
         return int((per_flow > 1).sum())
 
     # -- loads -----------------------------------------------------------------------------
 
     def link_bytes(self) -> dict[Link, Amount]:
-        """Bytes of every directed link between switches, in the order of `fabric.links`: exact."""
+        """Returns the exact bytes on every directed link between switches, in the order of
+        `fabric.links`."""
         loaded = (amount(int(n), self.loads.unit) for n in self.loads.amount)
         return dict(zip(self.fabric.links, loaded))
 
     @property
     def max_load(self) -> Amount:
-        """Bytes on the fullest link between switches."""
+        """The bytes on the fullest link between switches."""
         return amount(int(self.loads.amount.max(initial=0)), self.loads.unit)
 
     @cached_property
     def fabric_seconds(self) -> float:
-        """Seconds until the last link between switches is done, if all are busy from the start, of
-        each step, added up."""
+        """The seconds until the last link between switches is done, if all are busy from the
+        start, in each step, added up."""
         fabric = self.fabric
         return sum(_longest(as_bytes(*own.loads), fabric.rates) for own in self._steps)
 
     @cached_property
     def seconds(self) -> float:
-        """The same, of each step, until the last link of hosts and switches is done."""
+        """The same sum over steps, until the last link of hosts and switches is done."""
         fabric, total = self.fabric, 0.0
         for own in self._steps:
             sent, received = ports(
@@ -128,7 +129,7 @@ class Routes:
 
     @cached_property
     def _paths_of_pieces(self) -> Ints:
-        """0, 1, or all that can be used."""
+        """The number of paths of each piece: 0, 1, or all usable ones."""
         found: Ints = (self.path != BELOW).astype(np.int64)
         spread = np.flatnonzero(self.path == EVERY)
         source, target = (leaf[spread] for leaf in self._leaves)
@@ -137,12 +138,12 @@ class Routes:
 
 
 def _longest(bytes: Reals, rates: Ints) -> float:
-    """Seconds of what is done last, at bits per second."""
+    """Returns the seconds until the last bytes are sent, at rates in bits per second."""
     busy = bytes > 0
     return float((bytes[busy] / rates[busy]).max(initial=0.0)) * 8
 
 
 def amount(numerator: int, unit: int) -> Amount:
-    """Whole if it is."""
+    """Returns numerator / unit exactly, as an int if it is whole."""
     whole, rest = divmod(numerator, unit)
     return Fraction(numerator, unit) if rest else whole

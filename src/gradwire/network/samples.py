@@ -1,4 +1,4 @@
-"""What chance does to loads: how long the fullest link takes, seed by seed."""
+"""The effect of chance on loads: the time of the fullest link, seed by seed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def samples(
     scheme: str | Scheme = "ecmp", number: int = 1000, seed: int = 0,
     hosts: bool = False,
 ) -> Reals:  # fmt: skip
-    """`fabric_seconds` of `route(flows, topology, scheme, seed + i)` for each i below `number`,
-    [number]; hosts: of each step what hosts' own links need, if that is longer. Hashed schemes
-    take 5 ns a flow and seed. NetworkError as of `route`."""
+    """Returns `fabric_seconds` of `route(flows, topology, scheme, seed + i)` for each i below
+    `number`, [number]. hosts: take the time of hosts' own links in a step, if that is longer.
+    Hashed schemes take 5 ns a flow and seed. Raises NetworkError as `route` does."""
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("number", number, most=1 << 28)
     count("seed", seed, 0)

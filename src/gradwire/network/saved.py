@@ -6,8 +6,8 @@
      "flows": {"src": […], "dst": […], "bytes": […], "step": […], "start_ns": […]},
      "unit": 1, "pieces": {"flow": […], "path": […], "amount": […]}}
 
-start_ns may be left out: 0. Rates are bits per second in the order of `Fabric.links`; paths as
-`fabric` numbers them, -1: below the leaf, -2: sprayed over all; amounts are in 1/unit bytes.
+start_ns may be left out, and is then 0. Rates are bits per second in the order of `Fabric.links`;
+paths as `fabric` numbers them, -1: below the leaf, -2: sprayed over all; amounts in 1/unit bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")
 
 
 def to_json(routes: Routes) -> str:
-    """Equal when read back, link by link."""
+    """Writes routes as JSON; read back, they are equal link by link."""
     fabric, flows = routes.fabric, routes.flows
     return json.dumps({
         "format": FORMAT,
@@ -48,14 +48,14 @@ def to_json(routes: Routes) -> str:
 
 
 def from_json(text: str) -> Routes:
-    """NetworkError for what is no such document of this format, and for pieces that are not their
-    flows' bytes, or take paths that are not there or do not work."""
+    """Reads routes from JSON. Raises NetworkError for any other document, and for pieces that do
+    not add up to their flows' bytes, or take paths that do not exist or do not work."""
     routes: Routes = _DOCUMENT.read(text)
     return routes
 
 
 def load(path: str | Path) -> Routes:
-    """The same, of a file; NetworkError if it cannot be read, too."""
+    """Reads routes from a file. Raises NetworkError as `from_json` does, and if there is none."""
     routes: Routes = _DOCUMENT.load(path)
     return routes
 
@@ -99,7 +99,7 @@ def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[in
 
 
 def _refuse_paths(routes: Routes) -> None:
-    """Broken for those that are not there, and those that do not work."""
+    """Raises Broken for paths that do not exist, and for those that do not work."""
     fabric, flow, path, at = routes.fabric, routes.flow, routes.path, ".pieces.path"
     ends = routes.flows.src[flow], routes.flows.dst[flow]
     source, target = (fabric.leaf_of[end] for end in ends)
@@ -121,7 +121,7 @@ def _refuse_paths(routes: Routes) -> None:
 
 
 def _refuse(place: str, column: ArrayLike, wrong: NDArray[np.bool_], rule: str) -> None:
-    """Broken, of the first that is wrong."""
+    """Raises Broken for the first value that is wrong."""
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
         found = np.array(column, object)[tuple(at)]

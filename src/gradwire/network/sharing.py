@@ -1,4 +1,4 @@
-"""Jobs that share a fabric, by a file: who sends what, on which hosts, from when on.
+"""Jobs that share a fabric, from a file: the traffic, the hosts and the start of each.
 
 [[job]]
 traffic = "all_to_all"
@@ -31,9 +31,10 @@ _LATEST_SECONDS = 1e5
 
 @dataclass(frozen=True)
 class Job:
-    """One of the file. traffic: a pattern; bytes: of the collective; ranks: how many, or hosts:
-    which; groups_of: so many ranks among themselves, by default all; start_seconds: when its first
-    step begins. NetworkError for neither ranks nor hosts, and both."""
+    """A job of the file. traffic: a pattern; bytes: those of the collective; ranks: how many, or
+    hosts: which ones; groups_of: the size of groups that communicate alone, by default all ranks;
+    start_seconds: when the first step begins. Raises NetworkError for neither ranks nor hosts, and
+    for both."""
 
     traffic: str = "ring"
     bytes: int = 25_000_000
@@ -67,7 +68,7 @@ JOBS = Document(
 
 
 class Placed(NamedTuple):
-    """A job between hosts; its flows begin start_seconds after all began."""
+    """The flows of a job between hosts, which begin start_seconds after the simulation does."""
 
     name: str
     flows: Flows
@@ -75,14 +76,14 @@ class Placed(NamedTuple):
 
 
 def jobs_of(file: str) -> list[Job]:
-    """Read a file. NetworkError for what cannot be read, is unknown, or cannot be."""
+    """Reads a file. Raises NetworkError if that fails, and for unknown or invalid fields."""
     found: list[Job] = JOBS.load(file)["job"]
     return found
 
 
 def placed(jobs: Sequence[Job], order: Sequence[int]) -> list[Placed]:
-    """Jobs on hosts. order: all hosts, in which those without hosts of their own are given the
-    next that are free. NetworkError for hosts that are not there, are taken, or are too few."""
+    """Places jobs on hosts. order: all hosts; jobs without hosts of their own get the next free
+    ones in it. Raises NetworkError for hosts that are unknown, taken, or too few."""
     named = [host for job in jobs for host in job.hosts]
     taken, known = set(named), set(order)
     for host in named:

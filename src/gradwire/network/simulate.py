@@ -1,4 +1,4 @@
-"""How long routes take, by one of the engines."""
+"""Computes how long routes take, by one of the engines."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def simulate(
     routes: Routes, engine: Engine = "static", *, tolerance: float = 0.0,
     transport: Transport | None = None, seed: int = 0, outages: Outages = NONE,
 ) -> float:  # fmt: skip
-    """Seconds until the last flow has arrived; steps one after the other.
+    """Returns the seconds until the last flow has arrived; steps run one after the other.
 
-    static: of each step, the link that is done last, if all flows start together, whatever their
-    start_ns, and it is never idle: right where the fullest link is busy to the end, and the
-    fastest to tell.
-    flow: links are shared fairly by the flows under way (`engines.maxmin`), who sprays uses all
-    paths at once. tolerance: ends are found together that are so much of a flow's duration apart,
-    as a part of it, which is that much off at most, and faster.
+    static: in each step, the time of the link that is done last, if all flows start together,
+    whatever their start_ns, and it is never idle: right if the fullest link is busy to the end,
+    and the fastest engine.
+    flow: the flows under way share links fairly (`engines.maxmin`); sprayed ones use all paths at
+    once. tolerance: a part of a flow's duration; ends that are no further apart are found
+    together, which is off by that much at most, and faster.
     packet: every packet in every queue (`engines.packet`), as the transport says, by random
     numbers of the seed.
-    outages: what dies meanwhile, and how routing goes around it; not of the engine static.
+    outages: links that die meanwhile, and routes around them; not for the engine static.
 
-    NetworkError for an engine that is not known, and if something never arrives.
+    Raises NetworkError for an unknown engine, and if something never arrives.
     """
     ends = simulate_jobs(
         [routes], engine, tolerance=tolerance, transport=transport, seed=seed, outages=outages
@@ -47,9 +47,9 @@ def simulate_jobs(
     jobs: Sequence[Routes], engine: Engine = "flow", *, tolerance: float = 0.0,
     transport: Transport | None = None, seed: int = 0, outages: Outages = NONE,
 ) -> Reals:  # fmt: skip
-    """The second at which each of some jobs has its last byte, all on the same links at once
-    (`jobs.routed`). Arguments and errors as of `simulate`; NetworkError for several jobs by the
-    engine static, which knows no time, and for jobs on different topologies."""
+    """Returns the second at which each job has its last byte, all on the same links at once
+    (`jobs.routed`). Arguments and errors are those of `simulate`. Raises NetworkError also for
+    several jobs by the engine static, which has no time, and for jobs on different topologies."""
     if engine not in get_args(Engine):
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
         raise NetworkError(f"an engine is one of {known}; got {engine!r}. Use 'static'.")

@@ -1,4 +1,4 @@
-"""Topologies by their text, or from a file."""
+"""Reads topologies from their text, or from a file."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from gradwire.notation import name_of
 READERS: dict[str, Callable[[str], Fabric]] = {
     ".toml": toml.topology, ".topo": htsim.topology,
 }  # fmt: skip
-"""By the end of a file's name."""
+"""The readers of files, by the suffix of the file's name."""
 
 
 def topology_of(text: str) -> Fabric:
-    """Read a topology: 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)',
-    'rail_optimized(…)' or 'dual_plane(…)', or another package's; or of a file: own TOML, htsim's
-    .topo. NetworkError if it is none."""
+    """Reads a topology: 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)',
+    'rail_optimized(…)' or 'dual_plane(…)', or another package's; or from a file: gradwire's TOML,
+    or htsim's .topo. Raises NetworkError if it is none."""
     reader = READERS.get(Path(text).suffix)
     return built(text) if reader is None or "(" in text else reader(read(text))
 
 
 def latency_ns_of(text: str) -> float | None:
-    """The latency of every link, where a file says it; NetworkError if it says several."""
+    """Returns the latency of every link, if a file states it. Raises NetworkError if it states
+    several."""
     is_topo = Path(text).suffix == ".topo" and "(" not in text
     return htsim.latency_ns(read(text)) if is_topo else None
 
 
 def varied(text: str, name: str, value: str) -> Fabric:
-    """The same builder with another value of one parameter; NetworkError for a file, and for a
-    parameter that it does not have."""
+    """Builds the topology with another value of one parameter. Raises NetworkError for a file, and
+    for a parameter that the builder does not have."""
     node = NOTATION.read(text)
     builder = TOPOLOGIES.get(name_of(node) or "")
     known = list(inspect.signature(builder).parameters) if builder else []

@@ -1,4 +1,4 @@
-"""What ranks do in a training step: work, messages between them, and what waits for what.
+"""What ranks do in a training step: work, messages between them, and waits between these.
 
     work ──► message ──► work ──► message        a row each; an arrow is a wait
                0 → 3      rank 3    3 → 5
@@ -27,13 +27,13 @@ from gradwire.network.routing.scheme import Scheme
 from gradwire.trace import Span, Trace
 
 NOBODY = -1
-"""The connection of work."""
+"""The connection of rows that are work."""
 _MOST = 1 << 24  # ranks, and rows that are added at once
 
 
 class Workload:
-    """A workload of ranks 0 to ranks - 1. Rows are numbered as they are added. NetworkError for
-    ranks, rows and connections that are not there, and for seconds and bytes that are none."""
+    """The work and messages of ranks 0 to ranks - 1. Rows are numbered as they are added. Methods
+    raise NetworkError for unknown ranks, rows and connections, and invalid seconds and bytes."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.rows = count("ranks", ranks, most=_MOST), 0
@@ -45,11 +45,11 @@ class Workload:
         self._known = dict[tuple[int, bytes, bytes], Ints]()
         self._shown = list[_Shown]()
 
-    # -- what there is -----------------------------------------------------------------------
+    # -- rows and connections ----------------------------------------------------------------
 
     def connect(self, flows: Flows) -> Ints:
-        """Connections between ranks, and their numbers. bytes: that they are routed for. Those of
-        one step are used at the same time, and routed together."""
+        """Adds connections between ranks, and returns their numbers. They are routed for the
+        flows' bytes. Those of one step are used at the same time, and routed together."""
         flows.refuse_beyond(self.ranks, "rank")
         own = Flows(flows.src, flows.dst, flows.bytes, flows.step + self._steps)
         numbers = self._connected + np.arange(len(own))
@@ -59,19 +59,20 @@ class Workload:
         return numbers
 
     def work(self, seconds: float | Reals, rows: int) -> Ints:
-        """So many rows, each of its own seconds or all of the same."""
+        """Adds rows of work, each with its own seconds or all with the same; returns the rows."""
         nobody = np.full(count("rows of work", rows, 0, _MOST), NOBODY)
         own = real("seconds of work", seconds)
         return self._add(nobody, each("seconds", own, rows), np.zeros_like(nobody))
 
     def send(self, connection: Ints, bytes: int | Ints) -> Ints:
-        """A message on each, which is cut as the connection's bytes are."""
+        """Adds a message on each connection, cut as the connection's bytes are; returns the
+        rows."""
         own = whole("connections", connection, self._connected)
         size = each("bytes", whole("bytes of messages", bytes), len(own))
         return self._add(own, np.zeros(len(own)), size)
 
     def wait(self, before: Ints, after: Ints) -> None:
-        """Row by row: what comes after begins when what is before has ended."""
+        """Lets each row of `after` begin only when the same entry of `before` has ended."""
         before, after = (whole("rows that wait", rows, self.rows) for rows in (before, after))
         same_length(before=before, after=after)
         self._before.append(before)
@@ -81,8 +82,8 @@ class Workload:
         self, kind: str, label: str, rank: Ints, first: Ints, last: Ints | None = None,
         bytes: int | Ints = 0,
     ) -> None:  # fmt: skip
-        """Spans of a trace: of each of these ranks, from when a row begins to when a row ends, the
-        same one by default. kind and label: as of `Span`; bytes: that the rank sends."""
+        """Adds spans to the trace: for each of these ranks, from when a row begins to when a row
+        ends, the same row by default. kind, label: as in `Span`; bytes: what the rank sends."""
         own = whole("ranks", rank, self.ranks)
         begin = whole("rows that spans begin with", first, self.rows)
         end = begin if last is None else whole("rows that spans end with", last, self.rows)
@@ -91,12 +92,12 @@ class Workload:
         self._shown.append(_Shown(kind, label, own, begin, end, size))
 
     def exchange(self, begin: Ints, flows: Flows, lane: int = 0, label: str = "exchange") -> Ints:
-        """A collective, between ranks. A rank's messages of a step begin when all that it sent
-        and got in the step before has arrived.
+        """Adds a collective between ranks. A rank's messages of a step begin when all that it sent
+        and received in the step before has arrived.
 
-        begin: of each of all ranks, the row that it waits for. lane: whose connections are used.
-        label: of its spans, one of each rank that sends. Returns the rows with which each rank's
-        part ends.
+        begin: for each of all ranks, the row that it waits for. lane: the one whose connections
+        are used. label: of the spans, one for each rank that sends. Returns the row with which
+        each rank's part ends.
         """
         gate = each("rows", whole("rows that ranks wait for", begin, self.rows), self.ranks).copy()
         first = np.full(self.ranks, NOBODY)
@@ -117,7 +118,7 @@ class Workload:
         return gate
 
     def _by_step(self, flows: Flows, lane: int) -> Iterator[tuple[Ints, Ints]]:
-        """Rows of flows, and their connections."""
+        """Yields the rows of flows and their connections, step by step."""
         steps = list[tuple[int, Ints, Ints]]()
         for alike in flows.steps():
             own = flows[alike[0]]
@@ -136,15 +137,15 @@ class Workload:
         self._bytes.append(bytes)
         return rows
 
-    # -- what it takes -----------------------------------------------------------------------
+    # -- times -------------------------------------------------------------------------------
 
     def seconds(
         self, topology: Fabric, placement: Placement | None = None,
         scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
     ) -> float:  # fmt: skip
-        """Seconds until all is done. placement: by default rank r on host r. tolerance: as of
-        `engines.maxmin.run`. NetworkError as of `route`, and for tasks that wait for each
-        other."""
+        """Returns the seconds until all rows have ended. placement: by default rank r on host r.
+        tolerance: as in `engines.maxmin.run`. Raises NetworkError as `route` does, and for rows
+        that wait for each other."""
         where = placement or Placement.in_order(self.ranks)
         times = run(self.transfers(topology, where, scheme, seed), tolerance)
         return float(times.end.max(initial=0.0))
@@ -153,7 +154,7 @@ class Workload:
         self, topology: Fabric, placement: Placement | None = None,
         scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
     ) -> Trace:  # fmt: skip
-        """What each rank does when, of what was given to `show`. Arguments and errors as of
+        """Returns the spans that `show` added, with their times. Arguments and errors are those of
         `seconds`."""
         where = placement or Placement.in_order(self.ranks)
         moved, row = self._cut(topology, where, scheme, seed)
@@ -171,8 +172,8 @@ class Workload:
         )
 
     def work_seconds(self) -> float:
-        """Seconds of the longest chain of work, with messages that take no time. NetworkError for
-        what waits for each other."""
+        """Returns the seconds of the longest chain of work, if messages took no time. Raises
+        NetworkError for rows that wait for each other."""
         rows, none = self.rows, np.zeros(0, np.int64)
         before, after = np.concatenate(self._before), np.concatenate(self._after)
         order = np.argsort(before, kind="stable")
@@ -183,22 +184,23 @@ class Workload:
         return float(run(alone).end.max(initial=0.0))
 
     def connections(self) -> Flows:
-        """The connections between ranks. Steps: of those that are routed together."""
+        """Returns the connections between ranks. Those of one step are routed together."""
         return joined(self._connections)
 
     def transfers(
         self, fabric: Fabric, placement: Placement, scheme: str | Scheme, seed: int
     ) -> Transfers:
-        """Messages become their pieces, each of which waits for all pieces of what is before."""
+        """Returns messages as their pieces, each of which waits for all pieces of the rows before
+        it."""
         return self._cut(fabric, placement, scheme, seed)[0]
 
     def _cut(
         self, fabric: Fabric, placement: Placement, scheme: str | Scheme, seed: int
     ) -> tuple[Transfers, Ints]:
-        """Them, and the row of each."""
+        """Returns the transfers, and the row of each."""
         pieces = self._routed(fabric, placement, scheme, seed)
         connection = np.concatenate(self._connection)
-        many = np.append(np.diff(pieces.start), 1)[connection]  # the last: of work, NOBODY's
+        many = np.append(np.diff(pieces.start), 1)[connection]  # the last is work's: NOBODY is -1
         begin = np.cumsum(many) - many
         row = np.repeat(np.arange(len(many)), many)
         piece = np.append(pieces.start[:-1], 0)[connection][row] + np.arange(len(row)) - begin[row]
@@ -243,7 +245,7 @@ class Workload:
 
 
 class _Shown(NamedTuple):
-    """Arguments of `show`."""
+    """The arguments of a call of `show`."""
 
     kind: str
     label: str
@@ -253,7 +255,7 @@ class _Shown(NamedTuple):
     bytes: Ints
 
     def spans(self) -> Iterator[tuple[int, int, int, int]]:
-        """Of each its rank, rows and bytes."""
+        """Yields each span's rank, rows and bytes."""
         yield from zip(*(x.tolist() for x in self[2:]))
 
 
@@ -261,7 +263,7 @@ class _Pieces(NamedTuple):
     """The pieces of connections, in their order: [start[i] : start[i + 1]] are those of connection
     i.
 
-    part: of its bytes. What stays on its machine is one piece of none.
+    part: the part of its bytes. A connection within a machine is one piece of no bytes.
     """
 
     start: Ints

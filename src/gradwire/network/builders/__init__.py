@@ -1,4 +1,4 @@
-"""Fabrics by a few numbers, one file each."""
+"""Builders of fabrics from a few numbers, one file each."""
 
 from gradwire.network.builders.dual_plane import dual_plane
 from gradwire.network.builders.fat_tree import fat_tree

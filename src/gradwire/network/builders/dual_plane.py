@@ -1,4 +1,4 @@
-"""Hosts with a port on each of two networks that never meet."""
+"""Hosts with a port on each of two networks, or more, that have no link between them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ def dual_plane(
     leaves: int, hosts: int, spines: int, *, planes: int = 2, host_gbps: float = 100.0,
     fabric_gbps: float | None = None,
 ) -> Fabric:  # fmt: skip
-    """leaves: places of a rack, each a switch in every plane; spines: of each plane, with a link
-    to each of its leaves. host_gbps: of a host's ports together, shared evenly; fabric_gbps: of a
-    link; None: a port's rate.
+    """Builds a fabric with several planes. leaves: racks, each with a switch in every plane;
+    spines: those of each plane, with a link to each of its leaves. host_gbps: all ports of a host
+    together, shared evenly; fabric_gbps: a link; None: as a port.
 
     In the fabric, the switches of a rack are one leaf, whose uplinks belong to planes: a path is
-    also a choice of the ports at both ends. NetworkError for what cannot be.
+    also a choice of the ports at both ends. Raises NetworkError for values out of range.
     """
     counts(leaves=leaves, hosts=hosts, spines=spines, planes=planes)
     port = above_zero("host_gbps", host_gbps) / planes

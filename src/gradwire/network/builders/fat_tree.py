@@ -9,12 +9,13 @@ def fat_tree(
     pods: int, leaves: int, hosts: int, switches: int, cores: int, *, host_gbps: float = 100.0,
     fabric_gbps: float | None = None, core_gbps: float | None = None,
 ) -> Fabric:  # fmt: skip
-    """leaves, switches: of each pod, every leaf with a link to every switch; hosts: below each
-    leaf; cores: above each switch, shared with the same switch of all pods.
+    """Builds three tiers. leaves, switches: those of each pod, every leaf with a link to every
+    switch; hosts: those below each leaf; cores: those above each switch, shared with the same
+    switch of all pods.
 
     The textbook's fat tree of k-port switches is fat_tree(k, k/2, k/2, k/2, k/2). fabric_gbps:
-    between leaves and switches, core_gbps: above; None: as the tier below. NetworkError for what
-    cannot be.
+    links between leaves and switches; core_gbps: links above; None: as the tier below. Raises
+    NetworkError for values out of range.
     """
     counts(pods=pods, leaves=leaves, hosts=hosts, switches=switches, cores=cores)
     middle = host_gbps if fabric_gbps is None else fabric_gbps

@@ -10,11 +10,12 @@ def leaf_spine(
     leaves: int, hosts: int, spines: int, *, host_gbps: float = 100.0,
     fabric_gbps: float | None = None, parallel: int = 1, oversubscription: float | None = None,
 ) -> Fabric:  # fmt: skip
-    """hosts: below each leaf, numbered leaf by leaf; parallel: cables from a leaf to each spine.
+    """Builds two tiers. hosts: those below each leaf, numbered leaf by leaf; parallel: the cables
+    from a leaf to each spine.
 
-    fabric_gbps: of each such cable; None: the hosts', or what the oversubscription leaves: a
-    leaf's hosts together are so many times as fast as its uplinks. NetworkError for what cannot
-    be, and for both.
+    fabric_gbps: the rate of each such cable; None: the hosts' rate, or what follows from the
+    oversubscription: how many times as fast a leaf's hosts are together as its uplinks. Raises
+    NetworkError for values out of range, and if both are given.
     """
     counts(leaves=leaves, hosts=hosts, spines=spines, parallel=parallel)
     cables = spines * parallel

@@ -1,1 +1,1 @@
-"""What takes how long: flows that share links, and packets in queues."""
+"""Engines that find how long routes take: flows that share links, and packets in queues."""

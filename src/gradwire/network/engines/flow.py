@@ -21,16 +21,16 @@ from gradwire.trace import Span, Trace
 
 
 def transfers_of(routes: Jobs, outages: Outages = NONE) -> Transfers:
-    """Pieces that are alike are one transfer; those of a step wait for all of their job's step
-    before. What is sprayed uses all of its paths at once. Links: those of the fabric, then of
-    hosts' ports up, then down. NetworkError for jobs on different topologies, and links that are
-    not there."""
+    """Makes transfers of pieces: equal pieces are one transfer, and those of a step wait for all
+    of their job's step before. Sprayed pieces use all of their paths at once. Links: those of the
+    fabric, then of hosts' ports up, then down. Raises NetworkError for jobs on different
+    topologies, and unknown links."""
     return _transfers(together(routes), outages).transfers
 
 
 def ends_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> Reals:
-    """The second at which each job ends, by fair shares. NetworkError as of `transfers_of`, and
-    `maxmin.run`."""
+    """Returns the second at which each job ends, by fair shares. Raises NetworkError as
+    `transfers_of` and `maxmin.run` do."""
     all = together(routes)
     moved = _transfers(all, outages)
     found = np.zeros(len(all.offset) - 1)
@@ -39,9 +39,9 @@ def ends_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> Re
 
 
 def trace_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> Trace:
-    """When messages are under way, by fair shares: spans of the hosts that send them, which are
-    the trace's ranks. What a host sends at once lies in lanes of its own. NetworkError as of
-    `ends_of`."""
+    """Returns when messages are under way, by fair shares: spans of the hosts that send them,
+    which are the trace's ranks. Messages that a host sends at once have different lanes. Raises
+    NetworkError as `ends_of` does."""
     all = together(routes)
     moved = _transfers(all, outages)
     times = run(moved.transfers, tolerance)
@@ -57,8 +57,8 @@ def trace_of(routes: Jobs, tolerance: float = 0.0, outages: Outages = NONE) -> T
 
 
 class _Moved(NamedTuple):
-    """Transfers, of which the first move something, and barriers between steps come after these;
-    and of each that moves something its job and hosts."""
+    """Transfers, first those that move bytes, then barriers between steps; and the job and hosts
+    of each that moves bytes."""
 
     transfers: Transfers
     job: Ints
@@ -102,9 +102,9 @@ def _transfers(all: Together, outages: Outages) -> _Moved:
 def _situations(
     fabric: Fabric, outages: Outages, paths: Sequence[Ints], sprayed: Flows
 ) -> Iterator[tuple[float, Fabric, Ints]]:
-    """From when on, on which fabric, by which paths: what is pinned stays on a dead link until
-    routing has converged, and what is sprayed leaves it at once. NetworkError for what is sprayed
-    and has no path any more."""
+    """Yields each change: its second, the fabric, and the paths. Pinned pieces stay on a dead link
+    until routing has converged; sprayed ones leave it at once. Raises NetworkError for sprayed
+    flows that have no path any more."""
     turns = list[tuple[float, int, Link | None]]()
     turns += [(when, 0, link) for link, when in outages.fails.items()]
     turns += [(when, 1 + i, None) for i, (when, _) in enumerate(outages.converged)]
@@ -119,8 +119,8 @@ def _situations(
 
 
 def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Ints, Ints, Reals]:
-    """Which transfer between hosts, by its path, uses which link with which part of its rate,
-    transfer by transfer: rows, links, parts."""
+    """Returns which transfer between hosts, by its path, uses which link with which part of its
+    rate, transfer by transfer: rows, links, parts."""
     own = np.arange(len(path))
     share = port_shares(fabric, source, target, path)
     ports = share.shape[1]
@@ -141,8 +141,8 @@ def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
 
 
 def _barriers(step: Ints, job: Ints) -> tuple[int, Rows]:
-    """Barriers between steps, which do not fall: how many barriers come after the transfers, and
-    which transfers and barriers follow which. Nobody waits for that at the end of a job."""
+    """Makes barriers between steps, whose numbers do not fall: returns how many come after the
+    transfers, and which transfers and barriers follow which. Nothing waits for a job's last."""
     n = len(step)
     number = np.unique(step, return_inverse=True)[1]
     barriers = int(number.max(initial=0))

@@ -1,8 +1,8 @@
-"""Fair shares of links, event by event.
+"""Computes fair shares of links, event by event.
 
 At every moment no transfer could be faster without a slower one, or one as slow, getting slower
-(max-min fairness: Bertsekas and Gallager, Data Networks, section 6.5). It is what congestion
-control is after, and what flow-level simulators compute.
+(max-min fairness: Bertsekas and Gallager, Data Networks, section 6.5). Congestion control aims at
+this, and flow-level simulators compute it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradwire.errors import NetworkError
 from gradwire.network.checked import Ints, Reals, real, same_length, whole
 from gradwire.network.native import FlowSet, core
 
-_MOST = 1 << 32  # the extension's numbers of transfers, links and uses
+_MOST = 1 << 32  # the extension's limit for transfers, links and uses
 
 
 class Rows(NamedTuple):
@@ -27,13 +27,14 @@ class Rows(NamedTuple):
 
     @staticmethod
     def of(row: Ints, value: Ints, rows: int) -> Rows:
-        """Make rows of values and of the row of each, which does not fall."""
+        """Makes rows from values and the row of each, which does not fall."""
         start = np.zeros(rows + 1, np.int64)
         np.cumsum(np.bincount(row, minlength=rows), out=start[1:])
         return Rows(start, np.ascontiguousarray(value, np.int64))
 
     def checked(self, name: str, rows: int, end: int) -> Rows:
-        """NetworkError unless they are so many rows of numbers from 0 to below `end`."""
+        """Returns the rows, checked. Raises NetworkError unless they are `rows` rows of numbers
+        from 0 to below `end`."""
         start, value = whole(f"begins of {name}", self.start), whole(name, self.value, end)
         is_fit = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(value)
         if not is_fit or (np.diff(start) < 0).any():
@@ -44,13 +45,13 @@ class Rows(NamedTuple):
         return Rows(start, value)
 
     def of_row(self, row: int) -> Ints:
-        """The values of one row."""
+        """Returns the values of one row."""
         return self.value[self.start[row] : self.start[row + 1]]
 
 
 class Change(NamedTuple):
-    """What transfers use, with which part of their rates, and rates of links, from some second
-    on: as of `Transfers`."""
+    """The links that transfers use, with which part of their rates, and the rates of links, from
+    some second on: as in `Transfers`."""
 
     seconds: float
     uses: Rows
@@ -60,12 +61,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Columns, a row for each; one may stand for `many` that are alike.
+    """Columns, a row for each transfer; one may stand for `many` equal ones.
 
-    uses: links of each, by numbers below len(rate), and `part`, of each use, of the transfer's
-    rate; bytes: 0 for what only waits. next: transfers that begin `delay` seconds after the last
-    one before them. rate: of links, bytes per second. changes: in their order. NetworkError for
-    columns that do not fit together, and numbers that are negative, not finite, or beyond 10^20.
+    uses: the links of each, by numbers below len(rate), and `part`, for each use, of the
+    transfer's rate; bytes: 0 for one that only waits. next: the transfers that wait for each; they
+    begin `delay` seconds after the last that they wait for. rate: of links, bytes per second.
+    changes: in order of time. Raises NetworkError for columns that do not fit together, and
+    numbers that are negative, not finite, or beyond 10^20.
     """
 
     uses: Rows
@@ -94,7 +96,7 @@ class Transfers:
             )
 
     def _checked(self, change: Change) -> Change:
-        """Its columns as these are."""
+        """Returns a change whose columns are checked as these are."""
         seconds, part, rate = (
             real(f"{name} of a change", getattr(change, name))
             for name in ("seconds", "part", "rate")
@@ -105,7 +107,7 @@ class Transfers:
         return Change(float(seconds[0]), uses, part, rate)
 
     def changed(self, change: Change) -> Transfers:
-        """They, as they are then."""
+        """Returns the transfers as they are after a change."""
         return replace(self, uses=change.uses, part=change.part, rate=change.rate, changes=())
 
     def __len__(self) -> int:
@@ -113,7 +115,7 @@ class Transfers:
 
 
 class Times(NamedTuple):
-    """Seconds at which each transfer begins and ends; rounds: how often rates were found."""
+    """The seconds when each transfer begins and ends; rounds: how often rates were computed."""
 
     begin: Reals
     end: Reals
@@ -121,11 +123,11 @@ class Times(NamedTuple):
 
 
 def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
-    """All of them, from second 0 on.
+    """Runs all transfers, from second 0 on.
 
-    tolerance: what ends within so much of a transfer's own duration after it, as a part of it,
-    does not yet see it gone: fewer rounds; times are too long by about as much. NetworkError if
-    some never end: they wait for each other, or use links of rate 0.
+    tolerance: a part of a transfer's duration; transfers that end within so much after it keep
+    their rates until then: fewer rounds; times are too long by about as much. Raises NetworkError
+    if some never end: they wait for each other, or use links of rate 0.
     """
     if not 0 <= tolerance < 1:
         raise NetworkError(f"tolerance is a part, 0 to below 1; got {tolerance}. Use 0.01.")
@@ -154,7 +156,7 @@ def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
 
 
 def rates(transfers: Transfers) -> Reals:
-    """Bytes per second of each, if all are under way at once."""
+    """Returns the bytes per second of each, if all are under way at once."""
     native = core()
     if native is None:
         return rates_twin(transfers, np.arange(len(transfers)))
@@ -166,7 +168,7 @@ def rates(transfers: Transfers) -> Reals:
 
 
 def _given(transfers: Transfers) -> FlowSet:
-    """Addresses: of arrays that Transfers keeps."""
+    """Returns addresses of arrays that Transfers keeps."""
     uses, after = (
         (rows.start.ctypes.data, rows.value.ctypes.data)
         for rows in (transfers.uses, transfers.next)
@@ -182,7 +184,7 @@ def _given(transfers: Transfers) -> FlowSet:
 
 
 def rates_twin(transfers: Transfers, active: Ints) -> Reals:
-    """Bytes per second of the active ones; 0 of others."""
+    """Returns the bytes per second of the active transfers, and 0 for others."""
     left = transfers.rate.copy()
     rate = np.zeros(len(transfers))
     usage = np.zeros((len(transfers), len(left)))
@@ -206,7 +208,7 @@ def rates_twin(transfers: Transfers, active: Ints) -> Reals:
 
 
 def run_twin(transfers: Transfers, tolerance: float) -> Times:
-    """As `run`; what never ends is over at inf."""
+    """Does what `run` does; a transfer that never ends has the end inf."""
     n = len(transfers)
     begin, end = np.full(n, np.inf), np.full(n, np.inf)
     left, now, rounds = transfers.bytes.copy(), 0.0, 0
@@ -249,7 +251,8 @@ def run_twin(transfers: Transfers, tolerance: float) -> Times:
 def _begin(
     transfers: Transfers, before: list[set[int]], begin: Reals, end: Reals, now: float
 ) -> None:
-    """Says when those begin whose last one before them has ended; what only waits ends then."""
+    """Sets the begin of transfers if all that they wait for have ended, and the end of those that
+    only wait."""
     changed = True
     while changed:
         changed = False

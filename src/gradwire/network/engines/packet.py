@@ -1,21 +1,21 @@
-"""Packets in queues, one by one.
+"""Simulates packets in queues, one by one.
 
     host ─► leaf ─► spine ─► leaf ─► host      every arrow is a link: a queue, first in first out,
       ▲                               │        then so long for each byte, then its latency
       └───────── acknowledgement ─────┘        which waits in no queue: one latency a link
 
-An acknowledgement has its own time of links if it has bytes, by a way back of its own hash: what
-comes later waits for it. A connection has at most a window of packets under way, and those of a
-host take turns at its own link, a packet each, as in network cards. Pinned ones go back to the
-first that is missing when one after it arrives (go-back-N, as RoCE), or when a timer says so;
-then they may take another path. Sprayed ones choose a path for every packet, or switches do.
-Their packets count in whatever order they arrive, and only what a timer says was lost is sent
-again. What stays below a leaf has a connection for each port of the hosts. What finds a queue full
-is dropped, or trimmed; what waits longer than the mark allows is marked. Windows may shrink by
-marks, as those of DCTCP do (Alizadeh et al. 2010).
+An acknowledgement with bytes takes time of links, on a way back of its own hash: what comes later
+waits for it. A connection has at most a window of packets under way, and the connections of a host
+take turns at its own link, a packet each, as in network cards. Pinned ones go back to the first
+missing packet when a later one arrives (go-back-N, as RoCE), or when a timer runs out; then they
+may take another path. Sprayed ones choose a path for every packet, or switches do. Their packets
+count in whatever order they arrive, and only trimmed ones and those whose timer ran out are sent
+again. A piece below a leaf has a connection for each port of the hosts. A packet that finds a
+queue full is dropped, or trimmed; one that waits longer than the mark allows is marked. Windows
+may shrink by marks, as those of DCTCP do (Alizadeh et al. 2010).
 
 A link that fails loses what is on it and all that is sent into it. Once routing has converged,
-senders have the paths that it says then; until then nobody gives up.
+senders have its new paths; until then none gives up.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from gradwire.network.routing.scheme import Crossing
 from gradwire.trace import Span, Trace
 
 MOST_PACKETS = 1 << 30
-"""Of a run; those that are sent again count again. It takes five to thirty minutes."""
+"""The most packets of a run, which takes five to thirty minutes. Each time sent counts."""
 MOST_UNDER_WAY = 1 << 26
-"""Packets of all connections of a step: some gigabytes of memory."""
+"""The most packets under way in a step: some gigabytes of memory."""
 LATEST = 10**18
-"""Picoseconds: a run of a million seconds."""
+"""The longest run, in picoseconds: a million seconds."""
 _NEVER = -1
 _JITTER = 1
 
 
 class Sent(NamedTuple):
-    """What happened. seconds: when the last byte of each piece had arrived, inf: never, in the
+    """The result of a run. seconds: when the last byte of each piece arrived, inf: never, in the
     order of `pieces`, which are rows of the routes; longest_wait: seconds at each link; events:
     packets at ends of links and notices at senders; dropped, marked, trimmed: packets."""
 
@@ -68,9 +68,9 @@ class Sent(NamedTuple):
 def send(
     routes: Jobs, transport: Transport | None = None, outages: Outages = NONE, seed: int = 0
 ) -> Sent:
-    """All pieces of all steps, of one job or of several, whose rows follow each other. The same
-    for the same seed. NetworkError for jobs on different topologies, links that are not there, and
-    for a run beyond MOST_PACKETS, MOST_UNDER_WAY or LATEST. Ctrl-C ends it."""
+    """Sends all pieces of all steps, of one job or of several, whose rows follow each other. Equal
+    seeds give equal results. Raises NetworkError for jobs on different topologies, unknown links,
+    and a run beyond MOST_PACKETS, MOST_UNDER_WAY or LATEST. Ctrl-C ends it."""
     how, all = transport or Transport(), together(routes)
     count("seed", seed, 0)
     rows, connections = _connections(all, how, outages, seed)
@@ -111,13 +111,14 @@ def send(
 
 
 def trace_of(routes: Jobs, transport: Transport | None = None, seed: int = 0) -> Trace:
-    """When messages are under way, packet by packet, from when they may begin to their last byte:
-    spans as of `flow.trace_of`. What never arrives has none. NetworkError as of `send`."""
+    """Returns when messages are under way, packet by packet, from when they may begin to their
+    last byte: spans as in `flow.trace_of`. One that never arrives has none. Raises NetworkError as
+    `send` does."""
     sent, all = send(routes, transport, seed=seed), together(routes)
     flows, flow = all.routes.flows, all.routes.flow[sent.pieces]
     steps = np.stack([all.job[flow], flows.step[flow]])
     begin = flows.start_ns[flow] / 1e9
-    ends = dict[int, float]()  # of the step before, of each job
+    ends = dict[int, float]()  # the end of the step before, by job
     for job, step in np.unique(steps, axis=1).T.tolist():
         own = (steps[0] == job) & (steps[1] == step)
         begin[own] += ends.get(job, 0.0)
@@ -135,7 +136,7 @@ def trace_of(routes: Jobs, transport: Transport | None = None, seed: int = 0) ->
 
 
 def _fails(fabric: Fabric, outages: Outages) -> Ints:
-    """When each link goes down, hosts' own never."""
+    """Returns when each link goes down, in picoseconds; hosts' own links never do."""
     down = np.full(len(all_rates(fabric)), _NEVER)
     when = np.rint(np.minimum([*outages.fails.values()], LATEST / 1e12) * 1e12)
     down[fabric.numbers_of(outages.fails)] = when
@@ -143,7 +144,7 @@ def _fails(fabric: Fabric, outages: Outages) -> Ints:
 
 
 def _refuse_too_many(connections: Connections, how: Transport) -> None:
-    packets = np.ceil(connections.bytes / how.packet_bytes)  # as floats: 2^62 bytes many times
+    packets = np.ceil(connections.bytes / how.packet_bytes)  # floats: sums may exceed int64
     if packets.sum() > MOST_PACKETS:
         raise _too_many(f"these are {packets.sum():,.0f} of {how.packet_bytes:,} bytes")
     under_way = np.bincount(connections.step, np.minimum(packets, how.window)).max(initial=0)
@@ -180,11 +181,11 @@ def _given_paths(paths: Paths) -> native.Paths:
 def _connections(
     all: Together, how: Transport, outages: Outages, seed: int
 ) -> tuple[Ints, Connections]:
-    """Rows of the routes, and the connections of each, in the engine's order."""
+    """Returns rows of the routes, and the connections of each, in the engine's order."""
     routes = all.routes
     flows = routes.flows
     row, bytes, path = _by_port(routes)
-    dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
+    dice = np.random.default_rng([seed, _JITTER])  # other numbers than a scheme drew
     start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
     start += flows.start_ns[routes.flow[row]] * 1000
     steps = np.unique(flows.step[routes.flow[row]], return_inverse=True)[1]
@@ -207,7 +208,7 @@ def _connections(
 
 
 def _paths(fabric: Fabric, flows: Flows, flow: Ints, path: Ints, since: int) -> Paths:
-    """Of connections, each of a flow, and those that they may take."""
+    """Returns the paths of connections, each of a flow, and those that they may take."""
     far = fabric.leaf_of[flows.src[flow]] != fabric.leaf_of[flows.dst[flow]]
     crossing = Crossing(fabric, flows)
     usable, place = crossing.usable, np.zeros(len(flows), np.int64)
@@ -222,8 +223,8 @@ def _paths(fabric: Fabric, flows: Flows, flow: Ints, path: Ints, since: int) -> 
 
 
 def _by_port(routes: Routes) -> tuple[Ints, Ints, Ints]:
-    """Row, bytes and path of every connection. What stays below a leaf is shared by ports as fast
-    as they are; instead of a path it has BELOW - port."""
+    """Returns row, bytes and path of every connection. A piece below a leaf is divided over ports
+    in proportion to their rates; instead of a path it has BELOW - port."""
     row, bytes = np.arange(len(routes.flow)), _whole_bytes(routes)
     path, planes = routes.path.astype(np.int64), routes.fabric.host_up.shape[1]
     below = np.flatnonzero(path == BELOW)
@@ -244,7 +245,7 @@ def _by_port(routes: Routes) -> tuple[Ints, Ints, Ints]:
 
 
 def _whole_bytes(routes: Routes) -> Ints:
-    """Whole bytes of pieces: together a flow's bytes, each within one of its part."""
+    """Returns whole bytes of pieces: a flow's in all, and each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
     is_large = max(routes.unit, routes.amount.astype(np.float64).sum()) >= 1 << 62
     kind = object if is_large else routes.amount.dtype

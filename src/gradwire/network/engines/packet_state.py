@@ -1,4 +1,4 @@
-"""What the slow obvious engine of packets keeps: packets, notices, and what is known."""
+"""The state of the packet engine's twin: packets, notices, ports, senders and switches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 
 class Packet(NamedTuple):
-    """Under way: over which links, and at which of them. turn: of its sender, when it left."""
+    """A packet under way: its links, and at which of them (`hop`) it is. turn: its sender's turn
+    when it left."""
 
     connection: int
     number: int
@@ -21,7 +22,7 @@ class Packet(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What a sender hears of a packet, or of many; or that it may begin."""
+    """A notice to a sender about a packet, or about many; or that it may begin."""
 
     kind: str
     connection: int
@@ -33,12 +34,12 @@ class Notice(NamedTuple):
 
 
 FREED = Notice("freed", -1, -1)
-"""A host's link has nothing to send any more."""
+"""A host's link is free for the next packet."""
 
 
 @dataclass
 class Port:
-    """A host's link up. Connections with packets are in line, but for the one served last."""
+    """A host's link up. Connections with packets are in line, except the one served last."""
 
     line: deque[int] = field(default_factory=deque)
     waiting: defaultdict[int, deque[Packet]] = field(default_factory=lambda: defaultdict(deque))
@@ -46,14 +47,14 @@ class Port:
     busy: bool = False
 
     def push(self, packet: Packet) -> None:
-        """Behind what its connection has there."""
+        """Adds a packet behind those of its connection."""
         one = packet.connection
         if not self.waiting[one] and one != self.served:
             self.line.append(one)
         self.waiting[one].append(packet)
 
     def pop(self) -> Packet | None:
-        """One packet of who has waited longest for a turn."""
+        """Takes a packet of the connection that has waited longest for a turn, if there is any."""
         if self.served is not None and self.waiting[self.served]:
             self.line.append(self.served)
         if not self.line:
@@ -64,7 +65,7 @@ class Port:
 
 @dataclass
 class Sender:
-    """One connection, both of its ends."""
+    """The state of one connection, at both of its ends."""
 
     packets: int
     window: float
@@ -87,7 +88,7 @@ class Sender:
 
 @dataclass
 class Switch:
-    """How many random numbers it has drawn, and the ways up that it has not taken this round."""
+    """The random numbers that a switch has drawn, and the ways up left to it in this round."""
 
     drawn: int = 0
     round: list[int] = field(default_factory=list)

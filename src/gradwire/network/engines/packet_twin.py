@@ -1,4 +1,4 @@
-"""Packets in queues, the slow obvious way: every packet is an event in one heap."""
+"""The slow twin of the packet engine: every packet is an event in one heap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES = 64
 _WAY_BACK = 1 << 32
 _BACK, _TIMERS, _CHANGES, _TRIMMED, _STARTS = 0, 3, 4, 5, 17
 _LAST = 1 << 40
-"""Queues of events of equal times, after those of links, in their order."""
+"""The order of events at equal times: numbers of queues, after those of links."""
 
 
 class _Stopped(Exception):
@@ -33,8 +33,8 @@ def run(
     connections: Connections, fabric: Fabric, rates: Ints, fails: Ints, how: Transport,
     seed: int, limits: tuple[int, int],
 ) -> tuple[Ints, Ints, tuple[int, int, int, int, int]]:  # fmt: skip
-    """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
-    dropped, marked and trimmed packets, and why it stopped. limits: packets, picoseconds."""
+    """Returns the picoseconds at which each arrived, -1: never; the longest wait at each link;
+    events, dropped, marked and trimmed packets, why it stopped. limits: packets, picoseconds."""
     engine = _Engine(connections, fabric, rates, fails, how, seed, limits)
     why = 0
     try:
@@ -79,7 +79,7 @@ class _Engine:
         self.pushed = self.emitted = 0
 
     def push(self, time: int, queue: int, item: Packet | Notice) -> None:
-        """Add an event; of equal times the queue with the smaller number, and in it what came
+        """Adds an event; at equal times the smaller queue number comes first, then the one added
         first."""
         self.pushed += 1
         heapq.heappush(self.heap, (time, queue, self.pushed, item))
@@ -105,7 +105,7 @@ class _Engine:
             self.events += 1
             if isinstance(item, Notice):
                 (self.change if item.kind == "change" else self.heard)(item, now)
-            elif 0 <= self.fails[queue] < now:  # while it was on it
+            elif 0 <= self.fails[queue] < now:  # the link failed meanwhile
                 self.lose(item, now)
             elif item.hop + 1 == len(item.links):
                 self.deliver(item, now)
@@ -164,7 +164,7 @@ class _Engine:
             self.suspect(sender, notice, now)
 
     def suspect(self, sender: Sender, notice: Notice, now: int) -> None:
-        """A timer ran out on a path."""
+        """Avoids a path on which a timer ran out."""
         one = notice.connection
         if notice.path < 0 or int(self.all.choice[one]) >= _ADAPTIVE:
             return
@@ -173,7 +173,7 @@ class _Engine:
             sender.path = self.other_path(one, now)
 
     def change(self, notice: Notice, now: int) -> None:
-        """From now on other paths are usable."""
+        """Changes to the paths of converged routing."""
         self.routing = self.all.paths[notice.number]
         self.avoided.clear()
         for sender, path in zip(self.senders, self.routing.path.tolist()):
@@ -198,7 +198,7 @@ class _Engine:
             self.emit(one, number, now)
 
     def next_number(self, one: int) -> int | None:
-        """The next packet, if the window allows one; taken."""
+        """Takes the next packet, if the window allows one."""
         sender = self.senders[one]
         if not self.may_send(one):
             return None
@@ -214,7 +214,7 @@ class _Engine:
         return sender.under_way < window and (bool(sender.again) or sender.next < sender.packets)
 
     def emit(self, one: int, number: int, now: int) -> None:
-        """Send a packet; one that no other may follow asks for an acknowledgement at once."""
+        """Sends a packet; one that no other may follow asks for an acknowledgement at once."""
         self.emitted += 1
         if self.emitted > self.most:
             raise _Stopped(TOO_MANY)
@@ -254,7 +254,7 @@ class _Engine:
         return self.how.repath and is_pinned and self.count(one) > 1
 
     def way(self, one: int, path: int) -> tuple[int, int, int]:
-        """The way of a host to a leaf."""
+        """Returns the key in `avoided` of a path: source host, target leaf, path."""
         leaf = int(self.fabric.leaf_of[self.all.target[one]])
         return int(self.all.source[one]), leaf, path
 
@@ -262,7 +262,7 @@ class _Engine:
         return now < self.avoided.get(self.way(one, path), 0)
 
     def other_path(self, one: int, now: int) -> int:
-        """Any of the others."""
+        """Returns a random one of the other paths."""
         sender, count = self.senders[one], self.count(one)
         number = pick(self.drawn(one, sender.sent), count - 1)
         if self.usable(one, number) == sender.path:
@@ -270,7 +270,7 @@ class _Engine:
         return self.unavoided(one, number, now, sender.path)
 
     def unavoided(self, one: int, number: int, now: int, but: int = -1) -> int:
-        """The usable path of this number, or the next one that is not avoided, if there is one."""
+        """Returns the usable path of this number, or the next one that is not avoided, if any."""
         count = self.count(one)
         paths = [self.usable(one, (number + i) % count) for i in range(count)]
         free = [p for p in paths if p != but and not self.avoids(one, p, now)]
@@ -286,7 +286,7 @@ class _Engine:
     # -- links -----------------------------------------------------------------------------
 
     def links(self, one: int, path: int, back: bool = False) -> tuple[int, ...]:
-        """The links from host to host, or back."""
+        """Returns the links from host to host, or back."""
         fabric, ports = self.fabric, self.fabric.host_up.shape[1]
         source, target = int(self.all.source[one]), int(self.all.target[one])
         if back:
@@ -315,8 +315,8 @@ class _Engine:
         return self.per_byte[link] == 0 or 0 <= self.fails[link] <= now
 
     def ready(self, link: int, now: int) -> int:
-        """When a link can begin with what comes now: acknowledgements took what it idled, and the
-        rest of their time from what comes after them."""
+        """Returns when a link can begin with what comes now: acknowledgements took its idle time,
+        and take the rest of their time from what comes after them."""
         begins = max(now, self.free[link])
         return begins + max(0, self.owed[link] - (begins - self.free[link]))
 
@@ -351,7 +351,7 @@ class _Engine:
         self.push(when, len(self.free) + _TIMERS, lost)
 
     def trim(self, packet: Packet, now: int) -> None:
-        """Its header goes on, before all else, and its sender hears of it."""
+        """Sends on only a packet's header, before all else, and notifies the sender."""
         self.trimmed += 1
         for link in packet.links[packet.hop :]:
             self.owe(link, self.how.header_bytes)
@@ -367,7 +367,7 @@ class _Engine:
             raise _Stopped(TOO_LATE)
 
     def serve(self, link: int, now: int) -> None:
-        """Whose turn it is. When a link is free again, that is asked last of all at that time."""
+        """Sends the packet whose turn it is. A free link is served last of all at that time."""
         packet = self.ports[link].pop()
         self.ports[link].busy = packet is not None
         if packet is not None:
@@ -384,8 +384,8 @@ class _Engine:
     # -- switches that choose --------------------------------------------------------------
 
     def steered(self, packet: Packet, now: int) -> Packet:
-        """By another way up: a leaf chooses its uplink, of those of the same port of hosts, the
-        switch above it a core."""
+        """Returns the packet on the way up that a switch chooses: a leaf its uplink, of those of
+        the same port of hosts, the switch above it a core."""
         one, hops = packet.connection, len(packet.links)
         choice, is_leaf = int(self.all.choice[one]), packet.hop == 1
         if choice < _ADAPTIVE or packet.hop not in {4: (1,), 6: (1, 2)}.get(hops, ()):
@@ -397,7 +397,7 @@ class _Engine:
             up, core = divmod(path, cores)
             if plane[up] == plane[own] if is_leaf else up == own:
                 ways.setdefault(up if is_leaf else core, path)
-        if not ways:  # routing has left this way meanwhile: it goes on to what is dead
+        if not ways:  # routing has left this way meanwhile: it goes on to a dead link
             return packet
         leaf = int(self.fabric.leaf_of[self.all.source[one]])
         above = int(self.fabric.pod_of[leaf]) * len(self.fabric.uplinks) + own
@@ -409,7 +409,7 @@ class _Engine:
         return packet._replace(path=ways[way], links=self.links(one, ways[way]))
 
     def shortest(self, which: int, one: int, hop: int, ways: dict[int, int], now: int) -> int:
-        """Any of the ways whose queue is shortest."""
+        """Returns a random one of the ways whose queue is shortest."""
         waits = dict[int, int]()
         for way, path in ways.items():
             link = self.links(one, path)[hop]
@@ -420,7 +420,7 @@ class _Engine:
         return best[self.at_random(which, len(best))]
 
     def in_turn(self, which: int, ways: dict[int, int], of_all: int) -> int:
-        """The first way of this round that has not been taken; if none is left, another begins."""
+        """Takes the first way that is left in this round; if none is, another round begins."""
         switch = self.switches[which]
         while not set(ways) & set(switch.round):
             switch.round = list(range(of_all))
@@ -459,7 +459,7 @@ class _Engine:
             sender.silent += 1
 
     def answer(self, packet: Packet, kind: str, number: int, now: int) -> None:
-        """Tell the sender, for this packet and those since the last answer."""
+        """Notifies the sender about this packet and those since the last answer."""
         one, sender, hops = packet.connection, self.senders[packet.connection], len(packet.links)
         when, queue = now + hops * self.latency, len(self.free) + _BACK + (2, 4, 6).index(hops)
         path, marked, turn = packet.path, packet.marked, packet.turn

@@ -1,4 +1,4 @@
-"""How hosts send: what the packet engine and its twin are given."""
+"""How hosts send: the input of the packet engine and its twin."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gradwire.schema import Flag, Number, Table, Text, Whole
 Spraying = Literal["random", "rotating", "recycled", "adaptive", "round_robin"]
 SPRAYING: tuple[Spraying, ...] = get_args(Spraying)
 CHOICES: tuple[str, ...] = ("pinned", *SPRAYING)
-_LONGEST = 1000.0  # seconds: what may be waited for
-_LARGEST = 1 << 53  # of counts: a float holds each
+_LONGEST = 1000.0  # seconds: the most of any time
+_LARGEST = 1 << 53  # the largest count: a float holds each exactly
 _MOST = (1 << 16) - 1  # bytes of headers, and packets that one acknowledgement is for
 
 
 @dataclass(frozen=True)
 class Transport:
-    """How hosts send, and how large queues are. NetworkError for what cannot be.
+    """How hosts send, and how large queues are. Raises NetworkError for values out of range.
 
-    packet_bytes: of a message, in each packet but its last; header_bytes: of each packet besides.
-    window: packets of a connection under way. ack_bytes: of an acknowledgement, which goes before
-    all else and takes its part of links; ack_packets: one is for so many, unless a packet is
-    marked, or the last that the window allows. latency_ns: of each link. timeout_us: of timers.
-    queue_bytes, mark_bytes: of each link that is not a host's own, with headers. spraying: how
-    packets that are spread over all paths choose: any (random), the next (rotating), or one of
-    which an acknowledgement came back unmarked (recycled, REPS); or switches choose of their ways
-    up: the shortest queue (adaptive), or one after the other, in another order each round
-    (round_robin). band_bytes: queues are as short if they have as many of these; by single bytes
-    messages would keep to the uplinks that they have just made free. entropies: of those that may
-    be recycled.
+    packet_bytes: those of a message in each packet but its last; header_bytes: of each besides.
+    window: the most packets of a connection under way. ack_bytes: of an acknowledgement, which
+    goes before all else and takes its part of links; ack_packets: how many packets it is for,
+    unless one is marked, or the last that the window allows. latency_ns: of each link. timeout_us:
+    of timers. queue_bytes: the longest queue of a link that is not a host's own, with headers;
+    mark_bytes: a packet that finds it longer than this is marked. spraying: how packets that are
+    spread over all paths choose: any (random), the next (rotating), or one whose acknowledgement
+    came back unmarked (recycled, REPS); or switches choose among their ways up: the shortest queue
+    (adaptive), or one after the other, in another order each round (round_robin). band_bytes:
+    queues of equally many of these count as equally short; by single bytes, messages would keep to
+    the uplinks that they have just made free. entropies: the number of hashes that are recycled.
     slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
-    another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
-    timer ran out, unless switches choose; 0: each finds out by itself. jitter_ns: each begins so
-    much later at most. trim: what finds a queue full loses its payload only; the header goes
-    before all else, and the sender hears of it in a round trip, not by a timer (Handley et al.
+    another path. exclude_us: how long a host's connections to a leaf avoid a path on which a timer
+    ran out, unless switches choose; 0: each finds out by itself. jitter_ns: the most by which each
+    begins later. trim: a packet that finds a queue full loses its payload only; the header goes
+    before all else, and the sender is notified in a round trip, not by a timer (Handley et al.
     2017), unless no queue is long enough for it. selective: pinned connections, too, are
     acknowledged packet by packet, and send again only what was lost, as sprayed ones do anyway;
     else they go back to it.
@@ -95,7 +95,7 @@ class Paths(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """Columns, by job, then by step and then by start: what the engine reads."""
+    """The columns that the engine reads, ordered by job, then by step, then by start."""
 
     source: Ints
     target: Ints

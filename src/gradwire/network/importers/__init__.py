@@ -1,4 +1,4 @@
-"""Topologies and traffic that others describe, one format a file."""
+"""Readers of other programs' topologies and traffic, one format a file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gradwire.errors import NetworkError
 
 
 def read(file: str | Path) -> str:
-    """A file's text. NetworkError if it has none."""
+    """Returns a file's text. Raises NetworkError if it has none."""
     try:
         return Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # of bytes that are no UTF-8, and of NUL in names
+    except (OSError, ValueError) as error:  # ValueError: bytes that are no UTF-8, NUL in names
         raise NetworkError(
             f"what is read is a text file that is there; {file}: {error}. Correct the name."
         ) from None

@@ -1,4 +1,4 @@
-"""Hosts, switches and cables, as a fabric of two or three tiers.
+"""Makes a fabric of two or three tiers from hosts, switches and cables.
 
 Switches with hosts are leaves, those above are spines; or, if there are more above them, switches
 of pods, and cores. Cables that are missing somewhere are links of rate 0.
@@ -25,9 +25,9 @@ class Cable(NamedTuple):
 
 
 def fabric_of(hosts: Sequence[str], cables: Iterable[Cable]) -> Fabric:
-    """Hosts keep their order; switches are numbered as they first come. NetworkError for cables
-    that do not make two or three tiers: hosts to hosts, leaves to leaves, hosts of one leaf whose
-    other leaves differ, pods whose switches have different cores."""
+    """Makes a fabric. Hosts keep their order; switches are numbered as they first come. Raises
+    NetworkError for cables that do not make two or three tiers: hosts to hosts, leaves to leaves,
+    hosts of one leaf whose other leaves differ, pods whose switches have different cores."""
     graph = _Graph(hosts, list(cables))
     if not graph.cores:
         return graph.two_tiers()
@@ -68,7 +68,7 @@ class _Graph:
         self.cores = [switch for switch in order if switch in cores]
 
     def _leaves_of(self, host: str, hosts: set[str]) -> tuple[str, ...]:
-        """One for each port."""
+        """Returns the leaves of a host, one for each port."""
         own = tuple(dict.fromkeys(self.above[host]))
         if not own:
             _fail(f"the host {host} has no cable")
@@ -121,7 +121,7 @@ class _Graph:
         return self._fabric(pod_of, uplinks, [0] * len(uplinks), cores, low, high)
 
     def _pods(self, leaves: Sequence[str]) -> list[list[str]]:
-        """Switches that share leaves; of each pod in the order of their cores."""
+        """Returns the switches that share leaves, pod by pod, in the order of their cores."""
         pods = list[set[str]]()
         for leaf in leaves:
             own = {switch for switch in self.above[leaf] if switch in set(self.middle)}

@@ -1,4 +1,4 @@
-"""Topologies and traffic of htsim: `.topo` and `.cm` files.
+"""Reads topologies and traffic of htsim: `.topo` and `.cm` files.
 
     Nodes 1024                      Nodes 16
     Tiers 3                         Connections 2
@@ -31,10 +31,11 @@ _KEYS = ("nodes", "tiers", "podsize", "tier", _SPEED, "radix_down", "radix_up",
 
 
 def topology(text: str) -> Fabric:
-    """Read a `.topo` file of two or three tiers. Where a switch has several cables to a core
-    (Bundle of tier 2), each is to a core of its own here: the same links. Latencies (see
-    `latency_ns`) and queues are not a fabric's: what the packet engine is told. NetworkError for
-    numbers that contradict each other, and with the line for what cannot be read."""
+    """Reads a `.topo` file of two or three tiers. If a switch has several cables to a core (Bundle
+    of tier 2), each is to a core of its own here: the links are the same. Latencies (see
+    `latency_ns`) and queues are no part of a fabric: they are settings of the packet engine.
+    Raises NetworkError for numbers that contradict each other, and, with the line, for what cannot
+    be read."""
     shape, tiers = _keys(text)
     count = shape.get("tiers", 0)
     if count not in (2, 3):
@@ -64,9 +65,9 @@ def topology(text: str) -> Fabric:
 
 
 def latency_ns(text: str) -> float | None:
-    """The latency of every link of a `.topo` file, None: it says none. NetworkError if it is not
-    the same for all, or switches have one of their own, which packets of `engines.packet` do not
-    meet."""
+    """Returns the latency of every link of a `.topo` file, or None if it states none. Raises
+    NetworkError if it is not the same for all, or switches have one of their own, which
+    `engines.packet` does not simulate."""
     tiers = _keys(text)[1].values()
     found = {tier["downlink_latency_ns"] for tier in tiers if "downlink_latency_ns" in tier}
     switches = max((tier.get("switch_latency_ns", 0.0) for tier in tiers), default=0.0)
@@ -80,10 +81,10 @@ def latency_ns(text: str) -> float | None:
 
 
 def flows(text: str) -> Flows:
-    """Read a `.cm` file: connections in its order; `start` is whole microseconds, as uet-htsim
-    reads it. What begins by a trigger is in the step after the last connection that pulls it, so
-    chains have common steps. A connection of size 0 sends nothing, and never pulls. NetworkError
-    with the line for what cannot be read, or would never begin."""
+    """Reads a `.cm` file: connections in its order; `start` is whole microseconds, as uet-htsim
+    reads it. One that begins by a trigger is in the step after the last connection that pulls it,
+    so chains have common steps. A connection of size 0 sends nothing, and never pulls. Raises
+    NetworkError, with the line, for what cannot be read, or would never begin."""
     rows, counted = list[_Row](), None
     for number, line in _lines(text):
         words = line.split()
@@ -150,7 +151,7 @@ def _row(number: int, line: str) -> _Row:
 
 
 def _steps(rows: list[_Row]) -> dict[int, int]:
-    """The step of each row."""
+    """Returns the step of each row."""
     left, begins = Counter(name for row in rows for name in row.pulls), dict[str, list[int]]()
     for i, row in enumerate(rows):
         if row.trigger is not None:
@@ -176,7 +177,7 @@ def _steps(rows: list[_Row]) -> dict[int, int]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Numbered from 1, without comments and empty ones."""
+    """Yields lines, numbered from 1, without comments and empty ones."""
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].strip()
         if line:
@@ -184,7 +185,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
-    """The settings of the whole, and of each tier."""
+    """Returns the settings of the whole topology, and of each tier."""
     shape: dict[str, float] = {}
     tiers: dict[int, dict[str, float]] = {}
     own = shape
@@ -229,7 +230,7 @@ def _must_fit(name: str, whole: int, part: int) -> None:
 
 
 def _must_agree(nodes: int, pod: int, tiers: Mapping[int, Mapping[str, float]]) -> None:
-    """NetworkError for numbers that contradict each other, as htsim has it: what is said twice."""
+    """Raises NetworkError for numbers that htsim derives from others, if these contradict them."""
     below = {1: pod / tiers[0]["radix_down"], 2: nodes / pod}
     for tier in tiers.keys() & below.keys():
         own, under = tiers[tier], tiers.get(tier - 1, {})

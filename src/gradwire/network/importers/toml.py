@@ -1,4 +1,4 @@
-"""Topologies by hand, as TOML.
+"""Reads topologies that are written by hand, as TOML.
 
     format = 1
     topology = "leaf_spine(4, 4, 4, host_gbps=100)"
@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 def topology(text: str) -> Fabric:
-    """NetworkError for what cannot be read, and for links that are not there."""
+    """Reads a topology. Raises NetworkError for what cannot be read, and for unknown links."""
     fabric: Fabric = _DOCUMENT.read(text)
     return fabric
 
@@ -52,8 +52,8 @@ def _rates(gbps: Mapping[str, float]) -> dict[Link, int]:
 
 
 def both_ways(name: str) -> list[Link | str]:
-    """'leaf0-spine1', 'leaf0-spine1-1' for the second cable between them: both of its links. Any
-    other name: a switch."""
+    """Returns both links of a cable, as 'leaf0-spine1', or 'leaf0-spine1-1' for the second one
+    between the two. Any other name is a switch."""
     one, dash, rest = name.partition("-")
     if not dash:
         return [name]

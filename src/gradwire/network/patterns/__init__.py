@@ -1,6 +1,6 @@
-"""Who sends how much to whom in a collective, one file each.
+"""The flows between ranks in a collective, one pattern in each file.
 
-A pattern is a function of ranks and bytes that gives `Flows` between ranks 0 to ranks - 1; the
+A pattern is a function of ranks and bytes that returns `Flows` between ranks 0 to ranks - 1; the
 `Placement` says on which hosts they are. One of another package may have parameters of its own.
 """
 

@@ -7,7 +7,7 @@ from gradwire.network.patterns.parts import all_pairs, checked, parts, steps
 
 
 def direct(ranks: int, bytes: int) -> Flows:
-    """All pairs at once, twice."""
+    """Returns flows between all pairs at once, twice."""
     checked(ranks, bytes)
     source, target = all_pairs(ranks)
     sizes = parts(bytes, ranks)

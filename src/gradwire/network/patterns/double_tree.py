@@ -10,7 +10,7 @@ from gradwire.network.patterns.parts import checked, steps
 
 
 def double_tree(ranks: int, bytes: int) -> Flows:
-    """One step: what goes up and what comes down is cut small, and flows at the same time."""
+    """Returns flows of one step: bytes up and bytes down are cut small, and overlap."""
     checked(ranks, bytes)
     rank = np.arange(ranks)
     parent = np.array([_parent(r, ranks) for r in range(ranks)])
@@ -26,7 +26,7 @@ def double_tree(ranks: int, bytes: int) -> Flows:
 
 
 def _parent(rank: int, ranks: int) -> int:
-    """The parent in a tree in which odd ranks are leaves, and rank 0 the root; -1 of it."""
+    """Returns the parent in a tree with odd ranks as leaves and rank 0 as root, which has -1."""
     if rank == 0:
         return -1
     low = rank & -rank

@@ -1,4 +1,4 @@
-"""To one rank from all others, at once: gather, reduce, and whoever serves parameters."""
+"""All ranks send to one at once: gather, reduce, and gradients for a parameter server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire.network.patterns.parts import checked, steps
 
 
 def gather(ranks: int, bytes: int) -> Flows:
-    """bytes: what each rank sends to rank 0."""
+    """Returns flows from every rank to rank 0. bytes: those that each rank sends."""
     checked(ranks, bytes)
     rank = np.arange(ranks)
     return steps([(rank, np.zeros_like(rank), np.full(ranks, bytes))])

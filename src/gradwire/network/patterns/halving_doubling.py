@@ -12,8 +12,8 @@ from gradwire.network.patterns.parts import checked, steps
 
 
 def halving_doubling(ranks: int, bytes: int) -> Flows:
-    """Recursive halving, then doubling (Thakur, Rabenseifner and Gropp 2005). Ranks beyond a
-    power of two give all to a partner first, and get the sum at the end."""
+    """Returns flows of recursive halving, then doubling (Thakur, Rabenseifner and Gropp 2005).
+    Ranks beyond a power of two send all to a partner first, and receive the sum at the end."""
     checked(ranks, bytes)
     return steps(_steps(ranks, bytes))
 

@@ -1,4 +1,4 @@
-"""All-to-all, a partner after the other."""
+"""All-to-all, one partner after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gradwire.network.patterns.parts import checked, parts, steps
 
 
 def pairwise(ranks: int, bytes: int) -> Flows:
-    """Everyone sends, in step k, to the rank k + 1 after it; bytes: what each rank has."""
+    """Returns flows from each rank, in step k, to the rank k + 1 after it. bytes: those that each
+    rank has."""
     checked(ranks, bytes)
     rank, sizes = np.arange(ranks), parts(bytes, ranks)
     return steps(

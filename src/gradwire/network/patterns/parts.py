@@ -1,4 +1,4 @@
-"""What patterns share: bytes in parts, and rows of flows."""
+"""Functions that patterns share: bytes in parts, and rows of flows."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gradwire.network.flows import Flows
 
 
 def checked(ranks: int, bytes: int) -> None:
-    """NetworkError unless there are ranks, and bytes."""
+    """Raises NetworkError unless ranks and bytes are whole numbers above 0."""
     count("ranks", ranks)
     count("bytes", bytes)
 
 
 def parts(bytes: int, ranks: int) -> Ints:
-    """Cut bytes as evenly as whole bytes can be: the first ones have one more."""
+    """Cuts bytes into whole parts, as evenly as possible: the first ones have one more."""
     least, more = divmod(bytes, ranks)
     return least + (np.arange(ranks) < more)
 
 
 def all_pairs(ranks: int) -> tuple[Ints, Ints]:
-    """Source and target, to the next rank first: who sends in this order meets nobody at a
-    receiver, as everybody would at rank 0."""
+    """Returns source and target, the next rank first: ranks that send in this order have
+    different receivers at any time, while all would begin with rank 0."""
     source, far = np.divmod(np.arange(ranks * ranks), ranks)
     return source, (source + far) % ranks
 
 
 def steps(rows: Iterable[tuple[Ints, Ints, Ints]]) -> Flows:
-    """Make flows of source, target and bytes of each step; without those of no bytes, or to
-    oneself."""
+    """Makes flows of source, target and bytes of each step, without those of no bytes, and those
+    of a rank to itself."""
     made = list(rows)
     if not made:
         return Flows.of([])

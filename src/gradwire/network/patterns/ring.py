@@ -12,20 +12,20 @@ from gradwire.network.patterns.parts import checked, parts, steps
 
 
 def ring(ranks: int, bytes: int) -> Flows:
-    """All-reduce of as many bytes: ranks - 1 steps to add parts up, as many to hand them on
-    (Patarasuk and Yuan 2009)."""
+    """Returns flows of an all-reduce: ranks - 1 steps to add parts up, and as many to pass the
+    sums on (Patarasuk and Yuan 2009)."""
     checked(ranks, bytes)
     return steps(_round(parts(bytes, ranks), 2 * (ranks - 1)))
 
 
 def ring_scatter(ranks: int, bytes: int) -> Flows:
-    """Reduce-scatter: the first half of `ring`."""
+    """Returns flows of a reduce-scatter: the first half of `ring`."""
     checked(ranks, bytes)
     return steps(_round(parts(bytes, ranks), ranks - 1))
 
 
 def ring_gather(ranks: int, bytes: int) -> Flows:
-    """All-gather; bytes: what each rank has."""
+    """Returns flows of an all-gather. bytes: those that each rank has."""
     checked(ranks, bytes)
     return steps(_round(np.full(ranks, bytes), ranks - 1))
 

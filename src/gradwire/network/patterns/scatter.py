@@ -1,4 +1,4 @@
-"""From one rank to all others, at once: scatter, broadcast."""
+"""One rank sends to all others at once: scatter, broadcast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire.network.patterns.parts import checked, steps
 
 
 def scatter(ranks: int, bytes: int) -> Flows:
-    """bytes: what rank 0 sends to each."""
+    """Returns flows from rank 0 to every other rank. bytes: those that it sends to each."""
     checked(ranks, bytes)
     rank = np.arange(ranks)
     return steps([(np.zeros_like(rank), rank, np.full(ranks, bytes))])

@@ -1,4 +1,4 @@
-"""Ways to choose paths, one file each."""
+"""Routing schemes: ways to choose paths, one file each."""
 
 from gradwire.network.routing.adaptive import Adaptive
 from gradwire.network.routing.coloured import Coloured

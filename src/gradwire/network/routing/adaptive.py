@@ -16,8 +16,9 @@ from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 @dataclass(frozen=True)
 class Adaptive(Scheme):
-    """Flows in random order, each by the least loaded uplink of its leaf, then of the switch's
-    cores: nobody sees the way down. flowlets: equal parts of each that are placed one by one."""
+    """Places flows in random order, each on the least loaded uplink of its leaf, then of the
+    switch's cores: no switch sees the way down. flowlets: equal parts of each flow that are placed
+    one by one."""
 
     flowlets: int = 1
     name: ClassVar[str] = "adaptive"

@@ -1,4 +1,4 @@
-"""A path for every flow, whole, and no link has more flows than it must.
+"""Gives every flow one path, such that no link has more flows than it must.
 
 Flows are the edges of a bipartite graph of leaves, paths their colours (`colouring`): each leaf
 has ceil(d / s) flows on an uplink at most. Hosts with several ports are coloured before, and pods
@@ -22,7 +22,7 @@ from gradwire.network.routing.tiers import share_out, whole
 
 @dataclass(frozen=True)
 class Coloured(Scheme):
-    """Equitable edge colouring: for flows of one size nothing that cuts none is better."""
+    """Equitable edge colouring: for flows of one size, no scheme that cuts none is better."""
 
     name: ClassVar[str] = "coloured"
     is_planned: ClassVar[bool] = True

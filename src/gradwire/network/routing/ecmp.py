@@ -17,10 +17,10 @@ from gradwire.network.routing.scheme import Crossing, Scheme
 
 @dataclass(frozen=True)
 class Ecmp(Scheme):
-    """A random one of its paths for each flow, as an ideal hash does.
+    """Chooses a random one of its paths for each flow, as an ideal hash does.
 
-    polarized: leaves and the switches above them hash alike, so those flows that come to a switch
-    are those whose hash leads to few of its cores.
+    polarized: leaves and the switches above them hash alike, so the flows that come to a switch
+    have hashes that lead to few of its cores.
     """
 
     polarized: bool = False
@@ -40,7 +40,7 @@ class Ecmp(Scheme):
 
 
 def _by_one_hash(crossing: Crossing, drawn: Ints) -> Ints:
-    """The same random number chooses the uplink, and the core above."""
+    """Chooses the uplink, and the core above, by the same random number."""
     usable, cores = crossing.usable, crossing.fabric.cores
     path = usable.path(np.arange(len(drawn)), pick(drawn, usable.counts))
     pod = crossing.fabric.pod_of

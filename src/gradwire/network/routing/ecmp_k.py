@@ -1,4 +1,4 @@
-"""More hashes a flow: several connections, or queue pairs, share it."""
+"""Several hashes for each flow: several connections, or queue pairs, share it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 @dataclass(frozen=True)
 class EcmpK(Scheme):
-    """Every flow in k equal pieces, each on a path of its own hash."""
+    """Cuts every flow into k equal pieces, each on a path of its own hash."""
 
     k: int
     name: ClassVar[str] = "ecmp_k"

@@ -1,4 +1,4 @@
-"""Each host balances what it sends to each leaf, and knows of nobody else.
+"""Each host balances what it sends to each leaf, and knows of no other host.
 
     9 flows to one leaf, 4 paths      path 0   1   2   3
                                            ■   ■   ■   ■       whole, in turn
@@ -6,8 +6,8 @@
                                            ▪   ▪   ▪   ▪       the ninth, in quarters
 
 Source: Addanki et al. 2025 (arXiv 2407.00550v2), theorem 1: every link carries what it would if
-packets were sprayed. There a host takes what it begins within 100 ns as one batch; here, what it
-sends in one step. Paths that a timer found broken are left for a while by `Transport.exclude_us`.
+packets were sprayed. In the paper a host takes what it begins within 100 ns as one batch; here,
+what it sends in one step. `Transport.exclude_us` avoids paths on which a timer ran out.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from gradwire.network.routing.scheme import Crossing, Scheme
 
 @dataclass(frozen=True)
 class Ethereal(Scheme):
-    """Of a host's n equal flows to a leaf with s paths, n mod s are cut, in s / gcd pieces.
+    """Cuts n mod s of a host's n equal flows to a leaf with s paths, in s / gcd pieces.
 
-    whole_bytes: the last piece has what division leaves, as the authors send; otherwise pieces are
-    equal to the fraction of a byte.
+    whole_bytes: the last piece has the remainder of the division, as the authors send; otherwise
+    pieces are equal to the fraction of a byte.
     """
 
     whole_bytes: bool = False
@@ -58,8 +58,9 @@ class Ethereal(Scheme):
 
 
 def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Ints, Ints]:
-    """Number each flow among those from the same host to the same leaf, in any order, and
-    how many those are. NetworkError if their sizes differ by more than a hundredth."""
+    """Returns the number of each flow among those from the same host to the same leaf, in random
+    order, and how many those are. Raises NetworkError if their sizes differ by more than a
+    hundredth."""
     source = crossing.flows.src[crossing.which]
     found = np.unique(source * crossing.fabric.leaves + crossing.target, return_inverse=True)
     bucket, many = found[1], np.bincount(found[1], minlength=len(found[0]))

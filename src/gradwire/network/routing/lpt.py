@@ -1,4 +1,4 @@
-"""Flows of any sizes, whole: the longest first (Graham 1969)."""
+"""Routes flows of any sizes, whole, the longest first (Graham 1969)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.network.routing.scheme import Crossing, Scheme
 
 @dataclass(frozen=True)
 class Lpt(Scheme):
-    """Longest processing time: the largest flow first, each by the path that is done first."""
+    """Longest processing time: the largest flow first, each on the path that is done first."""
 
     name: ClassVar[str] = "lpt"
     is_planned: ClassVar[bool] = True

@@ -1,12 +1,12 @@
-"""As much on the fullest link as by spraying, with the fewest flows cut.
+"""Loads the fullest link as much as spraying does, with the fewest flows cut.
 
     D = 10 flows at a leaf, 4 uplinks    uplink 0   1   2   3
                                          ■   ■   ■   ■         8 whole, by equitable colours
                                          ■   ■   ■   ■
                                          ▪   ▪   ▪   ▪         2 laid on a line, and cut in halves
 
-Of D flows at a leaf, D mod s are cut, in r + s - gcd(r, s) pieces together, at the leaves with
-the most; where they are fewer, none may be. Source: docs/design/network.md.
+A leaf with D flows, the most of all, and s uplinks cuts r = D mod s of them, in r + s - gcd(r, s)
+pieces together; a leaf with fewer may cut none. Source: docs/design/network.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gradwire.network.routing.tiers import share_out, whole
 
 @dataclass(frozen=True)
 class MinSplit(Scheme):
-    """Equal flows, of which only remainders are cut: D / s on every uplink at most.
+    """Cuts only remainders of equal flows: an uplink has at most D / s flows.
 
-    Hosts with several ports, and pods, share theirs in the same way; what was cut already is
-    wrapped around, pair by pair. So where one choice follows another, a link has its share of what
+    The ports of a host, and the cores of pods, are shared in the same way; what was cut already is
+    wrapped around, pair by pair. So if one choice follows another, a link has its share of what
     came whole and its share of what came cut.
     """
 
@@ -49,12 +49,12 @@ class MinSplit(Scheme):
 
 
 def exact(left: Side, right: Side, weights: Ints, seed: int) -> Share:
-    """At most D * weight / sum of weights on a way of any vertex, D being the most edges of one,
-    and few edges cut.
+    """Puts at most D * weight / sum of weights on a way of any vertex, D being the most edges of
+    one, and cuts few edges.
 
     With D colours each vertex has one edge of a colour at most. The smallest D mod W classes, W
     the sum of weights, are laid on a line and cut where the ways' shares end (McNaughton 1959);
-    those of their edges without which no vertex has too many go with the rest, whole.
+    those of their edges that give no vertex too many go with the rest, whole.
     """
     unit = int(weights.sum())
     degrees = [np.bincount(side.vertex, minlength=len(side.group)) for side in (left, right)]
@@ -85,7 +85,8 @@ def _needed(
     chosen: NDArray[np.bool_], left: NDArray[np.int32], right: NDArray[np.int32],
     degrees: list[Ints], most: int,
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """The chosen edges without which a vertex would have more than `most` others."""
+    """Returns the chosen edges that have to be cut: others stay whole while both of their vertices
+    have at most `most` whole ones."""
     needed = chosen.copy()
     others = [
         (degree - np.bincount(vertex[chosen], minlength=len(degree))).tolist()
@@ -101,7 +102,8 @@ def _needed(
 
 
 def _line(rows: int, weights: Ints) -> tuple[Ints, Ints, Ints]:
-    """`rows` edges end to end, cut at the shares of ways: row, way and size of each part."""
+    """Lays `rows` edges end to end, cut at the shares of ways; returns row, way and size of each
+    part."""
     unit = int(weights.sum())
     ends = np.cumsum(weights) * rows
     cuts = np.unique(np.concatenate([np.arange(rows) * unit, ends - weights * rows]))

@@ -1,6 +1,6 @@
 """Multipath RDMA by k virtual paths.
 
-As the authors of Ethereal compare with it: a flow in k equal pieces, each hashed. The real one
+The authors of Ethereal compare with this form: a flow in k equal pieces, each hashed. The real one
 (Lu et al. 2018, NSDI) moves packets between its paths by their congestion, which loads do not
 show and packets do.
 """

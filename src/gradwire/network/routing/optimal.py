@@ -1,4 +1,4 @@
-"""The best shares for links that failed or are unequal, with few cuts."""
+"""Routes by the best shares for links that failed or are unequal, with few cuts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gradwire.network.optimum import best_shares
 from gradwire.network.routing.scheme import Crossing
 from gradwire.network.routing.wrap import Wrap
 
-_PARTS = 1 << 20  # shares are rounded to such parts
+_PARTS = 1 << 20  # shares are rounded to as many parts
 
 
 @dataclass(frozen=True)
 class Optimal(Wrap):
-    """As 'wrap', by the shares of a linear program: no routing of any kind takes less, but for
-    what rounding to a millionth does. Needs scipy. least: no piece has fewer bytes."""
+    """Routes like 'wrap', by the shares of a linear program: no routing of any kind takes less,
+    except by rounding to a millionth. It needs scipy. least: no piece has fewer bytes."""
 
     name: ClassVar[str] = "optimal"
     is_compared: ClassVar[bool] = False

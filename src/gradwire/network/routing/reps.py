@@ -1,4 +1,4 @@
-"""Recycled entropy packet spraying: of hashed paths, those that were not congested again.
+"""Recycled entropy packet spraying: hashed paths that were not congested are used again.
 
 Source: Bonato et al. 2024 (arXiv 2407.21625).
 """
@@ -16,8 +16,8 @@ from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 @dataclass(frozen=True)
 class Reps(Scheme):
-    """Packets over as many hashed paths as there are entropies. Loads are those of the first
-    round, before any is recycled: what REPS balances over time, the packet engine shows."""
+    """Sprays packets over `entropies` hashed paths. Loads are those of the first round, before any
+    path is recycled; the packet engine shows what REPS balances over time."""
 
     entropies: int = 256
     name: ClassVar[str] = "reps"

@@ -1,4 +1,4 @@
-"""The face of all schemes: flows, a topology, a scheme's text."""
+"""Routes flows over a topology by the text of a scheme: the entry point of all schemes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def route(
     flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric,
     scheme: str | Scheme = "coloured", seed: int = 0,
 ) -> Routes:  # fmt: skip
-    """Paths for all flows, step by step: those of one step share the network. Steps that are
-    alike take the same paths.
+    """Chooses paths for all flows, step by step: those of one step share the network. Equal steps
+    take the same paths.
 
     scheme: 'coloured', 'min_split', 'wrap', 'lpt', 'ethereal', 'spray', 'adaptive', 'reps',
-    'mp_rdma(4)', 'ecmp_k(8)', 'ecmp'. The same for the same seed. NetworkError for a text that is
-    no scheme, hosts that are not there, hosts between which no path works, and flows that the
-    scheme is not for.
+    'mp_rdma(4)', 'ecmp_k(8)', 'ecmp'. Equal seeds give equal routes. Raises NetworkError for a
+    text that is no scheme, unknown hosts, hosts between which no path works, and flows that the
+    scheme cannot route.
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)
@@ -47,7 +47,7 @@ def route(
 
 
 def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes:
-    """Route by the scheme; one of another package is not taken at its word."""
+    """Routes by the scheme, and checks the routes of one from another package."""
     whose = ROUTING.whose(scheme.name)
     if whose is None:
         return scheme.route(topology, flows, seed)
@@ -78,8 +78,8 @@ def _wrong_routes(routes: Any, flows: Flows) -> str | None:
 
 
 def scheme_of(scheme: str | Scheme) -> Scheme:
-    """Read a scheme from its text: 'ecmp_k(8)', 'spray(order="rotating")'. NetworkError if it is
-    none."""
+    """Reads a scheme from its text: 'ecmp_k(8)', 'spray(order="rotating")'. Raises NetworkError if
+    it is none."""
     if isinstance(scheme, Scheme):
         return scheme
     made: Scheme = NOTATION.member(scheme, NOTATION.read(scheme), ROUTING, "scheme")
@@ -87,7 +87,7 @@ def scheme_of(scheme: str | Scheme) -> Scheme:
 
 
 def refuse_disconnected(topology: Fabric, flows: Flows) -> None:
-    """NetworkError for flows between hosts that no path connects."""
+    """Raises NetworkError for flows between hosts that no path connects."""
     crossing = Crossing(topology, flows)
     lost = np.flatnonzero(crossing.usable.counts == 0)
     if len(lost):

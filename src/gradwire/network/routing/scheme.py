@@ -1,4 +1,4 @@
-"""What every scheme is, and what they share."""
+"""The base class of routing schemes, and the code that they share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gradwire.network.loads import add_loads
 from gradwire.network.routes import Routes
 
 MOST_PARTS = 1 << 16
-"""Of one flow: source ports are as many."""
+"""The most parts of one flow: the number of source ports."""
 
 
 class Share(NamedTuple):
-    """Parts of edges, or of other things: of which, by which way, how much in 1/unit."""
+    """Parts of edges, or of other things: the edge, the way it takes, and the size in 1/unit."""
 
     edge: Ints
     way: Ints
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
     @staticmethod
     def joined(shares: Sequence[Share]) -> Share:
-        """One after the other, in a unit that all have."""
+        """Concatenates shares, in a common unit."""
         unit = math.lcm(*(own.unit for own in shares))
         return Share(
             np.concatenate([own.edge for own in shares]),
@@ -47,35 +47,35 @@ class Share(NamedTuple):
 
 
 class Usable(NamedTuple):
-    """The paths that work of each flow: how many, and, unless they are the first, a table of
-    pairs of leaves, [pairs, paths], in which they come first, and the pair of each flow."""
+    """The usable paths of each flow: their count, and, unless they are the first of all paths, a
+    table of pairs of leaves, [pairs, paths], in which they come first, and each flow's pair."""
 
     counts: Ints
     table: Ints | None = None
     pair: Ints | None = None
 
     def path(self, flow: Ints, number: Ints) -> Ints:
-        """The usable path of flows with a number from 0."""
+        """Returns the usable path of each flow that has this number, from 0."""
         if self.table is None or self.pair is None:
             return number
         return self.table[self.pair[flow], number]
 
     def of(self, flow: int) -> Ints:
-        """All of a flow."""
+        """Returns all usable paths of a flow."""
         number = np.arange(self.counts[flow])
         return self.path(np.full(len(number), flow), number)
 
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """The flows that leave their leaf: which, and between which leaves."""
+    """The flows that leave their leaf, and the leaves between which they go."""
 
     fabric: Fabric
     flows: Flows
 
     @cached_property
     def which(self) -> Ints:
-        """Ints of flows."""
+        """The indices of these flows in `flows`."""
         leaf_of = self.fabric.leaf_of
         return np.flatnonzero(leaf_of[self.flows.src] != leaf_of[self.flows.dst])
 
@@ -91,18 +91,18 @@ class Crossing:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Both sides, as edges between leaves, grouped by pods."""
+        """Both sides of the flows as edges between leaves, which are grouped by pods."""
         pods = self.fabric.pod_of
         return Side.of(self.source, pods), Side.of(self.target, pods)
 
     @property
     def sizes(self) -> Ints:
-        """The size of each, in bytes."""
+        """The size of each flow, in bytes."""
         return self.flows.bytes[self.which]
 
     @cached_property
     def usable(self) -> Usable:
-        """The paths that work."""
+        """The usable paths of each flow."""
         fabric = self.fabric
         if (fabric.rates > 0).all():
             return Usable(fabric.paths(self.source, self.target))
@@ -111,18 +111,18 @@ class Crossing:
         return Usable(works.sum(1)[pair], np.argsort(~works, axis=1, kind="stable"), pair)
 
     def pinned(self, path: Ints) -> Routes:
-        """A path for each of them, whole."""
+        """Routes each flow whole, on this path."""
         return self.cut(np.arange(len(self.which)), path, self.sizes, 1)
 
     def hashed(self, parts: int, seed: int) -> Routes:
-        """Route in so many equal parts each, every one by a random usable path."""
+        """Routes each flow in `parts` equal parts, every one on a random usable path."""
         one = np.repeat(np.arange(len(self.which)), parts)
         counts = self.usable.counts[one]
         path = self.usable.path(one, pick(draws(seed, len(one)), counts))
         return self.cut(one, path, self.sizes[one], parts)
 
     def cut(self, one: Ints, path: Ints, amount: Ints, unit: int) -> Routes:
-        """Pieces, in 1/unit bytes, of them; `one` counts from the first that leaves its leaf."""
+        """Routes these pieces, in 1/unit bytes, and flows below a leaf; `one` indexes `which`."""
         amount, unit = reduced(amount, unit)
         leaf_of = self.fabric.leaf_of
         stays = np.flatnonzero(leaf_of[self.flows.src] == leaf_of[self.flows.dst])
@@ -134,9 +134,9 @@ class Crossing:
         )  # fmt: skip
 
     def refuse_unequal(self, like: Ints | None = None) -> None:
-        """NetworkError if one's size differs by more than a hundredth from that of the flow that
-        it is to be like, by default the first: parts of what does not divide evenly are of one
-        size."""
+        """Raises NetworkError if a flow's size differs by more than a hundredth from that of the
+        flow in `like`, by default the first: so parts of what does not divide evenly count as
+        equal."""
         sizes = self.sizes
         like = np.zeros_like(sizes) if like is None else like
         differs = np.flatnonzero(np.abs(sizes - sizes[like]) * 100 > sizes[like])
@@ -151,7 +151,7 @@ class Crossing:
             )
 
     def around_failures(self, one: Ints, path: Ints, amount: Ints, seed: int) -> Ints:
-        """Paths, where those of pieces that fail are others, where least is; the rest stay."""
+        """Returns the paths, with the least loaded one for each piece whose own path fails."""
         source, target = self.source[one], self.target[one]
         amount = shrunk(amount, 1)[0]
         hops = self.fabric.hops(source, target, path)
@@ -168,12 +168,12 @@ class Crossing:
 
 
 class Scheme(Member):
-    """How paths are chosen for flows that start together.
+    """A way to choose paths for flows that start together.
 
-    seeds: what it takes is the distribution over so many of them; 1: nothing is left to chance.
-    is_planned: paths can be pinned by it; those of MEMBERS that come first change least.
-    is_hashed: switches choose its paths, so no host whose timer ran out can take another.
-    is_compared: it stands beside others, unasked, as its examples are written.
+    seeds: how many give the distribution of its time; 1: nothing is left to chance.
+    is_planned: whether paths can be pinned by it; the first ones of MEMBERS change least.
+    is_hashed: whether switches choose its paths, so no host whose timer ran out can take another.
+    is_compared: whether advice compares it by default, as its examples are written.
     """
 
     seeds: ClassVar[int] = 1
@@ -183,10 +183,10 @@ class Scheme(Member):
 
     @property
     def hashes(self) -> int:
-        """Equal parts of each flow, on hashed paths, of which `samples` may draw many; else 0."""
+        """The number of equal parts of each flow on hashed paths that `samples` may draw, or 0."""
         return 0
 
     @abstractmethod
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
-        """The same for the same seed. All flows are between hosts of the fabric, and every pair
-        of leaves has a path; NetworkError for flows that the scheme is not for."""
+        """Chooses paths, the same for the same seed. All flows are between hosts of the fabric,
+        and every pair of leaves has a path. Raises NetworkError for flows that it cannot route."""

@@ -19,10 +19,10 @@ Order = Literal["ideal", "random", "rotating"]
 
 @dataclass(frozen=True)
 class Spray(Scheme):
-    """Packets spread over all usable paths.
+    """Spreads packets over all usable paths.
 
-    order: ideal, by parts as fast as each path is; random, each packet by any; rotating, packet
-    after packet of a flow by the next, from a random one on. packet: bytes of one.
+    order: ideal, in proportion to the paths' rates; random, each packet on any; rotating, each
+    packet of a flow on the next, from a random one on. packet: the bytes of one.
     """
 
     order: Order = "ideal"
@@ -54,13 +54,13 @@ class Spray(Scheme):
 
 
 def _random(packets: Ints, paths: Ints, dice: np.random.Generator) -> Ints:
-    """[flows, paths]: packets by each."""
+    """Returns the packets on each path, [flows, paths]."""
     chances = (np.arange(paths.max(initial=0)) < paths[:, None]) / paths[:, None]
     return dice.multinomial(packets, chances)
 
 
 def _rotating(packets: Ints, paths: Ints, dice: np.random.Generator) -> Ints:
-    """[flows, paths]: packets by each."""
+    """Returns the packets on each path, [flows, paths]."""
     number = np.arange(paths.max(initial=0))
     place = (number - dice.integers(0, paths)[:, None]) % paths[:, None]
     dealt = (packets[:, None] - place + paths[:, None] - 1) // paths[:, None]

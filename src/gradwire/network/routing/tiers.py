@@ -1,6 +1,6 @@
-"""A path is a few choices: the plane of a host's port, the uplink of a leaf, the core of a pod.
+"""Makes a path of a few choices: the plane of a host's port, a leaf's uplink, a pod's core.
 
-Each tier shares out what the one before put together: flows between the same hosts, then between
+Each tier divides what the one before put together: flows between the same hosts, then between
 leaves in a plane, then between pods by an uplink.
 """
 
@@ -23,7 +23,7 @@ _MOST = 1024  # parts that unequal rates are rounded to
 
 
 class Ways(NamedTuple):
-    """What a way so far leads to: numbers, and what each is worth."""
+    """The next ways after a way so far (`parent`): their numbers and weights."""
 
     parent: int
     number: Ints
@@ -31,7 +31,7 @@ class Ways(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """One choice: of which flows, between which ends of them, among which ways."""
+    """One choice: the flows that make it, their two ends, and the ways to choose from."""
 
     chosen: NDArray[np.bool_]
     left: Side
@@ -40,7 +40,7 @@ class Tier(NamedTuple):
 
 
 def whole(left: Side, right: Side, weights: Ints, seed: int) -> Share:
-    """No edge is cut: of a vertex of d edges weight * ceil(d / sum of weights) are on a way."""
+    """Cuts no edge: a way has at most weight * ceil(d / sum of weights) of a vertex's d edges."""
     edges = np.arange(len(left.vertex))
     of_colour = np.repeat(np.arange(len(weights)), weights)
     way = of_colour[colour(left, right, len(of_colour), seed)]
@@ -48,8 +48,8 @@ def whole(left: Side, right: Side, weights: Ints, seed: int) -> Share:
 
 
 def share_out(crossing: Crossing, method: Method, seed: int) -> Share:
-    """Parts of flows, and the path of each, tier by tier: by the method what is still whole, by
-    wrapping (`wrapped`) what was cut before."""
+    """Divides flows into parts with a path each, tier by tier: by the method what is still whole,
+    by wrapping (`wrapped`) what was cut before."""
     flows = len(crossing.which)
     share = Share(np.arange(flows), np.zeros(flows, np.int64), np.ones(flows, np.int64), 1)
     for tier in _tiers(crossing):
@@ -58,7 +58,8 @@ def share_out(crossing: Crossing, method: Method, seed: int) -> Share:
 
 
 def _tiers(crossing: Crossing) -> Iterator[Tier]:
-    """All flows choose together, unless some uplinks lead to their pod and to no core."""
+    """Yields tiers. All flows choose together, unless some uplinks lead to their pod and to no
+    core."""
     fabric = crossing.fabric
     far = fabric.crosses(crossing.source, crossing.target)
     uplinks = _fastest(fabric.up, fabric.down)
@@ -79,7 +80,8 @@ def _tiers(crossing: Crossing) -> Iterator[Tier]:
 
 
 def _below(crossing: Crossing, chosen: NDArray[np.bool_], rate: Ints) -> Iterator[Tier]:
-    """Planes, and the uplinks of each, by the rate of each uplink; 0: it leads nowhere."""
+    """Yields the choice of planes, if several, and of uplinks. rate: each uplink's; 0: leads
+    nowhere."""
     fabric, flows = crossing.fabric, crossing.flows
     plane = np.arange(fabric.planes)
     if len(plane) > 1:
@@ -116,7 +118,7 @@ def _refined(share: Share, tier: Tier, method: Method, seed: int) -> Share:
 
 
 def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> Share:
-    """Each pair of ends is a line."""
+    """Wraps parts around the ways; each pair of ends is a line."""
     ends = left.vertex.astype(np.int64) * len(right.group) + right.vertex
     pairs, line = np.unique(ends, return_inverse=True)
     first = np.random.default_rng(seed).integers(0, len(weights), len(pairs))
@@ -124,14 +126,14 @@ def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> 
 
 
 def _fastest(there: Ints, back: Ints) -> Ints:
-    """The rate of each way, of rates [ends, ways] each way: its fastest links count, because what
-    is slower failed."""
+    """Returns the rate of each way, from rates [ends, ways] in both directions: its fastest links
+    count, because slower ones failed."""
     rate: Ints = np.minimum(there.max(0), back.max(0))
     return rate
 
 
 def _weights(rate: Ints) -> Ints:
-    """What each way is worth, as small whole numbers, by its rate."""
+    """Returns the weight of each way, by its rate, as a small whole number."""
     small: Ints = rate // max(int(np.gcd.reduce(rate)), 1)
     if small.sum(dtype=float) <= _MOST:
         return small

@@ -3,8 +3,8 @@
     from leaf a to leaf b      ├─ flow 0 ─┼──── flow 1 ────┼ 2 ┤
     three paths of one rate    ├───── 0 ─────┼── 1 ──┼─ 2 ─────┤      flow 1 is cut twice
 
-Each pair of leaves loads its paths as spraying does, so every link has what it would have then;
-s paths need s - 1 cuts a pair at most. Source: McNaughton 1959, the wrap-around rule.
+Each pair of leaves loads its paths as spraying does, so every link has the same load as then;
+s paths need at most s - 1 cuts a pair. Source: McNaughton 1959, the wrap-around rule.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gradwire.network.routing.scheme import Crossing, Scheme, Share
 
 @dataclass(frozen=True)
 class Wrap(Scheme):
-    """As much on every link as by spraying, for any sizes. least: no piece has fewer bytes, but
-    for whole flows; a link may then have twice so much more or less for each pair of leaves."""
+    """Loads every link as spraying does, for any sizes. least: no piece has fewer bytes, except
+    whole flows; a link may then have twice so much more or less for each pair of leaves."""
 
     least: int = 0
     name: ClassVar[str] = "wrap"
@@ -41,7 +41,7 @@ class Wrap(Scheme):
         return crossing.cut(*laid(crossing, self.shares(crossing), self.least, seed))
 
     def shares(self, crossing: Crossing) -> Ints:
-        """Of each pair of leaves, by each path, [pairs, paths]."""
+        """Returns the shares of each pair of leaves on each path, [pairs, paths]."""
         fabric = crossing.fabric
         ends, _ = fabric.pairs(crossing.source, crossing.target)
         own = weights(fabric, *ends)
@@ -51,8 +51,8 @@ class Wrap(Scheme):
 
 
 def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Share:
-    """Flows on a line for each pair of leaves, by shares of its paths, [pairs, paths]. Hosts with
-    ports on several planes send each flow by all of them, and each plane has its lines."""
+    """Lays flows on a line for each pair of leaves, by shares of its paths, [pairs, paths]. Hosts
+    with ports on several planes send each flow by all of them, and each plane has its lines."""
     fabric = crossing.fabric
     ends, pair = fabric.pairs(crossing.source, crossing.target)
     first = np.random.default_rng(seed).integers(0, shares.shape[1], len(shares))
@@ -60,7 +60,7 @@ def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Share:
         return wrapped(pair, crossing.sizes, shares, first, least)
     source, target = (end[:, None] for end in ends)
     uplink = fabric.uplink_of(source, target, np.arange(shares.shape[1]))
-    uplink %= len(fabric.uplinks)  # of paths that are not there, any
+    uplink %= len(fabric.uplinks)  # any uplink, for paths that do not exist
     own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(fabric.planes)]
     ports = np.stack([part.sum(1) for part in own], axis=1)
     flows = np.arange(len(pair))
@@ -79,9 +79,9 @@ def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Share:
 
 
 def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) -> Share:
-    """Things laid on lines, cut where shares end.
+    """Lays things on lines, and cuts them where shares end.
 
-    line: which line each is on; shares [lines, paths]: whole numbers, of each path, not all 0;
+    line: which line each is on; shares [lines, paths]: whole numbers, not all 0 on a line;
     first: the path with which each line begins; least: the smallest part that is cut off.
     """
     paths = shares.shape[1]
@@ -111,8 +111,8 @@ def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) 
 
 
 def _snapped(bounds: Any, starts: Any, size: Any, least: Any) -> Any:
-    """Find where things may be cut: at their ends, or at whole multiples of the least, so that no
-    part is smaller."""
+    """Moves bounds to where things may be cut: at their ends, or at whole multiples of the least,
+    so that no part is smaller."""
     thing = np.searchsorted(starts, bounds, "right") - 1
     at, whole, step = bounds - starts[thing], size[thing], np.maximum(least, 1)[:, None]
     inside = np.minimum((at + step // 2) // step, np.maximum(whole // step - 1, 0)) * step

@@ -1,8 +1,8 @@
-"""Native kernels and their torch twins: one face for both.
+"""Native kernels and their torch twins, behind one set of functions.
 
-Each function checks what it is given, and leaves the work to the room that `rooms.room_of` names:
-C++ for CPU tensors when the extension is there, and its torch twin otherwise; the results are the
-same bits. Importing needs neither a compiler nor the extension.
+Each function checks its arguments, and leaves the work to the room that `rooms.room_of` names:
+C++ for CPU tensors when the extension is installed, and its torch twin otherwise; the results are
+the same bits. Importing needs neither a compiler nor the extension.
 """
 
 # mypy: implicit-reexport

@@ -1,6 +1,6 @@
-"""Adam's step of one rank, added to what waits, and encoded: in one pass over memory.
+"""Adam's step of one rank, added to the residual, and encoded: in one pass over memory.
 
-With d the scaled gradient, m and q its moments, v what waits, each operation rounded to fp32:
+With d the scaled gradient, m and q its moments, v the residual, each operation rounded to fp32:
 
     m = beta1·m + (1 - beta1)·d    q = beta2·q + (1 - beta2)·d²
     v = v + factor · m / (root·√q + eps)
@@ -33,10 +33,10 @@ _LEAST_EPS = torch.finfo(torch.float32).tiny
 def adam(
     g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep, status: torch.Tensor
 ) -> None:
-    """Advance the moments and v by a gradient.
+    """Advance the moments and the residual v by a gradient.
 
-    g: (n,) fp32, bf16 or fp16. moments, v: (n,) fp32, updated. An element of which something would
-    not be finite keeps all three, and raises the status. Raises KernelError.
+    g: (n,) fp32, bf16 or fp16. moments, v: (n,) fp32, updated. Where a new moment or v would not
+    be finite, the element keeps all three, and raises the status. Raises KernelError.
     """
     how = _checked(g, moments, v, how)
     check_status(g, status)
@@ -44,7 +44,7 @@ def adam(
 
 
 def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> None:
-    """Take a step back, to rounding. Raises KernelError."""
+    """Undo the step of `adam`, exactly but for rounding. Raises KernelError."""
     how = _checked(g, moments, v, how)
     room_of(g).undo_adam(g, moments, v, how)
 
@@ -52,9 +52,9 @@ def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep)
 def adam_codes(
     segments: Sequence[AdamCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
-    """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
-    each. Formats that know their scales late take the three one after the other. known: of the
-    steps before. Raises KernelError."""
+    """Runs `adam` for each segment, encodes v as `encode_codes` does, and subtracts the decoded
+    codes from v, chunk by chunk in the cache. Formats that know their scales late run the three
+    one after the other. known: earlier steps' checks. Raises KernelError."""
     room = told_to(status)
 
     def check() -> None:
@@ -86,8 +86,8 @@ def _check_kept(g: torch.Tensor, moments: Moments, v: torch.Tensor) -> None:
 
 
 def _numbers(how: AdamStep) -> AdamStep:
-    """As fp64: a whole one may be larger than a torch scalar. An eps that fp32 cannot tell from 0
-    is the least that it can: without moments 0 would be divided by it."""
+    """Returns the numbers as floats: an int may be too large for a torch scalar. An eps below the
+    least normal fp32 number becomes that number: where the moments are 0, 0 is divided by eps."""
     for name, number in zip(AdamStep._fields, how):
         finite_number(name, number)
     made = AdamStep._make(map(float, how))

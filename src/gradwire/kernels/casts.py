@@ -1,4 +1,4 @@
-"""Conversions between fp32, bf16 and fp16, copies of fp64, and whether all is finite."""
+"""Conversions between fp32, bf16 and fp16, copies of fp64, and a check that all is finite."""
 
 from collections.abc import Sequence
 
@@ -41,8 +41,8 @@ def _check_told(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor
 
 
 def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None = None) -> None:
-    """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
-    inf. With a status that may not be: it is raised, and all of target is zeros.
+    """Writes source to target in target's dtype, rounded to nearest even; NaN stays NaN, overflow
+    becomes inf. With a status, neither may be written: it is raised, and target is all zeros.
 
     source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Or both are
     fp64. Raises KernelError.
@@ -54,10 +54,10 @@ def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None
 def cast_many(
     segments: Sequence[CastInto], status: torch.Tensor | None = None, known: Known | None = None
 ) -> None:
-    """`cast` of many, with one word or none. known: of the steps before. Raises KernelError."""
+    """Runs `cast` for each segment. known: earlier steps' checks. Raises KernelError."""
 
     def check() -> None:
-        if status is not None:  # of nothing, too
+        if status is not None:  # also checked when there are no segments
             check_status(status, status)
         for source, target in segments:
             _check_told(source, target, status)
@@ -71,7 +71,7 @@ def cast_many(
 
 
 def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
-    """v += factor · source. v: (n,) fp32, contiguous; source: (n,) fp32, bf16 or fp16.
+    """Computes v += factor · source. v: (n,) fp32, contiguous; source: (n,) fp32, bf16 or fp16.
 
     Raises KernelError.
     """

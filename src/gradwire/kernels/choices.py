@@ -1,7 +1,7 @@
-"""Which option each job takes so that the step is short: a search, a bound, and all of them tried.
+"""Choosing an option for each job so that the step is short: a search, a bound, exhaustion.
 
 The extension searches; without it the twin takes the best of some whole choices and sweeps over
-the jobs, slower and without random neighbourhoods. What each finds is what it says it is.
+the jobs, slower and without random neighbourhoods. Both return the true time of their choice.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gradwire.kernels.rooms import room_of
 from gradwire.kernels.tensors import real
 
 MOST_JOBS, MOST_CHOICES = 256, 10**12
-"""Of which all choices are tried."""
+"""The most jobs, and the most choices, that `exhaust_options` tries."""
 
 
 def search_options(
     jobs: Jobs, machine: Machine, start: Tensor, *, limit: float, seed: int = 0
 ) -> Best:
-    """A choice that makes `simulate_step` short, not slower than `start`, (jobs,) int32.
+    """Returns a choice that makes `simulate_step` short, and is not slower than `start`.
 
-    limit: of evaluations; one that goes on from the middle counts in part. The same arguments give
-    the same choice. Raises KernelError.
+    start: (jobs,) int32. limit: the most evaluations of a step; one that starts in the middle of
+    the step counts in part. The same arguments give the same choice. Raises KernelError.
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
@@ -39,10 +39,10 @@ def search_options(
 
 
 def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
-    """The best of all choices; time grows as their number. Raises KernelError, also for more than
-    MOST_JOBS jobs, or MOST_CHOICES choices.
+    """Returns the best of all choices, in time that grows as their number. Raises KernelError,
+    also for more than MOST_JOBS jobs, or MOST_CHOICES choices.
 
-    evaluations: how many jobs were begun, over the number of jobs.
+    Its evaluations are the number of jobs begun, divided by the number of jobs.
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
@@ -56,12 +56,15 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
 
 
 def lower_bound(jobs: Jobs, machine: Machine) -> float:
-    """Seconds since backward began before which no choice is over. Raises KernelError."""
+    """Returns a bound: no choice ends earlier than so many seconds after backward began.
+
+    Raises KernelError.
+    """
     check_machine(jobs, machine)
     return room_of(jobs.ready).lower_bound(jobs, machine)
 
 
 def undominated(jobs: Jobs) -> list[int]:
-    """How many options each job has after those are dropped that another asks no more than, of any
-    lane: what the search tries."""
+    """Returns how many options of each job the search tries: an option is dropped if another one
+    needs no more time on any lane."""
     return room_of(jobs.ready).undominated(jobs)

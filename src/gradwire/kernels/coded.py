@@ -1,5 +1,5 @@
-"""Sums of sparse payloads whose places are coded: decoded, checked once, and added up; and one
-that this rank wrote."""
+"""Sums of sparse payloads whose places are coded: decoded, checked once, and added up; and adding
+one payload that this rank wrote."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,9 +31,9 @@ from gradwire.kernels.tensors import (
 def accumulate_coded(
     segments: Sequence[SumCoded], status: Tensor | None = None, known: Known | None = None
 ) -> None:
-    """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
-    its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
-    entry and thread, kept. status, known: as of `add_up`."""
+    """Writes all averages, up to the first segment with a bad payload, if there is one: then
+    raises PayloadError, which names the payload, with that out untouched. Raises KernelError for
+    out and divisor. Memory: 4 bytes per entry and thread, kept. status, known: as in `add_up`."""
     checked, outs = divided(segments), [one.out for one in segments]
     check_memory_of_all("out", outs)
     facts = facts_of_all(outs), [(tuple(one.codes), len(one.sections)) for one in segments]
@@ -47,7 +47,8 @@ def accumulate_coded(
 
 
 def _tell_bad(one: SumCoded, room: Room) -> None:
-    """PayloadError for the first payload that is no list; all else has been checked."""
+    """Raises PayloadError for the first payload whose places are not a list; all else has been
+    checked."""
     n = one.out.numel()
     for payload, (code, section, value) in enumerate(zip(one.codes, one.sections, one.values)):
         if code == "int32" and section.dtype == torch.int32:
@@ -83,12 +84,12 @@ def _check_coded(
 
 
 def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> None:
-    """v += factor · values, at places in a code that a kernel of this rank wrote: where a device
-    would have to be waited for nobody checks them.
+    """Computes v[places] += factor · values, at coded places that a kernel of this rank wrote:
+    they are not checked where the host would have to wait for the device.
 
-    v: (n,) fp32, contiguous. section, code: as of `decode_indices`, or (k,) int32, "int32".
-    values: (k,) fp32, bf16 or fp16. Raises KernelError; PayloadError, with v untouched, where it
-    is known at once that this is no list.
+    v: (n,) fp32, contiguous. section, code: as in `decode_indices`, or (k,) int32 and "int32".
+    values: (k,) fp32, bf16 or fp16. Raises KernelError; also PayloadError, with v untouched, if
+    the host sees without waiting that the section is not a list.
     """
     check_buffer("v", v, torch.float32, v.numel())
     _check_coded(0, v.numel(), v, code, section, values)
@@ -99,7 +100,8 @@ def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: flo
 
 
 def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:
-    """(k,) int32, valid until the thread's next for that payload; PayloadError, naming it."""
+    """Returns the places, (k,) int32, valid until this thread's next call for that payload. Raises
+    PayloadError, naming it."""
     check_list(n, k)
     places = scratch(f"places {payload}", k, torch.int32, section.device)
     try:

@@ -36,13 +36,13 @@ def encode_codes(
     form: Format, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
     status: torch.Tensor, noise: Noise = SILENCE, clip: float | None = None,
 ) -> None:  # fmt: skip
-    """Write codes and scales.
+    """Writes the codes and scales of x.
 
     x: (n,) fp32, bf16 or fp16. codes: (form.code_bytes(n),) uint8. scales: (form.scales(n),)
-    fp32. status: raised if x is not finite, or, of signs, its magnitudes add up to more than fp32
-    can say; what was written is worthless then. noise: the dice; SILENCE: none, and zeros count as
-    above zero where there are signs alone. clip: for a format with one scale in all, at most so
-    many root mean squares; None: the largest magnitude. Raises KernelError.
+    fp32. status: raised if x is not finite, or if, with signs, the sum of its magnitudes overflows
+    fp32; what was written is then worthless. noise: the dice; SILENCE: none, and zeros count as
+    positive in formats of signs. clip: for a format with one scale for all elements, the scale is
+    at most so many root mean squares; None: the largest magnitude. Raises KernelError.
     """
     check_float("x", x)
     _check_encoding(form, x, status, codes, scales)
@@ -54,7 +54,10 @@ def encode_codes(
 def encode_many_codes(
     segments: Sequence[EncodeCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
-    """`encode_codes` of each. known: of the steps before. Raises KernelError."""
+    """Runs `encode_codes` for each segment. known: earlier steps' checks.
+
+    Raises KernelError.
+    """
     room = told_to(status)
 
     def check() -> None:
@@ -82,10 +85,11 @@ def _check_encoding(
 def update_codes(
     segments: Sequence[UpdateCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
-    """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it, for
-    each. Chunk by chunk in the cache, so that memory is passed over once; formats that know their
-    scales late take the three one after the other. What is not finite keeps its velocity and
-    residual, and raises the status. known: of the steps before. Raises KernelError."""
+    """Runs `update_topk` with k = 0 for each segment, encodes the residual as `encode_codes` does,
+    and subtracts the decoded codes from it. It works chunk by chunk in the cache, so that memory
+    is passed over once; formats that know their scales late run the three one after the other. An
+    element that would not be finite keeps its velocity and residual, and raises the status.
+    known: earlier steps' checks. Raises KernelError."""
     room = told_to(status)
 
     def check() -> None:
@@ -109,18 +113,19 @@ def update_codes(
 
 
 def _rounded(one: UpdateCodes) -> UpdateCodes:
-    """With numbers as fp32."""
+    """Returns the segment with its numbers rounded to fp32."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    # All by place: a third of the time of `_replace`.
+    # Positional arguments take a third of the time of `_replace`.
     return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), *one[12:])
 
 
 def accumulate_codes(
     segments: Sequence[SumCodes], status: torch.Tensor | None = None, known: Known | None = None
 ) -> None:
-    """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
-    its out untouched, for scales that no encoder writes: not finite, or so large that the steps
-    are not. KernelError for out and divisor. status, known: as of `add_up`."""
+    """Writes all averages, up to the first segment with a bad payload, if there is one: then
+    raises PayloadError, with that out untouched, for scales that no encoder writes: not finite, or
+    so large that decoded values are not. Raises KernelError for out and divisor. status, known: as
+    in `add_up`."""
 
     def check() -> None:
         for form, out, payloads, by in segments:
@@ -144,10 +149,7 @@ def accumulate_codes(
 def add_codes(
     form: Format, v: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, factor: float
 ) -> None:
-    """v += what the codes say with their scales times factor. v: (n,) fp32, contiguous.
-
-    Raises KernelError.
-    """
+    """Adds factor times the decoded codes to v. v: (n,) fp32, contiguous. Raises KernelError."""
     check_buffer("v", v, torch.float32, v.numel())
     check_codes(form, v.numel(), codes, scales)
     check_same_device(v, codes=codes, scales=scales)
@@ -156,13 +158,13 @@ def add_codes(
 
 
 def check_codes(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
-    """KernelError unless these are codes and scales of n elements."""
+    """Raises KernelError unless these are codes and scales of n elements."""
     check_buffer("codes", codes, torch.uint8, form.code_bytes(n))
     check_buffer("scales", scales, torch.float32, form.scales(n))
 
 
 def check_clip(clip: float | None) -> None:
-    """KernelError unless it is a number of root mean squares, or none."""
+    """Raises KernelError unless clip is None or a finite number above 0 (root mean squares)."""
     if clip is not None and not finite_number("clip", clip) > 0.0:
         raise KernelError(f"clip must be above 0 in float32, not {clip}; pass None for no clip")
 
@@ -170,11 +172,12 @@ def check_clip(clip: float | None) -> None:
 def check_payload_scales(
     number: int, scales: torch.Tensor, most: float = torch.finfo(torch.float32).max
 ) -> None:
-    """PayloadError unless all scales of a received payload are finite and at most `most`."""
+    """Raises PayloadError unless all scales of a received payload are finite, and at most `most`
+    in magnitude."""
     if scales.numel() == 0:
         return
     low, high = torch.stack(scales.aminmax()).tolist()
-    if -most <= low and high <= most:  # NaN is neither
+    if -most <= low and high <= most:  # false for NaN
         return
     raise PayloadError(
         f"payload {number}: scales must be finite and at most {most:.8g}, but "

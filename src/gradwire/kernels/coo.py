@@ -1,6 +1,6 @@
-"""Gradients as rows and their ids, torch's COO layout: what nn.Embedding(sparse=True) has.
+"""Gradients as rows and their ids, in torch's COO layout, as nn.Embedding(sparse=True) makes them.
 
-size (1000, 4)   indices [[7, 2, 7]]   values 3 × 4: row 7 is named twice, their sum counts
+size (1000, 4)   indices [[7, 2, 7]]   values 3 × 4: row 7 appears twice, and means the sum
 """
 
 import math
@@ -14,21 +14,23 @@ from gradwire.kernels.rows import sum_rows
 
 
 def is_rows(x: Tensor) -> bool:
-    """Whether it is whole rows and one id of each."""
+    """Whether x is in COO layout, with whole rows and one id for each."""
     return x.layout == torch.sparse_coo and x.sparse_dim() == 1 and x.dense_dim() > 0
 
 
 def no_rows(like: Tensor) -> Tensor:
-    """Zero, as no rows at all. like: of any layout; its shape has two dimensions at least."""
+    """Returns zero in COO layout, without rows, with the shape, dtype and device of like. like: of
+    any layout, with two dimensions at least."""
     values = torch.empty(0, *like.shape[1:], dtype=like.dtype, device=like.device)
     return as_rows(torch.empty(0, dtype=torch.int64, device=like.device), values, like.shape)
 
 
 def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Which rows it names, (k,) int32, ascending, each once; and they, (k, width), of that dtype.
+    """Returns the ids of x's rows, (k,) int32, ascending, each once; and the rows, (k, width), in
+    that dtype.
 
-    x: COO, ids in any order, repeated ones meaning their sum: taken in their order, in fp32. A row
-    may be all zeros. Raises KernelError.
+    x: COO, ids in any order; rows with the same id are summed in their order, in fp32. A row may
+    be all zeros. Raises KernelError.
     """
     if not is_rows(x):
         raise KernelError(
@@ -45,15 +47,15 @@ def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def write_rows(x: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Makes x, COO, these rows, (k, width), of its dtype. ids: (k,), ascending, each once.
+    """Sets x, COO, to these rows, (k, width), of its dtype. ids: (k,), ascending, each once.
 
-    x holds the memory of rows afterwards: a copy would take as long as the sum that made them.
+    x shares the memory of rows afterwards: a copy would take as long as the sum that made them.
     """
     x.data = as_rows(ids.long(), rows.view(ids.numel(), *x.shape[1:]), x.shape)
 
 
 def fill_nan(x: Tensor) -> None:
-    """NaN everywhere; in COO layout in the first row, if there is one, and no others."""
+    """Fills x with NaN; in COO layout x then has its first row alone, if there is one, of NaN."""
     if x.layout == torch.strided:
         x.fill_(math.nan)
         return
@@ -63,8 +65,8 @@ def fill_nan(x: Tensor) -> None:
 
 
 def as_rows(ids: Tensor, values: Tensor, size: Sequence[int]) -> Tensor:
-    """COO of that size, coalesced and known to be. ids: (k,) int64, ascending, each once; values:
-    (k, …), whose memory it holds."""
+    """Returns a COO tensor of that size, marked as coalesced. ids: (k,) int64, ascending, each
+    once; values: (k, …), whose memory it shares."""
     return torch.sparse_coo_tensor(
         ids[None], values, tuple(size), is_coalesced=True, check_invariants=False
     )

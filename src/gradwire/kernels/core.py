@@ -1,10 +1,10 @@
-"""What gradwire._native offers: addresses and sizes, nothing checked."""
+"""The interface of gradwire._native: it takes addresses and sizes, and checks nothing."""
 
 from typing import Protocol, TypeAlias
 
 
 class NativeJournal(Protocol):
-    """gradwire._native.Journal: what one update kept."""
+    """gradwire._native.Journal: the old values that one update kept."""
 
     def address(self) -> int: ...
     def elements(self) -> int: ...
@@ -13,11 +13,11 @@ class NativeJournal(Protocol):
 
 
 Step: TypeAlias = tuple[float, float, float, float, float, float, float, float]
-"""An `AdamStep`."""
+"""The fields of an `AdamStep`."""
 Dice: TypeAlias = tuple[int, int, int]
-"""A `Noise`."""
+"""The fields of a `Noise`."""
 Rule: TypeAlias = tuple[int, float, float]
-"""The number of a recurrence, what it multiplies its state with, and the gradient."""
+"""The number of a recurrence, the factor of its state, and the factor of the gradient."""
 UpdateRow: TypeAlias = tuple[int, int, int, int, int, Rule, bool, int, int, int, int, float, int]
 """Type, gradient, u, v, n; rule, mask, k, index, value, velocities, hint, journal."""
 CodesRow: TypeAlias = tuple[int, int, int, int, int, int, Rule, Dice, int, int, float, int]
@@ -28,17 +28,17 @@ CodedSumRow: TypeAlias = (
     "tuple[int, int, int, list[tuple[int, int, int, int, int, int]], float, bool]"
 )
 SumRow: TypeAlias = tuple[int, int, int, int, list[tuple[int, int]], int, float, float, bool]
-"""Format, type, target, n, payloads; scales of each, the largest there may be, divisor, stream."""
+"""Format, type, target, n, payloads; scales of each, the largest valid scale, divisor, stream."""
 Given: TypeAlias = tuple[int, int, int, int]
-"""A stream: the addresses of places and values, how many, and the values' number in CODES."""
+"""A stream: the addresses of places and values, their count, and the values' dtype in CODES."""
 IdsAt: TypeAlias = tuple[int, int, bool]
-"""Ids: the address, how many, and whether they have 64 bits."""
+"""Ids: their address, their count, and whether they have 64 bits."""
 Part: TypeAlias = tuple[int, int, int, int]
-"""A coded list: its code's number in INDEX_CODES, n, k, and how many bytes it takes."""
+"""A coded list: its code's number in INDEX_CODES, n, k, and its size in bytes."""
 Parts: TypeAlias = tuple[Part, Part, Part]
 """The lists of a section: crowded, full, thin."""
 JobsAt: TypeAlias = tuple[int, int, int, int, int, int]
-"""How many jobs; the addresses of ready, option, stage, lane, seconds."""
+"""The number of jobs; the addresses of ready, option, stage, lane, seconds."""
 MachineIs: TypeAlias = tuple[int, float, float, float, float, float, float, float]
 """The fields of `jobs.Machine`."""
 

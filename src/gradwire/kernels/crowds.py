@@ -1,17 +1,17 @@
 """Codes of sorted lists whose places come in crowds: crowds as masks, the others as numbers.
 
-A chunk is 16 places, from a multiple of 16 on. It is crowded if the list has three of them or
-more: then 16 bits are less than three numbers. A section holds, one after the other,
+A chunk is 16 places that begin at a multiple of 16. It is crowded if three or more of them are in
+the list: a mask of 16 bits is then smaller than three numbers. A section holds, in this order,
 
 crowded  which chunks are crowded;
 full     which of these, counted among them, have all 16;
 masks    16 bits for each of the others, ones at the places, little endian;
-thin     the places in chunks that are not crowded,
+thin     the places in chunks that are not crowded.
 
-lists in their smallest code of `indices`. So whole rows take a few bits for 16 places, and places
-at random what they take in one list. Where one list of all places is no more bytes, it is the
-code: then nothing counts as crowded. All sizes follow from a list's `Shape`, which is a function
-of the list: every list has one code, and a section that is not the code of a list is refused.
+The lists are in their smallest code of `indices`. So whole rows take a few bits for 16 places, and
+random places take what they take in one list. Where one list of all places takes no more bytes, it
+is the code: then no chunk counts as crowded. All sizes follow from a list's `Shape`, a function of
+the list: every list has one code, and a section that is not the code of a list is refused.
 Source of the idea: Roaring bitmaps, whose containers are arrays, bitmaps and runs (Chambi et al.
 2016, "Better bitmap performance with Roaring bitmaps").
 """
@@ -38,9 +38,9 @@ _DAMAGED = (
 
 
 def shape_of(places: Tensor, n: int) -> Shape:
-    """The shape of a list: of its crowds, if they pay.
+    """Returns the shape of a list: the one with crowds if it takes fewer bytes.
 
-    places: (k,) int32, strictly ascending within 0 ... n-1, of which the first alone is looked at.
+    places: (k,) int32, strictly ascending within 0 ... n-1; only the first one is checked.
     Raises KernelError.
     """
     check_index_range(n)
@@ -49,14 +49,14 @@ def shape_of(places: Tensor, n: int) -> Shape:
         raise KernelError(f"places are from 0 on, but the first is {int(places[0])}; leave it out")
     k, crowds = places.numel(), room_of(places).count_crowds(places)
     flat, crowded = Shape(k, 0, 0, k), Shape(k, *crowds)
-    counts = crowds[0] > 0 and crowded.is_possible(n)  # what is no list may have any number
+    counts = crowds[0] > 0 and crowded.is_possible(n)  # unsorted places give arbitrary counts
     return min([flat, crowded] if counts else [flat], key=lambda shape: bytes_of(n, shape))
 
 
 def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> None:
     """Writes the code of a list, every byte of the section.
 
-    places: (k,) int32, strictly ascending within 0 ... n-1. shape: theirs, as `shape_of` says.
+    places: (k,) int32, strictly ascending within 0 ... n-1. shape: what `shape_of` returns.
     section: (shaped_bytes(n, shape),) uint8, contiguous, written. Raises KernelError.
     """
     room = room_of(places, section)
@@ -68,8 +68,8 @@ def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> None
 def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> None:
     """Reads a list from its code, whatever bytes the section holds.
 
-    section: (shaped_bytes(n, shape),) uint8. shape: of what was encoded, or anything that arrived
-    as one. places_out: (shape.entries,) int32, contiguous, written.
+    section: (shaped_bytes(n, shape),) uint8. shape: the shape that the sender stated; it may be
+    wrong. places_out: (shape.entries,) int32, contiguous, written.
     Raises PayloadError when no list of this shape has this code, and places_out then means
     nothing; KernelError for places_out and n.
     """
@@ -79,7 +79,7 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
     check_same_device(section, places_out=places_out)
     check_apart("places_out", places_out, section)
     damaged = _DAMAGED[room.decode_shaped(section, n, shape, places_out)]
-    # A list that has the shape that was told has no other code: what is called crowded is.
+    # Otherwise chunks could be sent as crowded that are not, and a list would have two codes.
     if not damaged and shape_of(places_out, n) != shape:
         damaged = _DAMAGED[-1]
     if damaged:

@@ -23,9 +23,9 @@ from gradwire.kernels.tensors import (
 def write_entries(
     segments: Sequence[WriteEntries], status: Tensor | None = None, known: Known | None = None
 ) -> None:
-    """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
-    told on the CPU, and elsewhere the payload is none. status: nothing is said to it. known: of
-    the steps before."""
+    """Writes all payloads. Raises KernelError; for places that do not ascend strictly within
+    0 ... n-1 only on the CPU: on a device the payload is then invalid. status: not used. known:
+    earlier steps' checks."""
 
     def told() -> tuple[object, list[Tensor | None]]:
         facts = [(one.n, one.code) for one in segments]

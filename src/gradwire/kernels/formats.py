@@ -1,8 +1,8 @@
-"""The formats of quantizers: how many bytes and scales elements take; and bits in bytes.
+"""The formats of quantizers: how many bytes and scales elements take; and packing of bits.
 
 A block of m elements with one scale becomes `code_bytes(m)` bytes. In a block of packed levels or
 of ternary digits, part p of the block lies in the same bits (or the same digit) of every byte.
-What is written is said format by format in torch/formats.py, and of signs in signs.py.
+torch/formats.py defines the bytes of each format, and torch/signs.py those of signs.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ import torch
 class Format:
     """One way to write a block. number: the extension's name for it.
 
-    block: elements that are packed together and, unless there are `in_all` scales, share one.
+    block: elements that are packed together and share a scale, unless there are `in_all` scales.
     steps: the scale is the largest magnitude over steps. mean: the scale is the mean magnitude,
-    and no level is beyond so many. one: what `encode_rows` takes a step for, a power of two.
-    signs: a bit is set below zero, and scales are what they stand for. random: dice say what
-    becomes of what lies between two levels, or of zeros. mantissa: bits of Microscaling's floats;
-    a byte for each 32 of them, their scale's exponent, comes before the codes of a block.
+    and levels are at most `steps` times as large. one: what a step is in `encode_rows`, a power of
+    two. signs: a bit is set below zero, and the scales are the decoded values. random: dice round
+    values between two levels, or choose the sign of zeros. mantissa: bits of Microscaling's
+    floats; a byte for each 32 of them, their scale's exponent, comes before the codes of a block.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Format:
 
     @cached_property
     def most_scale(self) -> float:
-        """The largest scale of which `steps` steps are finite in fp32."""
+        """The largest scale for which scale times `steps` is finite in fp32."""
         most = torch.tensor(torch.finfo(torch.float32).max)
         scale = most / max(self.steps, 1.0)
         fits = bool((scale * self.steps).isfinite())
@@ -44,11 +44,11 @@ class Format:
 
     @property
     def knows_late(self) -> bool:
-        """Whether no block can be coded, and taken out, before all have been looked at."""
+        """Whether all blocks must be read before any can be encoded and subtracted."""
         return self.signs or bool(self.in_all)
 
     def block_bytes(self, m: int) -> int:
-        """Bytes of a block of m elements."""
+        """Returns the bytes of a block of m elements."""
         if self is TERNARY:
             return -(-m // 5)
         if self.mantissa is not None:
@@ -57,16 +57,16 @@ class Format:
 
     @property
     def planes(self) -> tuple[tuple[int, int], ...]:
-        """Which bits of all codes of a block are packed together: the lowest, and how many."""
+        """The bits of a block's codes that are packed together: (lowest, number) of each group."""
         return ((0, 4), (4, 2)) if self.bits == 6 else ((0, self.bits),)
 
     def code_bytes(self, n: int) -> int:
-        """Bytes of n elements, without the scales."""
+        """Returns the bytes of n elements, without the scales."""
         whole, rest = divmod(n, self.block)
         return whole * self.block_bytes(self.block) + self.block_bytes(rest)
 
     def scales(self, n: int) -> int:
-        """How many scales n elements have."""
+        """Returns the number of scales that n elements have."""
         if self.in_all is None:
             return -(-n // self.block)
         return self.in_all if n else 0
@@ -86,25 +86,27 @@ SIGNS, SIGNS1, SIGNS2 = (
     Format(10 + count, 8, 0.0, bits=1, in_all=count, signs=True, random=count < 2)
     for count in range(3)
 )
-"""-1 and 1; minus the mean magnitude and it; the means of what is below zero, and of others."""
+"""Decoded as -1 and 1; as minus and plus the mean magnitude; as the mean of the negative elements
+and the mean of the others."""
 E2M1X, E3M2X, E2M3X, E4M3X = (
     Format(13 + i, 256, 0.0, bits=bits, in_all=0, mantissa=mantissa)
     for i, (bits, mantissa) in enumerate([(4, 1), (6, 2), (6, 3), (8, 3)])
 )
 """OCP Microscaling Formats (MX) Specification v1.0, section 5: MXFP4, both of MXFP6, MXFP8."""
 SHARED = 32
-"""Elements that share a scale there."""
+"""The number of elements that share a scale in the MX formats."""
 
 THRESHOLD, INNER, OUTER = 1.2303, 0.5675, 1.8925
-"""Of a normal distribution's mean magnitude: where two bits part it, and what they say of either
-part. Max 1960, table I: 0.9816, 0.4528 and 1.510 deviations."""
+"""The threshold between small and large magnitudes, and the level of each, over a normal
+distribution's mean magnitude. Max 1960, table I: 0.9816, 0.4528 and 1.510 deviations."""
 
 LEAST_SCALED = 2.0**-96
-"""What is smaller than this counts as zero, so that no scale and no inverse leaves the range."""
+"""A block whose largest or mean magnitude is below this counts as zero, so that no scale and no
+inverse leaves fp32's range."""
 
 
 def parts_of_eight(flags: torch.Tensor) -> torch.Tensor:
-    """(blocks, m) booleans as bits, the first in the lowest."""
+    """Packs (blocks, m) booleans into (blocks, ceil(m / 8)) bytes, the first in the lowest bit."""
     blocks, m = flags.shape
     padded = torch.zeros((blocks, -(-m // 8) * 8), dtype=torch.long, device=flags.device)
     padded[:, :m] = flags
@@ -113,13 +115,13 @@ def parts_of_eight(flags: torch.Tensor) -> torch.Tensor:
 
 
 def bits_of(packed: torch.Tensor, m: int) -> torch.Tensor:
-    """(blocks, bytes) as (blocks, m) booleans."""
+    """Unpacks (blocks, bytes) to (blocks, m) booleans."""
     places = torch.arange(8, device=packed.device)
     return (packed.long().unsqueeze(2) >> places & 1).flatten(1)[:, :m].bool()
 
 
 def pack_bits(flags: torch.Tensor) -> torch.Tensor:
-    """(n,) booleans as ceil(n / 8) bytes, the first in the lowest bit."""
+    """Packs (n,) booleans into ceil(n / 8) bytes, the first in the lowest bit."""
     return parts_of_eight(flags.unsqueeze(0))[0]
 
 

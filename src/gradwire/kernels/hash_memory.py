@@ -1,4 +1,4 @@
-"""Indices split among owners by way of hash tables, as published: a reference for `split_stream`.
+"""Indices split among owners by hash tables, as published: a reference for `split_stream`.
 
             owner 0: parallel ........ serial ..    index 7 ── hash 0 ──► owner 1
             owner 1: .7...... ..                            ── hashes 1 … k ──► slots of its table,
@@ -31,7 +31,8 @@ _SERIAL_SHARE = 10  # a serial slot for so many parallel ones
 
 
 def slots_for(k: int, owners: int) -> tuple[int, int]:
-    """Parallel and serial slots of each owner's table: 2·k/owners and a tenth of it, or 64."""
+    """Returns the parallel and serial slots of each owner's table: 2·k/owners and a tenth of it,
+    but at least 64 each."""
     parallel = max(_LEAST_SLOTS, 2 * k // owners)
     return parallel, max(_LEAST_SLOTS, parallel // _SERIAL_SHARE)
 
@@ -44,12 +45,13 @@ def hash_partition(
     slots: tuple[int, int] | None = None,
     threads: int = 1,
 ) -> Partition:
-    """Owner after owner the indices it owns, in the order of its slots, which is no order.
+    """Writes the indices of each owner, owner after owner, in the order of the table's slots
+    (unsorted).
 
-    indices: (k,) int32, from 0, distinct. seeds: 32 bits each; of the owners, the same on all
-    ranks, then one for each try (published: three). indices_out: (k,), written, not the input.
-    slots: parallel and serial ones of each table at first; None: `slots_for`. threads: insert at
-    once; with more than one the order within an owner's part depends on timing.
+    indices: (k,) int32, from 0, distinct. seeds: 32 bits each: the owners', the same on all ranks,
+    then one for each try (published: three). indices_out: (k,), written, not the input. slots: the
+    initial parallel and serial slots of each table; None: `slots_for`. threads: how many insert
+    concurrently; with more than one the order within an owner's part depends on timing.
     Raises KernelError. Memory: 4 bytes per slot, kept per thread.
     """
     room = room_of(indices, indices_out)

@@ -1,4 +1,4 @@
-"""Sums with a status word, by rooms that look at it: on processors nobody waits for that."""
+"""Sums with a status word in rooms that read it on the host: on the CPU that needs no waiting."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -13,8 +13,8 @@ Segment = TypeVar("Segment")
 def held_by(
     status: Tensor | None, work: Callable[[Sequence[Segment]], int], segments: Sequence[Segment]
 ) -> int:
-    """How many segments are well, as `work` says; with a status all are, as what is bad raises it
-    by DAMAGED, and where it is raised nothing is done."""
+    """Runs the work and returns how many segments are valid. With a status all count as valid: a
+    bad one raises DAMAGED instead, and if the status is raised before, no work is done."""
     if status is None:
         return work(segments)
     if not status and work(segments) < len(segments):

@@ -1,4 +1,4 @@
-"""Codes of sorted index lists: written and read. `index_codes` says what they are."""
+"""Encoding and decoding of sorted index lists; `index_codes` defines the codes."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from gradwire.kernels.tensors import (
 
 
 def check_encode(indices: Tensor, n: int, section: Tensor, size: int, room: Room) -> None:
-    """KernelError unless they are a list below n, and the section has room for its code."""
+    """Raises KernelError unless the indices are a list below n, and the section has the size of
+    its code."""
     check_places("indices", indices)
     check_buffer("section", section, torch.uint8, size)
     check_same_device(indices, section=section)
@@ -38,7 +39,7 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
 
 
 def check_section(what: str, section: Tensor, size: int) -> None:
-    """PayloadError unless a section that arrived is so many bytes."""
+    """Raises PayloadError unless a received section has so many bytes."""
     if section.dtype != torch.uint8 or section.shape != (size,):
         raise PayloadError(
             f"the {what} must be uint8 of shape ({size},), not {section.dtype} of shape "

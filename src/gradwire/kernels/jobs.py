@@ -1,4 +1,4 @@
-"""The jobs of a predicted step, with options of stages, what runs them, and what is found out."""
+"""The jobs of a predicted step with their options of stages, the machine, and the results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gradwire.errors import KernelError
 from gradwire.kernels.tensors import check_buffer, real
 
 LANES = 5
-"""Lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
+"""The number of lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
 MOST_LANES = 16
-"""Lanes of a conductor, at most."""
+"""The most lanes of a conductor."""
 MOST = 1e15
-"""Of seconds, and of what slows them down: their sums and products stay finite."""
+"""The limit of seconds and of slowdown factors, so that their sums and products stay finite."""
 
 
 class Lists(NamedTuple):
-    """`Jobs` in lists."""
+    """`Jobs` as Python lists."""
 
     ready: list[float]
     option: list[int]
@@ -35,12 +35,12 @@ class Lists(NamedTuple):
 
 @dataclass(frozen=True)
 class Jobs:
-    """Lists of lists as they begin: job i has options option[i] to option[i + 1] - 1, and so on.
+    """Nested lists by their offsets: job i has options option[i] to option[i + 1] - 1, and so on.
 
     ready: (jobs,) float64, seconds of backward work until a job is complete. option: (jobs + 1,),
     stage: (options + 1,), lane: (stages,), all int32. seconds: (stages,) float64, at full speed.
-    Raises KernelError: lists that do not fit together, times that are negative, not finite, or
-    beyond 10^15.
+    Raises KernelError for offsets that do not fit together, and for times that are negative, not
+    finite, or beyond 10^15.
     """
 
     ready: Tensor
@@ -70,7 +70,7 @@ class Jobs:
         return self.ready.numel()
 
     def lists(self) -> Lists:
-        """As the twin reads them."""
+        """Returns the jobs as Python lists, which the twin reads."""
         return Lists(
             self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
             self.seconds.tolist(),
@@ -78,8 +78,8 @@ class Jobs:
 
 
 class Machine(NamedTuple):
-    """What runs the jobs. lanes: of the conductor. backward_seconds: not less than any ready.
-    start_slowdown: 1.0 or more; start_sharing, start_demand: not negative."""
+    """The machine that runs the jobs. lanes: the conductor's. backward_seconds: not less than any
+    ready. start_slowdown: 1.0 or more; start_sharing, start_demand: not negative."""
 
     lanes: int
     cores: float
@@ -101,7 +101,7 @@ def _check_begins(name: str, begins: Tensor, least: int) -> int:
 
 
 def _check_seconds(name: str, seconds: Tensor) -> None:
-    least, most = _range(seconds)  # not a number, if one is none
+    least, most = _range(seconds)  # both NaN if any is
     if not 0.0 <= least <= most <= MOST:
         fits = (seconds >= 0.0) & (seconds <= MOST)
         raise KernelError(
@@ -111,13 +111,13 @@ def _check_seconds(name: str, seconds: Tensor) -> None:
 
 
 def _range(x: Tensor) -> tuple[float, float]:
-    """The least and the largest, in one look; zeros of none."""
+    """Returns the smallest and the largest element, in one pass; zeros if x is empty."""
     least, most = torch.aminmax(x) if x.numel() else (0.0, 0.0)
     return float(least), float(most)
 
 
 def check_machine(jobs: Jobs, machine: Machine) -> None:
-    """KernelError unless the machine can run the jobs."""
+    """Raises KernelError unless the machine can run the jobs."""
     if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= MOST_LANES:
         raise KernelError(
             f"a conductor has 1 to {MOST_LANES} lanes, not {machine.lanes}; choose so many"
@@ -146,7 +146,8 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
 
 
 def check_choice(jobs: Jobs, choice: Tensor) -> None:
-    """KernelError unless each job has one of its options: (jobs,) int32, from 0."""
+    """Raises KernelError unless choice, (jobs,) int32, has one of its options, from 0, for each
+    job."""
     check_buffer("choice", choice, torch.int32, len(jobs))
     if not bool(((choice >= 0) & (choice < jobs.option.diff())).all()):
         raise KernelError(
@@ -158,7 +159,8 @@ def check_choice(jobs: Jobs, choice: Tensor) -> None:
 def jobs_of(
     ready: Sequence[float], options: Sequence[Sequence[Sequence[tuple[Any, ...]]]]
 ) -> Jobs:
-    """Jobs from stages in options in jobs; a stage begins with its lane and its seconds."""
+    """Makes `Jobs` from the jobs' options, lists of stages; a stage begins with its lane and its
+    seconds."""
     every = list(chain.from_iterable(options))
     stages = list(chain.from_iterable(every))
     try:
@@ -177,13 +179,14 @@ def jobs_of(
 
 
 def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:
-    """Through an array: lists of hundreds of thousands take torch ten times as long."""
+    """Makes a tensor by way of an array: torch takes ten times as long for a list of hundreds of
+    thousands."""
     own = array(code, numbers)
     return torch.frombuffer(own, dtype=dtype) if own else torch.empty(0, dtype=dtype)
 
 
 class Recorded(NamedTuple):
-    """start, end: (stages,) float64, zero for stages that no choice took; then seconds."""
+    """The times of a step. start, end: (stages,) float64, zero for stages that were not chosen."""
 
     start: Tensor
     end: Tensor
@@ -192,15 +195,16 @@ class Recorded(NamedTuple):
 
 
 class Served(NamedTuple):
-    """When all is over, and (jobs,) float64: how long no link had anything to do, after some had,
-    because the job was not there yet: not ready, or not encoded."""
+    """seconds: when the last job and backward are over. idle: (jobs,) float64, how long the links
+    had nothing to do, once they had begun, because the job was not yet ready or not encoded."""
 
     seconds: float
     idle: Tensor
 
 
 class Best(NamedTuple):
-    """choice: (jobs,) int32. bound: no choice is over sooner. evaluations: of a whole step."""
+    """The best choice. choice: (jobs,) int32. bound: no choice takes fewer seconds. evaluations:
+    simulated steps."""
 
     choice: Tensor
     seconds: float

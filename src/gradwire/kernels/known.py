@@ -1,4 +1,4 @@
-"""What was checked in the step before: the same tensors need not be looked at again."""
+"""The checks that passed in the step before, which need not run again for the same tensors."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Known:
-    """Of the calls that one bucket makes, step after step.
+    """The checks that the calls of one bucket have passed, step after step.
 
-    Tensors are known where they are the very objects that passed the check of that name last, with
-    equal facts, and their memory and dtype are what they were. They are kept alive until others
-    pass; so gradients, which come and go, are no part of it.
+    Tensors are known if they are the same objects that last passed the check of that name, with
+    equal facts, and their memory and dtype have not changed. They are kept alive until others
+    pass; so gradients, which are freed between steps, are not among them.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Known:
     def check(
         self, name: str, facts: object, tensors: Sequence[Tensor | None], check: Callable[[], Any]
     ) -> None:
-        """Call the check, unless all of these are known."""
+        """Calls the check, unless all of these are known."""
         passed, others = self._passed.get(name, ((), ()))
         is_same = _are(others, tensors)
         if not is_same or passed != (facts, _memory_of(others)):
@@ -33,8 +33,8 @@ class Known:
         self, name: str, segments: Sequence[Any],
         told: Callable[[], tuple[object, Sequence[Tensor | None]]], check: Callable[[], Any],
     ) -> None:  # fmt: skip
-        """`check`, with the facts and the tensors that are told, unless these are the very
-        segments that passed last: of such in which no list can change. They are kept alive, too.
+        """Runs `check` with the facts and tensors that `told` returns, or the last ones if the
+        same segments, which are kept alive, passed last. For segments whose lists cannot change.
         """
         if _are(self._segments.get(name, ()), segments) and name in self._passed:
             (facts, _), tensors = self._passed[name]
@@ -45,7 +45,7 @@ class Known:
 
 
 def _are(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether these are the very same objects."""
+    """Whether both hold the same objects."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 
@@ -53,7 +53,7 @@ _BYTES, _DTYPE = attrgetter("nbytes"), attrgetter("dtype")
 
 
 def _memory_of(tensors: Sequence[Tensor | None]) -> tuple[list[object], ...]:
-    """Where each has its elements, how many bytes, and what they are; of tensors that passed. In
-    three lists, each of which is made at once."""
+    """Returns the address, the size in bytes and the dtype of each tensor, all of which have
+    passed: three lists, each of which one `map` makes."""
     there = [x for x in tensors if x is not None]
     return list(map(Tensor.data_ptr, there)), list(map(_BYTES, there)), list(map(_DTYPE, there))

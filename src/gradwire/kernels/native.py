@@ -1,7 +1,7 @@
 """Chooses what runs on CPU tensors: an instruction set of gradwire._native, or the twins.
 
-The extension checks nothing: `tensors` and the face of each kernel do, and nothing but the cpu
-room, behind these, may call it.
+The extension checks nothing: `tensors` and the face of each kernel do, and only the cpu room,
+which they call, may call the extension.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ SETS = ("plain", "avx2", "avx512")  # position = the number that the extension u
 
 
 class Choice:
-    """What runs on CPU tensors: resolved at the first use, changed by `use`.
+    """The choice of what runs on CPU tensors: resolved at the first use, changed by `use`.
 
-    name: one of SETS, TWIN or TRITON; None before the first use. asked: somebody wanted that one.
-    core and number: the extension, and the number of its instruction set, of the last name that
-    was one of SETS; the cpu room reads them.
+    name: one of SETS, TWIN or TRITON; None before the first use. asked: whether that name was
+    requested, by `use` or the environment. core and number: the extension, and the number of the
+    instruction set that was last chosen from SETS; the cpu room reads them.
     """
 
     core: Core
@@ -33,8 +33,8 @@ class Choice:
         self.asked = False
 
     def resolve(self) -> str:
-        """The name, found out if nothing has asked for it yet; warns where there is no extension
-        and nobody has accepted that."""
+        """Returns the name, and determines it at the first call; warns if the extension is missing
+        and the environment does not accept that."""
         if self.name is None:
             self.found = extension()
             wanted = os.environ.get(VARIABLE)
@@ -49,7 +49,7 @@ class Choice:
         return self.name
 
     def take(self, name: str) -> str:
-        """Run this from now on; it is known to be there."""
+        """Makes this the choice from now on; the name is known to be available."""
         if name in SETS and self.found is not None:
             self.core, self.number = self.found, SETS.index(name)
         self.name, self.asked = name, True
@@ -90,19 +90,19 @@ def _checked(name: str, core: Core | None, source: str) -> str:
 
 
 def available_sets(core: Core | None = None) -> list[str]:
-    """The names that `use` accepts here, slowest first."""
+    """Returns the names that `use` accepts here, slowest first."""
     core = core or chosen.found or extension()
     return [TWIN] if core is None else [TWIN, *SETS[: core.best_instruction_set() + 1]]
 
 
 def instruction_set() -> str:
-    """What CPU tensors run on: "avx512", "avx2", "plain", "twin" (torch), or "triton"."""
+    """Returns what CPU tensors run on: "avx512", "avx2", "plain", "twin" (torch), or "triton"."""
     return chosen.resolve()
 
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Runs the kernels on one instruction set, in the whole process: for tests and benchmarks.
+    """Runs the kernels on one instruction set in the whole process, for tests and benchmarks.
 
     Raises KernelError when this machine does not have it.
     """
@@ -120,6 +120,6 @@ def use(name: str) -> Iterator[None]:
 
 
 def core_in_use() -> tuple[Core, int] | None:
-    """The extension and the number of its instruction set, for benchmarks of the machine; None
-    where the twins run."""
+    """Returns the extension and the number of its instruction set, for benchmarks of the machine;
+    None if the extension is not what runs."""
     return (chosen.core, chosen.number) if chosen.resolve() in SETS else None

@@ -1,7 +1,7 @@
 """Random numbers as a function of a key and an element: no state, so nothing to save.
 
-Two rounds of a multiply-xorshift mixer with a key before each, on 32 bits. The same numbers
-whatever the instruction set, the thread count, the grouping of parameters, or a resume.
+Two rounds of a multiply-xorshift mixer on 32 bits, with a key added before each. The numbers do
+not depend on the instruction set, the thread count, the grouping of parameters, or a resume.
 """
 
 import torch
@@ -13,7 +13,7 @@ from gradwire.kernels.values import Noise
 
 
 def check_noise(noise: Noise) -> None:
-    """KernelError unless all three are words of 32 bits."""
+    """Raises KernelError unless both keys and the shift are words of 32 bits."""
     first, second, shift = noise
     if not (0 <= first < 1 << 32 and 0 <= second < 1 << 32 and 0 <= shift < 1 << 32):
         raise KernelError(
@@ -25,7 +25,7 @@ def check_noise(noise: Noise) -> None:
 def random_bits(
     noise: Noise, n: int, first: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the device.
+    """Returns the 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the device.
 
     Raises KernelError.
     """
@@ -41,7 +41,7 @@ def random_bits(
 
 
 def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
-    """One place in each of k runs of n elements: floor(i·n/k) and what a die says.
+    """Writes one random place in each of k runs of n elements; run i begins at floor(i·n/k).
 
     places: (k,) int32, k at most n, written; ascending. Raises KernelError.
     """

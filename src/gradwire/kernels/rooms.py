@@ -1,16 +1,16 @@
-"""The one seam: which room a kernel's work is done in.
+"""The one place that decides which room does a kernel's work.
 
-A face (kernels/casts.py and the like) checks what it is given, then calls an operation of the room
-that `room_of` names. Nothing else in the package decides whether C++ or torch runs.
+A face (kernels/casts.py and the like) checks its arguments, then calls an operation of the room
+that `room_of` returns. Nothing else in the package decides whether C++ or torch runs.
 
     kernels/casts.py   checks ──► room_of(x) ─┬─► kernels/cpu/     addresses for the extension
                                               └─► kernels/torch/   the twins: the truth in tests
 
 A room is a package whose functions are those of `table.Room`. To add one for another device, write
-the folder and add its line to ROOMS; no face changes. That of CUDA, kernels/cuda/ in Triton, is
-imported for the first tensor there. Tensors of devices that have no room of their own, those of
-the CPU where the extension is missing, and all that `use("twin")` or GRADWIRE_KERNELS=twin asks
-for, go to the twins.
+the folder and add its line to ROOMS; no face changes. The room of CUDA, kernels/cuda/ in Triton,
+is imported for the first CUDA tensor. The twins take tensors of devices that have no room of their
+own, those of the CPU if the extension is missing, and all with `use("twin")` or
+GRADWIRE_KERNELS=twin.
 """
 
 import functools
@@ -29,14 +29,14 @@ from gradwire.kernels.table import Room
 ROOMS: dict[str, Room] = {
     "cpu": cpu,
 }
-"""The room of each type of device that has one beside the twins', and needs nothing else."""
+"""The room of each device type that has one of its own, and that needs no further check."""
 _LEAST_CAPABILITY = (8, 0)
 
 
 def room_of(*tensors: torch.Tensor | None) -> Room:
-    """Where work on these tensors, which are on one device, is done; of no tensors, on the CPU.
+    """Returns the room for these tensors, all on one device; without tensors, that of the CPU.
 
-    KernelError for tensors of the meta device, which hold nothing.
+    Raises KernelError for tensors of the meta device, which hold no data.
     """
     name, device, number = chosen.name or chosen.resolve(), "cpu", None
     for tensor in tensors:
@@ -52,8 +52,8 @@ def room_of(*tensors: torch.Tensor | None) -> Room:
 
 
 def exact_room_of(x: torch.Tensor) -> Room:
-    """`room_of` for operations that take float64, too: that is never compressed, it is copied,
-    summed and looked at by the twins, everywhere."""
+    """Returns `room_of(x)`, but the twins for float64, in operations that accept it: float64 is
+    never compressed, and the twins copy, sum and check it on every device."""
     room = room_of(x)
     return twins if x.dtype == torch.float64 else room
 
@@ -68,8 +68,8 @@ def _refuse_meta(tensor: torch.Tensor) -> None:
 
 @functools.cache
 def _in_triton(interpreted: bool, number: int | None) -> Room:
-    """The room of tensors of the CUDA device of this number; the twins, after one warning, where
-    it cannot be. interpreted: on processors."""
+    """Returns the room for the CUDA device of this number; if Triton cannot run there, warns once
+    and returns the twins. interpreted: in Triton's interpreter, on the CPU."""
     why = why_no_triton(interpreted, number)
     if not why:
         room: Room = importlib.import_module("gradwire.kernels.cuda")
@@ -84,8 +84,8 @@ def _in_triton(interpreted: bool, number: int | None) -> Room:
 
 
 def why_no_triton(interpreted: bool = False, number: int | None = None) -> str:
-    """Why kernels in Triton cannot run on the device of this number, by default the current one;
-    "" where they can. interpreted: on processors."""
+    """Returns why kernels in Triton cannot run on the device of this number, by default the
+    current one; "" if they can. interpreted: in Triton's interpreter, on the CPU."""
     why = "" if interpreted else _why_not(number)
     if not why:
         try:
@@ -96,7 +96,7 @@ def why_no_triton(interpreted: bool = False, number: int | None = None) -> str:
 
 
 def _why_not(number: int | None = None) -> str:
-    """Why Triton's kernels would not run on the device of this number, if so."""
+    """Returns why this device cannot run Triton's kernels; "" if it can."""
     if torch.version.hip is not None:
         return "they were never tried on ROCm"
     found = torch.cuda.get_device_capability(number)

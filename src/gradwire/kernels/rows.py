@@ -1,7 +1,7 @@
-"""Matrices of which few rows hold anything: which they are, their columns dealt to owners, sums.
+"""Matrices with few nonzero rows: finding these, dealing their columns to owners, and sums.
 
-Owner j has the columns bounds[j] ... bounds[j+1]-1 of every row, a stripe. Stripes of k rows lie
-one owner after the other, each (k, width) row after row, so that each owner's part is one run.
+Owner j has the columns bounds[j] ... bounds[j+1]-1 of every row, a stripe. Stripes of k rows are
+stored owner after owner, each (k, width) row-major, so that each owner's part is contiguous.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def _check_matrix(x: Tensor) -> None:
 
 
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
-    """Writes which rows hold anything but zeros, ascending; returns how many.
+    """Writes the ids of the rows that are not all zeros, ascending; returns how many.
 
-    x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, nor is -0, so that what is left out
-    is zero to the bit. ids_out: (r,) int32, contiguous; what it holds beyond the result means
-    nothing. Raises KernelError.
+    x: (r, d) fp32, bf16 or fp16, contiguous. NaN and -0 do not count as zero, so every omitted row
+    is zero to the bit. ids_out: (r,) int32, contiguous; its content beyond the result is
+    undefined. Raises KernelError.
     """
     room = room_of(x)
     _check_matrix(x)
@@ -78,7 +78,7 @@ def _check_stripes(
 
 
 def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
-    """The stripes of some rows, owner after owner.
+    """Writes the stripes of some rows, owner after owner, to out.
 
     x: (r, d) fp32, bf16 or fp16, contiguous. ids: (k,) int32, strictly ascending within
     0 ... r-1. bounds: the first column of each owner and the end, ascending within 0 ... d. out:
@@ -101,12 +101,12 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
 
 
 def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Which ids any list has, (u,) int32, ascending; of each whether it is single, (u,) bool; and
-    which of them each entry is, list after list, (entries,) int64.
+    """Returns the union of the lists, (u,) int32, ascending; whether each of its ids is single,
+    (u,) bool; and the position in the union of each entry, list after list, (entries,) int64.
 
-    Of n lists an id is alone if m have it and m·(n-1) <= n. Of each list the first that are alone
-    are single, as many as `most_singles` says. ids: (k,) int32 each, each of a list once, in any
-    order. Raises KernelError.
+    An id that m of n lists have is alone if m·(n-1) <= n. In each list the first ids that are
+    alone are single, as many as `most_singles` returns. ids: (k,) int32 each, in any order, no id
+    twice in a list. Raises KernelError.
     """
     if not ids or any(own.dtype != torch.int32 or own.dim() != 1 for own in ids):
         found = ", ".join(f"{own.dtype} of shape {tuple(own.shape)}" for own in ids) or "none"
@@ -145,11 +145,12 @@ def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dt
 def sum_rows(
     ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Which ids any list has, (u,), ascending, and the sums of their rows, divided: (u, width).
+    """Returns the union of the ids, (u,), ascending, and the sums of their rows, divided by the
+    divisor: (u, width).
 
-    ids: (k,) int32 or int64 each, in any order, any of them several times. rows: (k, width) each,
-    of one dtype: fp32, bf16 or fp16. The sum of an id is taken list after list, within a list in
-    its order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
+    ids: (k,) int32 or int64 each, in any order, repetitions allowed. rows: (k, width) each, of one
+    dtype: fp32, bf16 or fp16. The sum of an id is taken list after list, within a list in its
+    order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
     """
     by = check_divisor(divisor)
     room = room_of(*rows)

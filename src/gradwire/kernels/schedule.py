@@ -1,6 +1,6 @@
 """A predicted step: jobs with options, options with stages, on the conductor's lanes.
 
-The rule, with a drawing, is in gradwire/planner/timeline.py; that of the published planner's
+The rule, with a drawing, is in gradwire/planner/timeline.py; the rule of the published planner's
 model, in which lanes are queues that serve one at a time, in gradwire/planner/ordered.py. Times
 are seconds in float64; the extension and the twins (torch/schedule.py, torch/queues.py) give the
 same bits.
@@ -16,10 +16,10 @@ from gradwire.kernels.rooms import room_of
 
 
 def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1) -> float:
-    """When the last job and backward are over, in seconds since backward began.
+    """Returns when the last job and backward are over, in seconds since backward began.
 
-    choice: (jobs,) int32, an option of each job. repeats: run so often, for benchmarks. Raises
-    KernelError.
+    choice: (jobs,) int32, an option of each job. repeats: how often it is computed, for
+    benchmarks. Raises KernelError.
     """
     check_machine(jobs, machine)
     check_choice(jobs, choice)
@@ -29,7 +29,7 @@ def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1
 
 
 def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
-    """`simulate_step`, with the times of each stage. Raises KernelError."""
+    """Returns what `simulate_step` does, with the times of each stage. Raises KernelError."""
     check_machine(jobs, machine)
     check_choice(jobs, choice)
     return room_of(jobs.ready).record_step(jobs, machine, choice)
@@ -38,10 +38,10 @@ def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
 def ordered_step(
     jobs: Jobs, choice: Tensor, backward_seconds: float, by_ready: bool = False
 ) -> Served:
-    """When the last job and backward are over, in seconds since backward began.
+    """Returns when all is over, in seconds since backward began, in the published planner's model.
 
-    choice: (jobs,) int32. by_ready: who arrives first is served first; else the order of the jobs
-    rules. Raises KernelError.
+    choice: (jobs,) int32. by_ready: jobs are served in the order in which they arrive, otherwise
+    in their own order. Raises KernelError.
     """
     check_machine(jobs, Machine(1, 1.0, 0.0, 1.0, backward_seconds))
     check_choice(jobs, choice)

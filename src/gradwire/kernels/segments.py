@@ -1,8 +1,8 @@
-"""What each of many parameters brings to one call of an operation.
+"""The arguments of one parameter in a call of an operation for many parameters.
 
 A call is one crossing into C++, or one launch on a GPU, however many parameters there are: their
-segments are its table. All tensors of a call are on one device, and segments share none that is
-written. `together` collects segments from the work on the parameters of a bucket.
+segments are its table. All tensors of a call are on one device, and segments share no tensor that
+is written. `together` collects segments from the work on the parameters of a bucket.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class EncodeCodes(NamedTuple):
 
 
 class UpdateCodes(NamedTuple):
-    """A recurrence, and the codes of what waits then. codes, scales, clip: as of `encode_codes`;
-    all else as in `UpdateTopk`."""
+    """A recurrence, and the codes of the residual after it. codes, scales, clip: as in
+    `encode_codes`; all else as in `UpdateTopk`."""
 
     form: Format
     gradient: Tensor
@@ -93,7 +93,7 @@ class UpdateCodes(NamedTuple):
 
 
 def without_codes(segments: Sequence[UpdateCodes]) -> list[UpdateTopk]:
-    """Their recurrences alone."""
+    """Returns their recurrences alone, as updates with k = 0."""
     v = segments[0].residual
     nothing, places = v.new_empty(0), v.new_empty(0, dtype=torch.int32)
     return [
@@ -134,10 +134,10 @@ class SumCodes(NamedTuple):
 
 
 class SumCoded(NamedTuple):
-    """The arguments of `accumulate`, of places that are coded, as `decode_indices` reads them.
+    """The arguments of `accumulate` for places that are coded, as `decode_indices` reads them.
 
-    codes: one of INDEX_CODES per payload. sections: its bytes; of "int32" the (k,) int32 places
-    themselves. values: one (k,) fp32, bf16 or fp16 per payload.
+    codes: one of INDEX_CODES per payload. sections: the bytes of that code; for "int32" the (k,)
+    int32 places themselves. values: one (k,) fp32, bf16 or fp16 per payload.
     """
 
     out: Tensor
@@ -165,11 +165,11 @@ class SumDense(NamedTuple):
 class WriteEntries(NamedTuple):
     """One sparse payload.
 
-    places, (k,) int32, ascending strictly within 0 ... n-1; values, (k,) fp32, finite. section:
-    what the code of the places takes, uint8, or of "int32" (k,) int32. out: (k,) of a float dtype,
-    the values to nearest even, cut to its range. section and out are written, contiguous.
-    sent: (k,) fp32, becomes what out says. residual: (n,) fp32, beside sent: what rounding took
-    goes back there, and is what values are then.
+    places: (k,) int32, ascending strictly within 0 ... n-1. values: (k,) fp32, finite. section:
+    the bytes of the code of the places, uint8, or for "int32" (k,) int32. out: (k,) of a float
+    dtype, the values rounded to nearest even and clamped to its range. section and out are
+    written, contiguous. sent: (k,) fp32, receives the values of out. residual: (n,) fp32, only
+    together with sent: the rounding errors are added to it, and also written to values.
     """
 
     places: Tensor

@@ -1,7 +1,6 @@
 """Exact top-k by magnitude.
 
-Order: larger magnitude first, ties to the lower index; zeros of both signs tie; inf and NaN count
-as zero.
+Order: larger magnitude first, ties go to the lower index; 0 and -0 tie; inf and NaN count as zero.
 Source: the top-k of Deep Gradient Compression (Lin et al., ICLR 2018), here exact and in one pass:
 the candidates are the elements above a threshold carried over from the last step, and the k
 largest of them are the k largest of all.
@@ -28,12 +27,14 @@ from gradwire.kernels.values import Hint, Reaching, Words
 
 
 def fallbacks() -> int:
-    """Selections since the process started whose hint was too high: they read the data again."""
+    """Returns the number of selections since the process started whose hint was too high, so that
+    they read the data again."""
     return room_of().fallbacks()
 
 
 def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> None:
-    """KernelError unless k of x can be written to indices and values; x is known to be good."""
+    """Raises KernelError unless k elements of x can be written to indices and values; x has been
+    checked."""
     if not 0 <= k <= x.numel():
         raise KernelError(
             f"k must be between 0 and the number of elements, {x.numel()}, not {k}; "
@@ -46,7 +47,7 @@ def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torc
 
 
 def hint_of(hint: Hint) -> Hint:
-    """A number as fp64; words of a room as they are."""
+    """Returns a number as a float, and a room's own hint unchanged."""
     return hint if isinstance(hint, (Words, torch.Tensor)) else real(hint)
 
 
@@ -55,11 +56,11 @@ def topk(
     hint: Hint = 0.0,
 ) -> Hint:  # fmt: skip
     """Writes the k elements of largest magnitude, by ascending index. Returns the hint for the
-    next call on similar data, a magnitude that candidates reach; 0: unknown.
+    next call on similar data: the magnitude that candidates must reach; 0: unknown.
 
     x: (n,) fp32, bf16 or fp16, not changed. indices: (k,) int32, written. values: (k,) fp32,
-    written. status: raised if x is not finite; there may be places of such elements among the k,
-    with value 0. hint: of an earlier call; it changes the time, never what is selected.
+    written. status: raised if x is not finite; such elements may be among the k, with value 0.
+    hint: what an earlier call returned; it changes the time, never what is selected.
     Raises KernelError.
     """
     check_float("x", x)
@@ -69,11 +70,11 @@ def topk(
 
 
 def reaching(x: torch.Tensor, least: float, status: torch.Tensor) -> Reaching:
-    """All elements whose magnitude is at least `least`, which is above 0.
+    """Returns all elements whose magnitude is at least `least`, which is above 0.
 
-    x: (n,) fp32, bf16 or fp16. Reads x twice on a device, and where there are more than the thread
-    met so far. A device is waited for.
-    status: raised if x is not finite; such elements are not among them.
+    x: (n,) fp32, bf16 or fp16. It is read twice on a device, and on the CPU if more elements are
+    found than this thread's buffer holds. The host waits for a device.
+    status: raised if x is not finite; such elements are left out.
     Memory: 10 bytes per element found and thread, kept. Raises KernelError.
     """
     check_float("x", x)
@@ -85,8 +86,8 @@ def reaching(x: torch.Tensor, least: float, status: torch.Tensor) -> Reaching:
 def reach(
     segments: Sequence[Reach], status: torch.Tensor, known: Known | None = None
 ) -> list[Reaching]:
-    """`reaching` of each. On a device two passes, and between them the one read of what is found,
-    for all. known: nothing is said to it. Raises KernelError."""
+    """Returns `reaching` of each segment. On a device it makes two passes, and between them the
+    host reads all counts at once, for each dtype. known: not used. Raises KernelError."""
     room, checked = told_to(status), list[Reach]()
     for x, least in segments:
         check_float("x", x)

@@ -1,4 +1,4 @@
-"""How many bytes a list takes whose places come in crowds: `crowds` says how it is coded."""
+"""The size in bytes of a list whose places come in crowds; `crowds` defines its code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
 from gradwire.kernels.tensors import check_index_range
 
 CROWD = 3
-"""So many places of a chunk are a crowd."""
+"""The number of places from which on a chunk is crowded."""
 MASK_BYTES = CHUNK // 8
 
 
 class Shape(NamedTuple):
-    """What the size of a list's code follows from.
+    """The counts that determine the size of a list's code.
 
-    entries: all places. crowded: chunks; full: so many of these. thin: the places that are in
-    none of them. Crowds that do not pay are not counted: then thin is all places.
+    entries: all places. crowded: crowded chunks. full: how many of these are full. thin: the
+    places outside of crowded chunks. If coding crowds takes no fewer bytes, crowded and full are
+    0, and thin is all places.
     """
 
     entries: int
@@ -29,7 +30,7 @@ class Shape(NamedTuple):
     thin: int
 
     def is_possible(self, n: int) -> bool:
-        """Whether a list of places below n can have it."""
+        """Whether a list of places below n can have this shape."""
         masks, chunks = self.crowded - self.full, -(-n // CHUNK)
         least, most = (self.thin + CHUNK * self.full + p * masks for p in (CROWD, CHUNK - 1))
         return (
@@ -38,9 +39,9 @@ class Shape(NamedTuple):
         )  # fmt: skip
 
 
-@lru_cache(256)  # a message's are asked for again and again
+@lru_cache(256)  # called several times for each message
 def parts_of(n: int, shape: Shape) -> Parts:
-    """The lists of a section: their codes and their sizes."""
+    """Returns the codes and the sizes of a section's lists."""
     return (
         _part(-(-n // CHUNK), shape.crowded), _part(shape.crowded, shape.full),
         _part(n, shape.thin),
@@ -53,13 +54,14 @@ def _part(n: int, k: int) -> Part:
 
 
 def bytes_of(n: int, shape: Shape) -> int:
-    """The bytes that a list of this shape takes; it is known to be possible."""
+    """Returns the bytes that a list of this shape takes; the shape is known to be possible."""
     masks = MASK_BYTES * (shape.crowded - shape.full)
     return masks + sum(size for *_, size in parts_of(n, shape))
 
 
 def shaped_bytes(n: int, shape: Shape) -> int:
-    """The bytes that a list of this shape takes. PayloadError if none below n can have it."""
+    """Returns the bytes that a list of this shape takes. Raises PayloadError if no list of places
+    below n can have it."""
     check_index_range(n)
     if not shape.is_possible(n):
         raise PayloadError(

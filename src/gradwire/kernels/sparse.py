@@ -1,4 +1,4 @@
-"""Sums of payloads, sparse and dense: in list order, in fp32, then one division.
+"""Sums of sparse and dense payloads: in list order, in fp32, then one division.
 
 Payloads come from other ranks, so sparse ones are checked before anything is written.
 """
@@ -31,21 +31,21 @@ from gradwire.kernels.tensors import (
 
 
 def check_target(out: torch.Tensor, divisor: float, *, double: bool = False) -> float:
-    """The divisor as fp32; KernelError unless a sum can be written to out and divided by it.
-    double: which may be float64."""
+    """Returns the divisor rounded to fp32. Raises KernelError unless a sum can be written to out
+    and divided by it. double: out may be float64."""
     check_float("out", out, double=double)
     check_contiguous("out", out)
     return check_divisor(divisor)
 
 
 def check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
-    """PayloadError unless they are places and values; not which they are."""
+    """Raises PayloadError unless dtypes and shapes are a payload's; entries are not checked."""
     check_places(f"payload {payload}: indices", indices, "check the sender's format", PayloadError)
     check_values(payload, tuple(indices.shape), values)
 
 
 def check_values(payload: int, shape: tuple[int, ...], values: torch.Tensor) -> None:
-    """PayloadError unless values have the shape of their places."""
+    """Raises PayloadError unless values have a valid dtype and the shape of their places."""
     if values.dtype not in CODES or values.shape != shape:
         raise PayloadError(
             f"payload {payload}: values must be float32, bfloat16 or float16 with the shape of "
@@ -63,7 +63,7 @@ def check_ascending(
     next_step: str = "the message is damaged or belongs to another parameter",
     error: type[GradwireError] = PayloadError,
 ) -> None:
-    """PayloadError, or another, unless they ascend strictly within 0 ... n-1, naming the entry."""
+    """Raises `error`, which names the entry, unless places ascend strictly within 0 ... n-1."""
     position = room.first_violation(places, n)
     if position < places.numel():
         before = f", after {int(places[position - 1])}" if position else ""
@@ -80,7 +80,7 @@ def check_payloads(
     values: list[torch.Tensor],
     room: Room,
 ) -> None:
-    """PayloadError unless all payloads are streams of n elements, where `like` is."""
+    """Raises PayloadError unless all payloads are streams of n elements, on `like`'s device."""
     if len(indices) != len(values):
         raise PayloadError(
             f"each payload has indices and values, but there are {len(indices)} "
@@ -96,7 +96,8 @@ def _check_lists(
     values: list[torch.Tensor],
     room: Room | None,
 ) -> None:
-    """`check_payloads` of lists for a vector; room: None, where nobody looks at the entries."""
+    """Runs `check_payloads` for lists that belong to a vector; room: None, which skips the check
+    of the entries."""
     if room is not None:
         check_payloads(of.numel(), of, indices, values, room)
         return
@@ -113,7 +114,7 @@ def check_payload(
     value: torch.Tensor,
     room: Room,
 ) -> None:
-    """PayloadError unless it is a stream of n elements."""
+    """Raises PayloadError unless the payload is a stream of n elements, on `like`'s device."""
     check_layout(number, index, value)
     check_same_device(like, indices=index, values=value)
     check_ascending(f"payload {number}: indices", index, n, room)
@@ -123,11 +124,11 @@ def accumulate(
     out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float, *,
     are_own: bool = False,
 ) -> None:  # fmt: skip
-    """out = (sum of the sparse payloads) / divisor; out is overwritten, whatever it held.
+    """Writes out = (sum of the sparse payloads) / divisor; what out held before is ignored.
 
     out: (n,) fp32, bf16 or fp16, contiguous. indices: one (k_r,) int32 per payload, strictly
     ascending, within 0 ... n-1. values: one (k_r,) fp32, bf16 or fp16 per payload. The sum is
-    taken in list order in fp32, from zero. are_own: as of `add`.
+    taken in list order in fp32, from zero. are_own: as in `add`.
     Raises PayloadError, with out untouched, naming the payload and the entry; KernelError for out
     and divisor.
     """
@@ -142,10 +143,10 @@ def add(
     v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float, *,
     are_own: bool = False,
 ) -> None:  # fmt: skip
-    """v[indices] += factor · values.
+    """Computes v[indices] += factor · values.
 
     v: (n,) fp32, contiguous. indices: (k,) int32, strictly ascending, within 0 ... n-1. values:
-    (k,) fp32. are_own: a kernel of this rank wrote the indices, and nobody looks at them.
+    (k,) fp32. are_own: a kernel of this rank wrote the indices, so they are not checked.
     Raises PayloadError, with v untouched; KernelError for v and factor.
     """
     check_buffer("v", v, torch.float32, v.numel())
@@ -171,11 +172,11 @@ def _check_dense(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
 
 
 def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
-    """out = (sum of the dense payloads) / divisor; out is overwritten, whatever it held.
+    """Writes out = (sum of the dense payloads) / divisor; what out held before is ignored.
 
-    out: (n,) fp32, bf16 or fp16, contiguous, no payload itself. payloads: (n,) fp32, bf16 or fp16
-    each. The sum is taken in list order in fp32; of no payloads it is zero. Or all are fp64, and
-    so is the sum. Raises PayloadError, with out untouched, or KernelError.
+    out: (n,) fp32, bf16 or fp16, contiguous, not one of the payloads. payloads: (n,) fp32, bf16 or
+    fp16 each. The sum is taken in list order in fp32; without payloads it is zero. Or all tensors
+    are fp64, and so is the sum. Raises PayloadError, with out untouched, or KernelError.
     """
     by = check_target(out, divisor, double=True)
     _check_dense(out, payloads)
@@ -185,8 +186,8 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
 def accumulate_many_dense(
     segments: Sequence[SumDense], status: torch.Tensor | None = None, known: Known | None = None
 ) -> None:
-    """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError.
-    status, known: as of `add_up`."""
+    """Runs `accumulate_dense` for each segment. Raises PayloadError, with nothing written, or
+    KernelError. status, known: as in `add_up`."""
 
     def check() -> None:
         for out, payloads, _ in segments:

@@ -1,12 +1,12 @@
-"""The status word: what is wrong with numbers, told where the numbers are.
+"""The status word: flags, on the tensors' device, that say what is wrong with their numbers.
 
-status, (1,) int64, on their device: 0 while all is well
-  ▲ raised, never cleared: NON_FINITE by whoever meets inf or NaN, and in a message it is the
-  │ header's flags; DAMAGED by whoever finds that what arrived cannot be used
-  └─► run_unless: what is done about it
+status, (1,) int64: 0 while all is well
+  ▲ raised, never cleared: NON_FINITE by code that finds inf or NaN (in a message it becomes the
+  │ header's flags); DAMAGED by code that finds that what arrived cannot be used
+  └─► run_unless: runs work, or not, by it
 
-Nobody waits for the device to be told, so on a GPU nothing stops; who must know on the host asks
-`is_raised`, once for many parameters.
+The host does not wait for the device, so nothing stalls on a GPU; code that needs the answer on
+the host calls `is_raised`, once for many parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ from gradwire.kernels.tensors import check_buffer, check_float, check_memory, ch
 
 
 def new_status(device: torch.device | str = "cpu") -> Tensor:
-    """A word of its own, not raised."""
+    """Returns a new status word, not raised."""
     return torch.zeros(1, dtype=torch.int64, device=device)
 
 
 def check_status(x: Tensor, status: Tensor) -> None:
-    """KernelError unless it is a word where x is."""
+    """Raises KernelError unless status is a status word on the device of x."""
     if status.dtype != torch.int64 or status.shape != (1,) or status.device != x.device:
         raise KernelError(
             f"status must be torch.int64 of shape (1,) on {x.device}, not {status.dtype} of shape "
@@ -36,21 +36,21 @@ def check_status(x: Tensor, status: Tensor) -> None:
 
 
 def check_word(status: Tensor | None, *tensors: Tensor) -> None:
-    """KernelError unless it is a word where they are, or none."""
+    """Raises KernelError unless status is None, or a status word on the device of the tensors."""
     if status is not None:
         for x in tensors:
             check_status(x, status)
 
 
 def told_to(status: Tensor) -> Room:
-    """The room of those whose word this is. Raises KernelError."""
+    """Checks a status word and returns the room of its device. Raises KernelError."""
     check_status(status, status)
     return room_of(status)
 
 
 def goes_on(status: Tensor) -> bool:
-    """Whether sums that are given this word heed it without the host: `add_up` need not be
-    waited for."""
+    """Whether sums that take this word read it on the device, so that the host need not wait for
+    `add_up`."""
     return getattr(room_of(status), "GOES_ON", False)
 
 
@@ -62,15 +62,15 @@ def flag_non_finite(x: Tensor, status: Tensor) -> None:
 
 
 def spoil_if(status: Tensor, x: Tensor) -> None:
-    """x, (n,) of a float dtype, becomes NaN everywhere if it is raised. Raises KernelError."""
+    """Fills x, (n,) of a float dtype, with NaN if the word is raised. Raises KernelError."""
     check_float("x", x, double=True)
     check_status(x, status)
     room_of(x).spoil_if(status, x)
 
 
 def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
-    """out = x, rounded to its dtype, unless the word is raised. x, out: (n,) of a float dtype.
-    Raises KernelError."""
+    """Copies x to out, rounded to out's dtype, unless the word is raised. x, out: (n,) of a float
+    dtype. Raises KernelError."""
     for name, tensor in (("x", x), ("out", out)):
         check_float(name, tensor, double=True)
     check_buffer("out", out, out.dtype, x.numel())
@@ -80,8 +80,8 @@ def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
 
 
 def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
-    """out = x - y, unless the word is raised. x, out: (n,) fp32, contiguous, which may be the
-    same; y: (n,) fp32, bf16 or fp16. Raises KernelError."""
+    """Writes out = x - y, unless the word is raised. x, out: (n,) fp32, contiguous, which may be
+    the same; y: (n,) fp32, bf16 or fp16. Raises KernelError."""
     check_float("y", y)
     check_same_device(y, x=x, out=out)
     for name, tensor in (("x", x), ("out", out)):
@@ -91,16 +91,15 @@ def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
 
 
 def is_raised(status: Tensor) -> bool:
-    """Whether it is: the host waits for the device."""
+    """Whether the word is raised; the host waits for the device."""
     return bool(status)
 
 
 def run_unless(
     status: Tensor, work: Callable[[], None], otherwise: Callable[[], None] | None = None
 ) -> None:
-    """Do the work if the word is not raised, else the other. The rooms of today look at the word,
-    once; that of a device for which the host would have to wait must do without, so both should be
-    kernels' alone."""
+    """Runs `work` if the word is not raised, else `otherwise`. Today the host reads the word once;
+    a device might decide without it, so both should consist of kernel calls only."""
     if not is_raised(status):
         work()
     elif otherwise is not None:
@@ -108,7 +107,7 @@ def run_unless(
 
 
 def stamp(words: Tensor, facts: Sequence[int]) -> None:
-    """words = facts, of 64 bits with a sign each; the host waits for nothing. words: (n,) int64,
+    """Writes facts, signed 64-bit integers, to words; the host does not wait. words: (n,) int64,
     contiguous. Raises KernelError."""
     if words.dtype != torch.int64 or words.shape != (len(facts),) or not words.is_contiguous():
         raise KernelError(
@@ -119,9 +118,9 @@ def stamp(words: Tensor, facts: Sequence[int]) -> None:
 
 
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
-    """Raise the word by all that n headers say, and by DAMAGED if one is not of these facts.
+    """Raises the word by the flags of n headers, and by DAMAGED if one differs from these facts.
 
-    headers: (n, 4) int64: of each the first fact, flags, and two more facts. Raises KernelError.
+    headers: (n, 4) int64; a row is the first fact, flags, and two more facts. Raises KernelError.
     """
     if headers.dtype != torch.int64 or headers.ndim != 2 or headers.shape[1] != 4:
         raise KernelError(
@@ -133,8 +132,8 @@ def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
 
 
 def finite_part(x: Tensor, status: Tensor | None = None) -> Tensor:
-    """x, or a copy with zeros for inf and NaN, which raise the status: what may go into a memory,
-    to be taken out of it again. x: (n,) fp32, bf16 or fp16. Raises KernelError."""
+    """Returns x, or a copy with zeros for inf and NaN, which raise the status: it can be added to
+    a memory and subtracted again. x: (n,) fp32, bf16 or fp16. Raises KernelError."""
     check_float("x", x)
     if status is not None:
         check_status(x, status)

@@ -1,18 +1,19 @@
 """Streams: sorted sparse vectors, cut among owners, put in place, added up and compared.
 
 A stream is places, (k,) int32, strictly ascending, and values, (k,) fp32, bf16 or fp16. Owners
-are dealt chunks of 16 elements, one line of the cache, in rounds:
+are dealt chunks of 16 elements, one cache line, in rounds:
 
     round   0        1        2        3          a round begins with an owner drawn from its
     chunk   0  1  2  3  4  5  6  7  8  9  10      number and a seed, and goes on to the next
     owner   2  0  1  1  2  0  2  0  1  0  1
 
-An owner's elements are those of its chunks, one after the other, and a place of the owner's counts
-them. So an owner's r-th chunk is one of round r: nothing is kept, and sorted lists stay sorted.
+An owner's elements are those of its chunks, one after the other, and an owner's place is an index
+among them. So an owner's r-th chunk is one of round r: no table is needed, and sorted lists stay
+sorted.
 
-What is summed comes from other ranks, so it is checked before anything is written. The selection
-of `top_of_two` is that of gTop-k S-SGD (Shi et al., 2019), with an order that makes it the same
-on both sides.
+Payloads to be summed come from other ranks, so they are checked before anything is written. The
+selection of `top_of_two` is that of gTop-k S-SGD (Shi et al., 2019), with an order that makes it
+the same on both sides.
 """
 
 import torch
@@ -42,7 +43,8 @@ _MOST_CHUNKS = (1 << 31) // CHUNK
 
 
 def check_stream(name: str, places: Tensor, values: Tensor) -> None:
-    """KernelError unless these are places and values of one stream; entries are not looked at."""
+    """Raises KernelError unless these can be the places and values of one stream; the entries are
+    not checked."""
     check_places(name, places)
     check_float("values", values)
     if values.shape != places.shape:
@@ -64,11 +66,11 @@ def _check_deal(owners: int, seed: int) -> None:
 def split_stream(
     places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
 ) -> list[int]:
-    """Cuts a stream among owners: owner after owner, in their order, with places of the owner's.
+    """Cuts a stream among owners: owner after owner, in ascending order, with the owner's places.
 
-    places: (k,) int32, strictly ascending: of one's own, only the first and the last are checked.
-    values: (k,) fp32, bf16 or fp16, moved as they are. owners: at most 65,536. seed: of 32 bits.
-    places_out, values_out: (k,), contiguous, written; neither is an input.
+    places: (k,) int32, strictly ascending; this rank's own, so only the first and the last are
+    checked. values: (k,) fp32, bf16 or fp16, moved as they are. owners: at most 65,536. seed: 32
+    bits. places_out, values_out: (k,), contiguous, written; neither is an input.
     Returns the count of each owner. Raises KernelError, with nothing written.
     """
     room, k = room_of(places), places.numel()
@@ -88,7 +90,7 @@ def split_stream(
 
 
 def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
-    """The inverse for places: an owner's, as `split_stream` gives them, in the whole.
+    """Converts an owner's places, as `split_stream` writes them, back to places in the whole.
 
     places: (k,) int32, strictly ascending: only the first and the last are checked. places_out:
     (k,) int32, contiguous, written; may be places. Raises KernelError, with nothing written.
@@ -120,7 +122,7 @@ def _check_owned(places: Tensor, owner: int, owners: int, seed: int) -> None:
 
 
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
-    """out[places] = values.
+    """Writes out[places] = values.
 
     out: (n,) fp32, bf16 or fp16, contiguous; not cleared. places: (k,) int32, strictly ascending,
     below n. values: (k,) fp32, bf16 or fp16, rounded to out's dtype.
@@ -135,7 +137,7 @@ def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
 
 
 def check_capacity(places_out: Tensor, values_out: Tensor, least: int) -> None:
-    """KernelError unless a stream of up to `least` entries can be written."""
+    """Raises KernelError unless a stream of up to `least` entries can be written."""
     check_stream("places_out", places_out, values_out)
     check_contiguous("places_out", places_out)
     check_contiguous("values_out", values_out)
@@ -154,13 +156,14 @@ def merge_streams(
     places_out: Tensor,
     values_out: Tensor,
 ) -> int:
-    """The sum of streams over n elements, divided, as one stream; returns how many entries it has.
+    """Writes the sum of streams over n elements, divided by the divisor, as one stream; returns
+    how many entries it has.
 
     places: one (k_r,) int32 per payload, strictly ascending within 0 ... n-1. values: one (k_r,)
-    fp32, bf16 or fp16 per payload. The sum is taken in list order in fp32, from zero; where it is
-    zero there is no entry; inf and NaN stay. places_out: int32, values_out: fp32, bf16 or fp16,
-    contiguous, no inputs themselves, min(n, all entries) long or longer; what they hold beyond
-    the result is untouched.
+    fp32, bf16 or fp16 per payload. The sum is taken in list order in fp32, from zero; a zero sum
+    makes no entry; inf and NaN stay. places_out: int32, values_out: fp32, bf16 or fp16,
+    contiguous, not among the inputs, min(n, all entries) long or longer; they are not changed
+    beyond the result.
     Raises PayloadError, with nothing written, naming the payload and the entry; KernelError for
     n, divisor and the outputs. Memory: 276 KiB per thread, kept.
     """
@@ -175,7 +178,7 @@ def merge_streams(
 
 
 def _check_outs(outs: tuple[Tensor, Tensor], *given: Tensor) -> None:
-    """KernelError if what is written is an input, or places are values."""
+    """Raises KernelError if an output shares memory with an input or with the other output."""
     check_apart("places_out", outs[0], outs[1], *given)
     check_apart("values_out", outs[1], *given)
 
@@ -190,13 +193,14 @@ def top_of_two(
     places_out: Tensor,
     values_out: Tensor,
 ) -> int:
-    """The k of largest magnitude in the sum of two streams; returns how many: fewer if it has.
+    """Writes the k entries of largest magnitude in the sum of two streams; returns how many: fewer
+    than k if it has fewer.
 
-    a, b: streams within 0 ... n-1, of any dtypes. Their union, shared places added in fp32 (an
-    entry whose sum is zero stays one); of these the k largest, ties to the lower place, by
-    ascending place. NaN is larger than inf, and becomes the one quiet NaN; so swapping a and b
-    changes no bit. places_out: int32, values_out: fp32, bf16 or fp16, rounded to after the
-    selection; contiguous, no inputs themselves, min(k, n, all entries) long or longer.
+    a, b: streams within 0 ... n-1, of any dtypes. Places of both are added in fp32 (an entry whose
+    sum is zero stays one); the k largest of the union are written by ascending place, ties go to
+    the lower place. NaN is larger than inf, and becomes the one quiet NaN; so swapping a and b
+    changes no bit. places_out: int32; values_out: fp32, bf16 or fp16, rounded after the selection;
+    contiguous, not among the inputs, min(k, n, all entries) long or longer.
     Raises PayloadError, with nothing written, naming the stream (0: a, 1: b) and the entry;
     KernelError for n, k and the outputs. Memory: 16 bytes per entry and thread, kept.
     """
@@ -219,7 +223,7 @@ def _check_contained(places: Tensor, among: Tensor, out: Tensor, room: Room) -> 
 
 
 def contained(places: Tensor, among: Tensor, out: Tensor) -> None:
-    """out[j] = whether places[j] is in the other list.
+    """Writes to out[j] whether places[j] is in the other list.
 
     places: (k,) int32, among: (m,) int32, both strictly ascending from 0 on. out: (k,) bool,
     contiguous. Raises PayloadError, with out untouched; KernelError for out.

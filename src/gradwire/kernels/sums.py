@@ -1,4 +1,4 @@
-"""Sums of many parameters' payloads at once, of whatever kind they are."""
+"""Sums of many parameters' payloads of any kind, in one call."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MANY: dict[type[SumSegment], Callable[[Sequence[Any], Tensor | None, Known | No
 def add_up(
     segments: Sequence[SumSegment], status: Tensor | None = None, known: Known | None = None
 ) -> None:
-    """Write all averages, in one call of each kind. Raises KernelError; PayloadError, where a
-    payload is bad: then some are written. With a status nothing is written where it is raised,
-    and what is bad raises it by DAMAGED instead of an error. known: of the steps before."""
+    """Writes all averages, in one call per kind. Raises KernelError; PayloadError if a payload is
+    bad: then some averages are written. With a status nothing is written if it is raised, and a
+    bad payload raises it by DAMAGED instead of an error. known: earlier steps' checks."""
     for kind, many in _MANY.items():
         own = [segment for segment in segments if type(segment) is kind]
         if own:

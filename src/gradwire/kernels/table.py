@@ -1,4 +1,4 @@
-"""The operations that a room has. Faces check what they pass; a room checks nothing."""
+"""The operations that a room has. Faces check the arguments; a room checks nothing."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -33,11 +33,11 @@ from gradwire.kernels.values import (
 
 
 class Room(Protocol):
-    """Every operation on numbers; `room_of` chooses who does it.
+    """Every operation on numbers; `room_of` chooses the room that runs it.
 
-    What an operation does with its arguments is said by the face of the same name; what none has,
-    and what a face alone is told, is said here. Divisors and factors are finite in fp32, and
-    rounded to it.
+    The face of the same name documents an operation and its arguments; operations without a face,
+    and results that only the face sees, are documented here. Divisors and factors are finite in
+    fp32, and rounded to it.
     """
 
     # casts
@@ -47,7 +47,7 @@ class Room(Protocol):
     def add_cast(self, v: Tensor, source: Tensor, factor: float, /) -> None: ...
     def is_finite(self, x: Tensor, /) -> bool: ...
 
-    # the status word, which every operation that is given it raises where something is not finite
+    # the status word: every operation that takes it raises it where something is not finite
 
     def flag_non_finite(self, x: Tensor, status: Tensor, /) -> None: ...
     def finite_part(self, x: Tensor, status: Tensor | None, /) -> Tensor: ...
@@ -60,14 +60,15 @@ class Room(Protocol):
     # random numbers
 
     def dice(self, noise: Noise, first: int, out: Tensor, /) -> None:
-        """The numbers of elements from `first` on, modulo 2^32, as int32."""
+        """Writes the random numbers of elements from `first` on, modulo 2^32, as int32."""
 
     def strata(self, noise: Noise, n: int, places: Tensor, /) -> None: ...
 
     # sums of payloads
 
     def first_violation(self, indices: Tensor, n: int, /) -> int:
-        """Position of the first that is out of range or not above the one before; k if none."""
+        """Returns the position of the first index that is out of range or not above the one
+        before; k if there is none."""
 
     def accumulate(
         self, out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float, /
@@ -75,24 +76,25 @@ class Room(Protocol):
     def accumulate_coded(
         self, segments: Sequence[SumCoded], status: Tensor | None = None, /
     ) -> int:
-        """`accumulate` of coded places, until the first that are no list; how many that is.
+        """Runs `accumulate` for coded places, up to the first segment whose places are not a list;
+        returns how many are valid.
 
-        With a status nothing is written where it is raised, what is bad raises it by DAMAGED, and
-        all are said to be well.
+        With a status nothing is written if it is raised, a bad segment raises it by DAMAGED, and
+        the number of all is returned.
         """
 
     def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None: ...
     def accumulate_many_dense(
         self, segments: Sequence[SumDense], status: Tensor | None = None, /
     ) -> None:
-        """`accumulate_dense` of each. status: as of `accumulate_coded`."""
+        """Runs `accumulate_dense` for each segment. status: as in `accumulate_coded`."""
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None: ...
     def add_coded(
         self, v: Tensor, section: Tensor, code: str, values: Tensor, factor: float, /
     ) -> bool:
-        """`add` of coded places. Whether they are a list: True where a device would have to be
-        waited for to know, and what is none is left out."""
+        """Runs `add` for coded places, and returns whether they are a list: True if the host would
+        have to wait for a device to know; what is not a list is then left out."""
 
     # codes of quantizers
 
@@ -106,8 +108,8 @@ class Room(Protocol):
     def accumulate_codes(
         self, segments: Sequence[SumCodes], status: Tensor | None = None, /
     ) -> int:
-        """The first segment of which a scale is above `form.most_scale`, or none at all: what
-        follows is not written. Or how many. status: as of `accumulate_coded`."""
+        """Returns the first segment with a scale that is NaN or above `form.most_scale`, from
+        which on nothing is written; or how many there are. status: as in `accumulate_coded`."""
 
     def add_codes(
         self, form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float, /
@@ -122,11 +124,11 @@ class Room(Protocol):
     def reach(self, segments: Sequence[Reach], status: Tensor, /) -> list[Reaching]: ...
     def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> Sequence[Hint]: ...
     def undo_topk(self, segments: Sequence[UndoTopk], /) -> int:
-        """Give back what was taken; where there is a gradient, take the recurrence of
-        `update_topk` back, where it did not leave an element alone. Journals are not asked.
+        """Adds what was taken back to the residual; if there is a gradient, inverts the recurrence
+        of `update_topk` for the elements that it updated. Journals are not used.
 
-        Until the first whose places do not ascend, with nothing written; how many that is, or all,
-        where the host would have to wait to know.
+        Returns the number of segments before the first whose places do not ascend, and then
+        nothing is written; or the number of all, if the host would have to wait to know.
         """
 
     # Adam's step
@@ -140,21 +142,22 @@ class Room(Protocol):
     # lists of places, and streams
 
     def write_entries(self, segments: Sequence[WriteEntries], /) -> int:
-        """Until the first whose places do not ascend; how many that is, or all, where the host
-        would have to wait to know."""
+        """Writes the segments up to the first whose places do not ascend, and returns how many;
+        or the number of all, if the host would have to wait to know."""
 
     def encode_indices(self, indices: Tensor, n: int, code: str, section: Tensor, /) -> None: ...
     def decode_indices(self, section: Tensor, n: int, code: str, indices_out: Tensor, /) -> int:
-        """k, or a wrong entry's position, or k + 1 for what follows them."""
+        """Returns k, or the position of a wrong entry, or k + 1 if what follows the entries is
+        wrong."""
 
     def count_crowds(self, places: Tensor, /) -> tuple[int, int, int]:
-        """Crowded chunks, full ones, and places outside of them."""
+        """Returns the numbers of crowded chunks, of full ones, and of places outside of them."""
 
     def encode_shaped(self, places: Tensor, n: int, shape: Shape, section: Tensor, /) -> bool:
-        """Whether the list has this shape."""
+        """Returns whether the list has this shape; only then is the section valid."""
 
     def decode_shaped(self, section: Tensor, n: int, shape: Shape, places_out: Tensor, /) -> int:
-        """0, or the number of the part that cannot be: from 1 the crowded, the full, the thin, all
+        """Returns 0, or the number of the part that is invalid: 1 crowded, 2 full, 3 thin, 4 all
         together."""
 
     def split_stream(

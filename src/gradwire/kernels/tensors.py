@@ -1,4 +1,4 @@
-"""Checks of tensors and numbers before they are passed: the extension itself checks nothing."""
+"""Checks of tensors and numbers before kernels receive them: the extension checks nothing."""
 
 import math
 import struct
@@ -15,12 +15,12 @@ Segment = TypeVar("Segment", bound="tuple[Any, ...]")
 
 INDEX_LIMIT = 2**31 - 1
 STREAM_BYTES = 4 << 20
-"""Targets of so many bytes and more are written around the cache."""
+"""Targets of this size in bytes or more are written around the cache (non-temporal stores)."""
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def check_index_range(n: int) -> None:
-    """KernelError when n elements cannot be indexed in 32 bits, signed."""
+    """Raises KernelError if n elements cannot be indexed by signed 32-bit numbers."""
     if n > INDEX_LIMIT:
         raise KernelError(
             f"a parameter has at most 2^31-1 = {INDEX_LIMIT} elements, this one has {n}; "
@@ -29,25 +29,25 @@ def check_index_range(n: int) -> None:
 
 
 def check_count(name: str, count: int) -> None:
-    """KernelError for a negative one."""
+    """Raises KernelError if the count is negative."""
     if count < 0:
         raise KernelError(f"{name} must not be negative, but is {count}; pass a count")
 
 
 def check_domain(n: int) -> None:
-    """KernelError unless n can be the number of elements."""
+    """Raises KernelError unless n can be the number of elements."""
     check_count("n", n)
     check_index_range(n)
 
 
 def check_memory(name: str, tensor: torch.Tensor) -> None:
-    """KernelError unless elements lie in memory, where such elements may lie."""
+    """Raises KernelError unless the tensor has its elements in memory, aligned to their size."""
     try:
         address = tensor.data_ptr()
         is_there = address or (tensor.numel() == 0 and not tensor.is_meta)
         if is_there and address % tensor.element_size() == 0:
             return
-    except RuntimeError:  # of a sparse one
+    except RuntimeError:  # a sparse tensor has no data_ptr
         pass
     raise KernelError(
         f"{name} must have its elements in memory, at a multiple of their size, but is a "
@@ -57,10 +57,10 @@ def check_memory(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_memory_of_all(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """`check_memory` of each."""
+    """Runs `check_memory` for each tensor; fast if all pass."""
     try:
         places = list(map(torch.Tensor.data_ptr, tensors))
-    except RuntimeError:  # of a sparse one
+    except RuntimeError:  # a sparse tensor has no data_ptr
         places = [0]
     if 0 in places or reduce(or_, places, 0) % 4:  # no element that kernels read is larger
         for tensor in tensors:
@@ -68,8 +68,8 @@ def check_memory_of_all(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> None:
-    """KernelError unless the tensor is 1-D and of a dtype that the kernels read. double: or
-    float64."""
+    """Raises KernelError unless the tensor is 1-D and of a dtype that the kernels read. double:
+    float64 is also accepted."""
     check_memory(name, tensor)
     if tensor.dtype not in CODES and not (double and tensor.dtype == torch.float64):
         raise KernelError(
@@ -84,12 +84,12 @@ def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> Non
 
 
 def facts_of(x: torch.Tensor) -> tuple[object, ...]:
-    """All that checks ask of a tensor, but for where its memory is."""
+    """Returns all that checks read of a tensor, except the address of its memory."""
     return x.shape, x.dtype, x.device, x.is_contiguous()
 
 
 def facts_of_all(tensors: Sequence[torch.Tensor]) -> list[list[object]]:
-    """`facts_of` each, fact by fact, each of which is a list that is made at once."""
+    """Returns `facts_of` all tensors, as one list per fact, each of which one `map` makes."""
     return [list(map(fact, tensors)) for fact in _FACTS]
 
 
@@ -99,13 +99,13 @@ _FACTS: tuple[Callable[[torch.Tensor], object], ...] = (
 
 
 def are_doubles(*tensors: torch.Tensor) -> bool:
-    """Whether all are float64, which is never compressed: it is copied, summed and looked at by
-    the twins, everywhere."""
+    """Whether all tensors are float64, which is never compressed: the twins copy, sum and check
+    it, on every device."""
     return all(x.dtype == torch.float64 for x in tensors)
 
 
 def doubles_apart(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Those whose first tensor is float64, and the others, as far as there are any."""
+    """Splits segments by whether their first tensor is float64, and drops an empty part."""
     parts: tuple[list[Segment], list[Segment]] = [], []
     for one in segments:
         parts[one[0].dtype == torch.float64].append(one)
@@ -118,7 +118,7 @@ def check_places(
     next_step: str = "convert them first",
     error: type[GradwireError] = KernelError,
 ) -> None:
-    """KernelError, or another, unless they are int32 in one dimension; not which they are."""
+    """Raises `error` unless places are int32 in one dimension; the entries are not checked."""
     if places.dtype != torch.int32 or places.dim() != 1:
         raise error(
             f"{name} must be int32 with one dimension, not {places.dtype} of shape "
@@ -128,7 +128,7 @@ def check_places(
 
 
 def check_same_device(first: torch.Tensor, **others: torch.Tensor | None) -> None:
-    """KernelError unless all tensors are where the first is."""
+    """Raises KernelError unless all tensors are on the device of the first."""
     device = first.device
     for name, tensor in others.items():
         if tensor is not None and tensor.device != device:
@@ -139,7 +139,7 @@ def check_same_device(first: torch.Tensor, **others: torch.Tensor | None) -> Non
 
 
 def check_buffer(name: str, tensor: torch.Tensor, dtype: torch.dtype, size: int) -> None:
-    """KernelError unless the tensor can be written in place: dtype, shape (size,), contiguous."""
+    """Raises KernelError unless the tensor can be written in place: dtype, (size,), contiguous."""
     if tensor.dtype != dtype:
         raise KernelError(f"{name} must be {dtype}, not {tensor.dtype}; allocate it so")
     if tensor.shape != (size,):
@@ -151,7 +151,7 @@ def check_buffer(name: str, tensor: torch.Tensor, dtype: torch.dtype, size: int)
 
 
 def check_contiguous(name: str, tensor: torch.Tensor) -> None:
-    """KernelError unless the tensor is one run of memory."""
+    """Raises KernelError unless the tensor is contiguous."""
     if not tensor.is_contiguous():
         raise KernelError(
             f"{name} is written in place and must be contiguous, "
@@ -160,8 +160,8 @@ def check_contiguous(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_apart(name: str, tensor: torch.Tensor, *others: torch.Tensor | None) -> None:
-    """KernelError if it shares memory with another: places that change while they are read, or
-    what they point into, would lead anywhere."""
+    """Raises KernelError if the tensor shares memory with another one: places that change while
+    they are read could point outside of the tensor."""
     begin, end = _span(tensor)
     for other in others:
         if other is None or (address := other.data_ptr()) >= end:
@@ -175,7 +175,8 @@ def check_apart(name: str, tensor: torch.Tensor, *others: torch.Tensor | None) -
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where its memory begins and ends: strided, it has more than its elements; expanded, less."""
+    """Returns where the tensor's memory begins and ends: strided, it spans more than its elements;
+    expanded, less."""
     begin, bytes = tensor.data_ptr(), tensor.nbytes
     if bytes and not tensor.is_contiguous():
         last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
@@ -184,17 +185,17 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def goes_around(target: torch.Tensor) -> bool:
-    """Whether it is too large for the cache, and is written around it."""
+    """Whether the target is too large for the cache, and is written around it."""
     return target.numel() * target.element_size() >= STREAM_BYTES
 
 
 def pointer(tensor: torch.Tensor | None) -> int:
-    """Address of the first element; 0 for None."""
+    """Returns the address of the first element; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def real(value: float) -> float:
-    """The value as fp64; a whole number beyond its range is infinite."""
+    """Returns the value as a float; an int beyond its range becomes infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -202,7 +203,7 @@ def real(value: float) -> float:
 
 
 def finite_number(name: str, value: float) -> float:
-    """The value as fp32 rounds it; KernelError unless that is finite."""
+    """Returns the value rounded to fp32. Raises KernelError unless that is finite."""
     rounded = _in_fp32(value)
     if math.isfinite(rounded):
         return rounded
@@ -211,16 +212,16 @@ def finite_number(name: str, value: float) -> float:
 
 @lru_cache(maxsize=64)
 def _in_fp32(value: float) -> float:
-    """The same few numbers come in every call."""
+    """Returns the value in fp32; cached: calls have the same few numbers."""
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
         return rounded
-    except (OverflowError, struct.error):  # of a whole number
+    except (OverflowError, struct.error):  # too large for fp32, or an int too large for a float
         return math.inf
 
 
 def check_divisor(divisor: float) -> float:
-    """The divisor as fp32; KernelError if it is 0 or not finite."""
+    """Returns the divisor rounded to fp32. Raises KernelError if it is 0 or not finite."""
     by = finite_number("divisor", divisor)
     if by == 0.0:
         raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
@@ -228,7 +229,8 @@ def check_divisor(divisor: float) -> float:
 
 
 def divided(segments: Sequence[Segment]) -> Sequence[Segment]:
-    """With their last part, a divisor, as fp32; KernelError if one is 0 or not finite."""
+    """Returns the segments with their last field, a divisor, in fp32. Raises KernelError if one is
+    0 or not finite."""
     divisors = [one[-1] for one in segments]
     alike = not divisors or divisors.count(divisors[0]) == len(divisors)
     if alike and all(type(by) is float and check_divisor(by) == by for by in divisors[:1]):
@@ -238,5 +240,6 @@ def divided(segments: Sequence[Segment]) -> Sequence[Segment]:
 
 
 def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
-    """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
+    """Returns total / divisor by true division: with a Python number, torch multiplies by the
+    reciprocal on some devices."""
     return total / torch.tensor(divisor, dtype=total.dtype, device=total.device)

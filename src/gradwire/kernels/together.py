@@ -1,4 +1,4 @@
-"""Work on many parameters side by side: what all ask for at one time is one call.
+"""Work on many parameters side by side: the segments that all yield in one turn make one call.
 
 parameter 0 ── segments ──┐                          ┌── goes on
 parameter 1 ── segments ──┼──► one call of each kind ┼── goes on
@@ -34,8 +34,8 @@ Segment: TypeAlias = (
     "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto | Reach"
 )
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
-"""It yields segments that do not depend on each other, and receives what each of them gave: the
-next hint of `UpdateTopk`, what is found of `Reach`, nothing of others."""
+"""A generator that yields segments that do not depend on each other, and receives the result of
+each: the next hint for `UpdateTopk`, the elements found for `Reach`, None for others."""
 
 _MANY: dict[
     type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Any] | None]
@@ -51,8 +51,8 @@ _MANY: dict[
 
 
 def together(works: Iterable[Work], status: Tensor, known: Known | None = None) -> None:
-    """Run all to their end. status: raised where something is not finite. known: of the steps
-    before, in which the same works came in the same order. Raises KernelError, and what the works
+    """Runs all works to their end. status: raised where something is not finite. known: earlier
+    steps' checks, with the same works in the same order. Raises KernelError, and what the works
     raise."""
     work = beside(works)
     asked = next(work, None)
@@ -64,7 +64,7 @@ def together(works: Iterable[Work], status: Tensor, known: Known | None = None) 
 
 
 def beside(works: Iterable[Work]) -> Work:
-    """All of them as one, which asks for what they ask for at one time."""
+    """Combines works into one, which yields the segments that they yield in the same turn."""
     waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
     while waiting:
         segments = waiting[0][1] if len(waiting) == 1 else [s for _, own in waiting for s in own]
@@ -79,7 +79,7 @@ def beside(works: Iterable[Work]) -> Work:
 
 
 def _call(segments: Sequence[Segment], status: Tensor, known: Known | None) -> Iterator[Any]:
-    """What each of them gave, in their order."""
+    """Runs the segments, in one call per kind; returns their results in order."""
     kinds = list(dict.fromkeys(map(type, segments)))
     if len(kinds) == 1:
         return iter(_MANY[kinds[0]](segments, status, known) or repeat(None))

@@ -1,4 +1,4 @@
-"""Steps of sparsifying feedbacks, taken back: what was taken returns, the recurrence is inverted,
+"""Undoing a step of a sparsifying feedback: what was taken returns, the recurrence is inverted,
 and what inverting would lose comes out of journals."""
 
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ def undo_topk(
     decay: float = 1.0,
     journal: Journal | None = None,
 ) -> None:
-    """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
-    what the journal kept is put in its place.
+    """Undoes an `update_topk`: what was taken returns, then the recurrence is inverted, then what
+    the journal kept is written back.
 
-    Arguments as they were given to and written by `update_topk`. What the journal kept is exact to
+    The arguments are those that `update_topk` took and wrote. What the journal kept is exact to
     the bit. Elsewhere each element is off by the rounding of the largest number involved: with a
     journal, about 16·hint·6e-8, on a device 2^14·hint·6e-8 (for the velocity, that over the
-    momentum; in Nesterov's form, three such). Without one, or beyond a device's room, there is no
-    such limit. With momentum 0 the velocity of before cannot be known and stays as it is.
+    momentum; in Nesterov's form, three such). Without a journal, or beyond its room on a device,
+    there is no such limit. With momentum 0 the old velocity is unknown and stays as it is.
 
-    Elements that the update left alone are left alone. They are told, in every form, by the step
-    from what is there now: it is not finite again. Nor may it be where the update has added a
-    finite scaled gradient of 2^103 or more. So where the residual is at least half of such a
-    gradient the element counts as updated: what waited is taken to have been the smaller of both.
-    (Where it was the larger, and was left alone, the journal knows; there is no other way to
-    tell.) What is not finite when it is inverted stays as it is. Beside a velocity of 1e38 a step
-    may not be finite again whatever the gradient is: such an element counts as left alone.
-    Raises KernelError.
+    Elements that the update left unchanged stay unchanged. They are recognized, in every form, by
+    repeating the step from the current values: the result is again not finite. But that may also
+    happen where the update added a finite scaled gradient of 2^103 or more. So if the residual is
+    at least half of such a gradient the element counts as updated: the old residual is taken to
+    have been the smaller of both. (If it was the larger, and was left unchanged, the journal has
+    it; there is no other way to tell.) An element whose inverse is not finite stays as it is.
+    Beside a velocity of 1e38 the repeated step may not be finite whatever the gradient is: such an
+    element counts as unchanged. Raises KernelError.
     """
     undo_many_topk([UndoTopk(
         gradient, velocity, residual, indices, values, velocities, momentum, nesterov, mask, scale,
@@ -68,11 +68,11 @@ def restore_topk(
 
 
 def undo_many_topk(segments: Sequence[UndoTopk]) -> None:
-    """`undo_topk` of many, and `restore_topk` of those without a gradient.
+    """Runs `undo_topk` for each segment, and `restore_topk` for those without a gradient.
 
-    Raises KernelError; where indices do not ascend strictly within 0 ... n-1 it is told on the CPU
-    and by the twins, with nothing written, and elsewhere nothing is written outside of residual
-    and velocity.
+    Raises KernelError; for indices that do not ascend strictly within 0 ... n-1 only on the CPU
+    and in the twins, with nothing written; elsewhere nothing is written outside of residual and
+    velocity.
     """
     if not segments:
         return
@@ -113,13 +113,13 @@ def _check(one: UndoTopk) -> None:
 
 
 def _seen(one: UndoTopk) -> Tensor | None:
-    """The velocity, unless nothing looks at it: then it may be anything."""
+    """Returns the velocity, or None if nothing reads it: then it was not checked."""
     uses = one.mask or one.gradient is not None or one.journal is not None
     return one.velocity if uses else None
 
 
 def _rounded(one: UndoTopk) -> UndoTopk:
-    """With numbers as fp32, and without what is not looked at."""
+    """Returns the segment with its numbers in fp32, and without tensors that nothing reads."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     velocities = one.velocities if one.mask and one.velocity is not None else None
     return UndoTopk(

@@ -1,4 +1,4 @@
-"""Accumulate, select, clear: one step of a sparsifying feedback in one pass. `undo` takes it back.
+"""Accumulate, select, clear: a step of a sparsifying feedback in one pass. `undo` inverts it.
 
 Source: Deep Gradient Compression (Lin et al., ICLR 2018), equation 7 with momentum factor masking;
 the Nesterov form is that of its authors' release; without momentum it is error feedback (gradient
@@ -34,7 +34,7 @@ from gradwire.kernels.values import Hint, Words
 
 
 def check_gradient(gradient: torch.Tensor, residual: torch.Tensor) -> None:
-    """KernelError unless it can be added to the residual."""
+    """Raises KernelError unless the gradient can be added to the residual."""
     check_float("gradient", gradient)
     if residual.shape != gradient.shape:
         check_buffer("residual", residual, torch.float32, gradient.numel())
@@ -45,7 +45,7 @@ def check_kept(
     velocity: torch.Tensor | None, residual: torch.Tensor, velocities: torch.Tensor | None,
     k: int, momentum: float | None,
 ) -> None:  # fmt: skip
-    """KernelError unless these can be updated by a gradient of as many elements."""
+    """Raises KernelError unless this state can be updated by a gradient of as many elements."""
     n = residual.numel()
     check_buffer("residual", residual, torch.float32, n)
     check_same_device(residual, velocity=velocity, velocities=velocities)
@@ -65,7 +65,8 @@ def check_kept(
 def recurrence_of(
     momentum: float | None, scale: float, decay: float
 ) -> tuple[float | None, float, float]:
-    """Momentum, decay and scale as fp32; KernelError unless what is used of them is finite."""
+    """Returns momentum, decay and scale rounded to fp32. Raises KernelError if one that is used is
+    not finite."""
     d = finite_number("decay", decay) if momentum is None else 1.0
     m = None if momentum is None else finite_number("momentum", momentum)
     return m, d, 1.0 if scale == 1.0 else finite_number("scale", scale)
@@ -76,7 +77,7 @@ def advance(
     status: torch.Tensor, *, momentum: float | None, nesterov: bool = False, scale: float = 1.0,
     decay: float = 1.0, hint: Hint = 0.0, journal: Journal | None = None,
 ) -> None:  # fmt: skip
-    """`update_topk` that takes nothing out. Raises KernelError."""
+    """Runs `update_topk` with k = 0: nothing is taken out. Raises KernelError."""
     places, nothing = nothing_taken(residual)
     update_topk(
         gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
@@ -86,7 +87,7 @@ def advance(
 
 
 def nothing_taken(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """No places and no values."""
+    """Returns empty places and empty values."""
     return x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.float32)
 
 
@@ -115,10 +116,10 @@ def update_topk(
     fp32, updated, or None with momentum None (plain error feedback). indices: (k,) int32, values:
     (k,) fp32 and velocities: (k,) fp32 (None without momentum) are written: place, residual and
     velocity of what was taken, by ascending index. mask also clears the velocity there. decay:
-    without momentum, what the residual is multiplied with first, not 0. k may be 0. hint: as of
-    `topk`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
-    update back where the gradient is far larger than hint; with hint 0, everything, or on a
-    device, which has less room, where it is far larger than all that waits in a block.
+    without momentum, the factor of the old residual, not 0. k may be 0. hint: as in `topk`.
+    journal: drops what it kept, and keeps what `undo_topk` will need where the gradient is far
+    larger than hint; with hint 0 it keeps everything, or on a device, which has less memory, the
+    blocks where the gradient is far larger than the residual.
     An element whose new velocity or residual would not be finite keeps both bit for bit, and
     raises the status.
     Raises KernelError.
@@ -134,7 +135,10 @@ def update_topk(
 def update_many_topk(
     segments: Sequence[UpdateTopk], status: torch.Tensor, known: Known | None = None
 ) -> Sequence[Hint]:
-    """`update_topk` of many. known: of the steps before. Raises KernelError."""
+    """Runs `update_topk` for each segment. known: earlier steps' checks.
+
+    Raises KernelError.
+    """
     room = told_to(status)
 
     def check() -> None:
@@ -156,14 +160,14 @@ def update_many_topk(
 
 
 def gradients_of(gradients: Sequence[torch.Tensor]) -> list[list[object]]:
-    """All that `check_gradient` asks of each gradient, but for where its memory is: this comes and
-    goes, and is checked here. Raises KernelError."""
+    """Returns all that `check_gradient` reads of each gradient, except its address: this changes
+    from step to step, and is checked here. Raises KernelError."""
     check_memory_of_all("gradient", gradients)
     return facts_of_all(gradients)
 
 
 def _check_apart_from_gradients(segments: Sequence[UpdateTopk]) -> None:
-    """Places. Where a gradient is contiguous it takes its bytes alone."""
+    """Raises KernelError if places share memory with a gradient; fast if these are contiguous."""
     for one in segments:
         x = one.gradient
         begin, at = x.data_ptr(), one.indices.data_ptr()
@@ -172,7 +176,8 @@ def _check_apart_from_gradients(segments: Sequence[UpdateTopk]) -> None:
 
 
 def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
-    """Whether their numbers, the same for all, are such as rooms want them."""
+    """Whether all segments have the same numbers, already in the types and the rounding that rooms
+    expect."""
     rules = [(one.momentum, one.scale, one.decay) for one in segments]
     if not rules or rules.count(rules[0]) < len(rules):
         return False
@@ -182,9 +187,9 @@ def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:
-    """With numbers as fp32."""
+    """Returns the segment with its numbers rounded to fp32."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    # All by place: a third of the time of `_replace`.
+    # Positional arguments take a third of the time of `_replace`.
     return UpdateTopk(
         *one[:7], m, one.nesterov, one.mask, s, d, hint_of(one.hint), one.journal
     )  # fmt: skip

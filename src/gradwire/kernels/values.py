@@ -1,4 +1,4 @@
-"""What faces and rooms tell each other: plain values, without the work that makes them."""
+"""The values that faces and rooms exchange, without the code that computes them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
 
 
 class Noise(NamedTuple):
-    """Two keys, and what is added to every number modulo 2^32."""
+    """The key of a sequence of random numbers: two words, and a shift that is added to every
+    number modulo 2^32."""
 
     first: int
     second: int
@@ -18,7 +19,7 @@ class Noise(NamedTuple):
 
     @staticmethod
     def of(name: str, rank: int = 0) -> "Noise":
-        """The numbers that belong to a name, as one rank draws them.
+        """Returns the key of a name's random numbers, as one rank draws them.
 
         Ranks share them up to a rotation by the golden ratio: each rank's are uniform, and two
         ranks that round the same value tend to round it in opposite directions, so the error of
@@ -31,48 +32,51 @@ class Noise(NamedTuple):
 
 
 NON_FINITE = 1
-"""The bit of the status word that says that something is not finite."""
+"""The bit of the status word for a number that is not finite."""
 DAMAGED = 2
-"""The bit that says that something which arrived cannot be used."""
+"""The bit of the status word for a received payload that cannot be used."""
 
 SILENCE = Noise(0, 0)
-"""For what throws no dice."""
+"""The key of encodings that draw no random numbers."""
 
 
 @dataclass(slots=True)
 class Words:
-    """So many elements of a tensor, from the first on: a view that need not be made, for many."""
+    """A slice of a tensor, `length` elements from `first` on, as a view that is made only when
+    needed: a step has many of them."""
 
     every: Tensor
     first: int
     length: int
 
     def view(self) -> Tensor:
-        """They alone."""
+        """Returns the slice as a tensor."""
         return self.every[self.first : self.first + self.length]
 
 
 Hint: TypeAlias = float | Tensor | Words
-"""The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
-words on its device; 0: unknown."""
+"""The magnitude that candidates of the next selection must reach, as a room returns it: a number,
+or elements on its device; 0: unknown."""
 
 
 def number_of(hint: Hint) -> float:
-    """It as a number, whichever room gave it."""
+    """Returns the hint of any room as a number."""
     if isinstance(hint, Words):
         hint = hint.view()
     return float(hint.max()) if isinstance(hint, Tensor) else float(hint)
 
 
 class Reaching(NamedTuple):
-    """places: (k,) int32, ascending; values: (k,) fp32. Until the thread's next call."""
+    """The elements found. places: (k,) int32, ascending; values: (k,) fp32; valid until this
+    thread's next call."""
 
     places: Tensor
     values: Tensor
 
 
 class AdamStep(NamedTuple):
-    """The numbers of a step, as they are multiplied with."""
+    """The factors of one Adam step. rest1, rest2: 1 - beta1, 1 - beta2. root, factor: with the
+    corrections of bias."""
 
     scale: float
     beta1: float
@@ -88,22 +92,22 @@ class AdamStep(NamedTuple):
         steps: int, beta1: float, beta2: float, eps: float, *, factor: float = 1.0,
         scale: float = 1.0,
     ) -> "AdamStep":  # fmt: skip
-        """Of the so many-th step, from 1. factor: of the noise. scale: what the gradient is
-        multiplied by first."""
+        """Returns the factors of step number `steps`, from 1. factor: the noise factor. scale: the
+        gradient is multiplied by it first."""
         root, by = (1 - beta2**steps) ** -0.5, factor / (1 - beta1**steps)
         return AdamStep(scale, beta1, 1 - beta1, beta2, 1 - beta2, root, eps, by)
 
 
 Moments: TypeAlias = tuple[Tensor, Tensor]
-"""Adam's two, (n,) fp32 each."""
+"""Adam's first and second moment, (n,) fp32 each."""
 
 Payload: TypeAlias = tuple[Tensor, Tensor]
-"""Codes or bits, and the scales or values that they are read with."""
+"""Codes or bits, and the scales or values that decode them."""
 
 
 class Partition(NamedTuple):
-    """counts: by owner. serial: entries for which every try found a taken slot. growths: how often
-    an owner's table was doubled."""
+    """A split. counts: of each owner. serial: entries for which every try found a taken slot.
+    growths: how often an owner's table was doubled."""
 
     counts: list[int]
     serial: int

@@ -1,6 +1,6 @@
-"""The room of CPU tensors: addresses and sizes for the extension, which `native` has found.
+"""The room of CPU tensors: it passes addresses and sizes to the extension, which `native` finds.
 
-Nothing is checked here: the faces have. What is imported here are the operations of `table.Room`.
+Nothing is checked here: the faces do that. The imports are the operations of `table.Room`.
 """
 
 # mypy: implicit-reexport

@@ -41,7 +41,7 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
 
 
 def _row(g: Tensor, one: AdamCodes) -> AdamRow:
-    """The arguments of one; g: its gradient, contiguous."""
+    """Returns a segment's arguments for the extension. g: its gradient, contiguous."""
     m, q = map(pointer, one.moments)
     return (
         one.form.number, CODES[g.dtype], pointer(g), m, q, pointer(one.v), g.numel(), one.how,

@@ -10,7 +10,7 @@ from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import pointer
 
 ROUNDS = 300
-"""Of the bound's weights; more bring little."""
+"""Rounds that improve the weights of the bound; more gain little."""
 
 
 def search_options(jobs: Jobs, machine: Machine, start: Tensor, limit: float, seed: int) -> Best:

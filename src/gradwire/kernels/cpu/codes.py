@@ -45,7 +45,8 @@ def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
 
 
 def _one_scale(x: Tensor, clip: float | None) -> float:
-    """The largest magnitude, cut to so many root mean squares, if these are in fp32's range."""
+    """Returns the largest magnitude, cut to `clip` root mean squares if the sum of squares is
+    above 0 and finite."""
     most, squares = largest(x, squares=clip is not None)
     if clip is None or not 0.0 < squares < math.inf:
         return most
@@ -64,7 +65,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
 
 
 def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
-    """The arguments of one; x: its gradient, contiguous."""
+    """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
         one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
         x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
@@ -73,7 +74,7 @@ def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
 
 
 def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
-    """Signs apart."""
+    """Sums segments, signs separately; returns how many are valid."""
     done = 0
     for signs, group in groupby(segments, key=lambda one: one.form.signs):
         own = list(group)

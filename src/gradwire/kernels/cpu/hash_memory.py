@@ -1,4 +1,4 @@
-"""Indices split by way of hash tables, by the extension."""
+"""Indices split by hash tables, by the extension."""
 
 from collections.abc import Sequence
 

@@ -36,7 +36,7 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
         if sent is not None:
             cast(out, sent, None)
         if sent is not None and residual is not None:
-            add(residual, places, values.sub_(sent), 1.0)  # exact: what a rounding took is a float
+            add(residual, places, values.sub_(sent), 1.0)  # exact: a rounding error is a float
     return len(segments)
 
 

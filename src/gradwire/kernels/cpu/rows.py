@@ -17,7 +17,7 @@ def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
 
 
 def _in_bytes(x: Tensor, ids: Tensor, bounds: Sequence[int]) -> tuple[int, int, int, list[int]]:
-    """The addresses and sizes of rows."""
+    """Returns ids' address and count, a row's bytes, and the bounds in bytes."""
     size = x.element_size()
     return pointer(ids), ids.numel(), x.shape[1] * size, [size * b for b in bounds]
 
@@ -61,5 +61,5 @@ def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _given(ids: Sequence[Tensor]) -> list[IdsAt]:
-    """Lists of ids for the extension; contiguous."""
+    """Returns lists of ids, all contiguous, as the extension takes them."""
     return [(pointer(own), own.numel(), own.dtype == torch.int64) for own in ids]

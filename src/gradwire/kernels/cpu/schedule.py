@@ -10,7 +10,7 @@ from gradwire.kernels.tensors import pointer, real
 
 
 def address_of(jobs: Jobs) -> JobsAt:
-    """Where the extension finds the jobs."""
+    """Returns the addresses of the jobs' lists, as the extension takes them."""
     return (
         len(jobs), pointer(jobs.ready), pointer(jobs.option), pointer(jobs.stage),
         pointer(jobs.lane), pointer(jobs.seconds),
@@ -18,7 +18,7 @@ def address_of(jobs: Jobs) -> JobsAt:
 
 
 def numbers_of(machine: Machine) -> MachineIs:
-    """The machine as the extension takes it; whole numbers may be infinite."""
+    """Returns the machine as the extension takes it; an int too large for a float becomes inf."""
     return (
         machine.lanes, real(machine.cores), machine.wire_demand, real(machine.workers),
         machine.backward_seconds, machine.start_slowdown, machine.start_sharing,

@@ -12,7 +12,7 @@ from gradwire.kernels.segments import Reach
 from gradwire.kernels.tensors import CODES, pointer
 from gradwire.kernels.values import Hint, Reaching, number_of
 
-_SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
+_SLACK = 128  # the extension may write so many elements beyond the last: csrc/kernels.hpp
 
 
 def fallbacks() -> int:
@@ -33,14 +33,14 @@ def reach(segments: Sequence[Reach], status: Tensor) -> list[Reaching]:
     found = list[Reaching]()
     for x, least in segments:
         places, values = _reaching(x, least, status)
-        if len(segments) > 1:  # the next one writes where this one has
+        if len(segments) > 1:  # the next one writes to the same buffers
             places, values = places.clone(), values.clone()
         found.append(Reaching(places, values))
     return found
 
 
 def _reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
-    """Asks again where there are more than the thread's memory holds."""
+    """Searches again if more elements are found than this thread's buffer holds."""
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]
     room = max(kept("reaching", torch.int32, x.device) - _SLACK, 0)

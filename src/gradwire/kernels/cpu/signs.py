@@ -13,7 +13,7 @@ from gradwire.kernels.values import SILENCE, Noise
 
 
 def pack_signs(x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise) -> None:
-    """What `encode_codes` does of signs. x: contiguous."""
+    """Does the work of `encode_codes` for formats of signs. x: contiguous."""
     n, throws = x.numel(), noise != SILENCE
     below, above, count, finite = chosen.core.pack_signs(
         chosen.number, CODES[x.dtype], pointer(x), n, noise, throws, pointer(bits)
@@ -28,7 +28,7 @@ def pack_signs(x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: N
 
 
 def sum_signs(segments: Sequence[SumCodes]) -> int:
-    """What `accumulate_codes` does of them."""
+    """Does the work of `accumulate_codes` for formats of signs."""
     for number, (_, out, payloads, divisor) in enumerate(segments):
         every = [values for _, values in payloads if values.numel()]
         if every and not torch.cat(every).isfinite().all():
@@ -42,7 +42,7 @@ def sum_signs(segments: Sequence[SumCodes]) -> int:
 
 
 def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
-    """What `add_codes` does of them."""
+    """Does the work of `add_codes` for formats of signs."""
     n, count = v.numel(), values.numel()
     chosen.core.add_signs(
         chosen.number, pointer(v), n, pointer(bits), pointer(values), count, factor

@@ -1,4 +1,4 @@
-"""The status word, by looking at it: on the CPU nobody waits for it."""
+"""The status word, read on the host: on the CPU this needs no waiting."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from gradwire.kernels.values import DAMAGED, NON_FINITE
 
 
 def raise_unless(finite: bool, status: Tensor) -> None:
-    """What the extension says, told by the word; in an ordinary step it is not touched."""
+    """Raises the word if the extension found a number that is not finite, else leaves it alone."""
     if not finite:
         status.bitwise_or_(NON_FINITE)
 
@@ -31,7 +31,7 @@ def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
 
 
 def stamp(words: Tensor, facts: Sequence[int]) -> None:
-    """By numpy: a tenth of the time of `torch.tensor`."""
+    """Writes the facts by numpy, in a tenth of the time of `torch.tensor`."""
     words.numpy()[:] = facts
 
 

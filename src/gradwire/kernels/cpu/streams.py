@@ -8,7 +8,7 @@ from gradwire.kernels.tensors import CODES, pointer
 
 
 def given(places: Tensor, values: Tensor) -> Given:
-    """A stream for the extension; both contiguous."""
+    """Returns a stream as the extension takes it. places, values: contiguous."""
     return pointer(places), pointer(values), places.numel(), CODES[values.dtype]
 
 

@@ -1,4 +1,4 @@
-"""Updates, taken back by the extension."""
+"""Undoing updates by the extension."""
 
 from collections.abc import Sequence
 

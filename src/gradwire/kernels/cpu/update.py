@@ -1,4 +1,4 @@
-"""Updates by the extension, and what it keeps of them."""
+"""Updates by the extension, and its journals of them."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
 
 
 def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, float]:
-    """The recurrence's number, and what it multiplies its state with."""
+    """Returns the number of the recurrence, and the factor of its state."""
     if momentum is None:
         return _FEEDBACK, decay
     return (_NESTEROV if nesterov else _MOMENTUM), momentum
@@ -32,7 +32,7 @@ def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint
 
 
 def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
-    """The arguments of one; x: its gradient, contiguous."""
+    """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
         CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
         (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
@@ -42,7 +42,7 @@ def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
 
 
 class NativeKept:
-    """Blocks of old velocity and residual, in the extension's memory."""
+    """The journal's blocks of old velocity and residual, in the extension's memory."""
 
     def __init__(self, native: NativeJournal) -> None:
         self._native = native
@@ -60,7 +60,7 @@ class NativeKept:
 
 
 def begun(journal: Journal | None) -> int:
-    """The address of an empty journal for one update; 0 for none."""
+    """Clears a journal for one update, and returns its address in the extension; 0 for None."""
     if journal is None:
         return 0
     journal.clear()

@@ -1,18 +1,18 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
-device      bits, recurrences; `noise`     formats     what a quantizer writes; and, coded alone:
-tables      segments, for one launch                   `signs`, `powers`, `ternary`; `clips`
-launch      of what is compiled            codes       recurrences and Adam's step with codes;
-selection   the k largest, and `update`:               `adam_steps`: the latter alone
-            `small`; `candidates`, `radix` payloads    what is known of them; their `sums`: of
-undo        an update, with what is `kept`             codes, `sparse`, `dense`; `held`: unless a
-lists       codes of places, read;                     status says no; `trees`: in which order
-            `entries`: written
-reached     what reaches a threshold
+device      bits, recurrences; `noise`       formats     codes of blocks; the formats without a
+tables      rows of segments for a launch                scale per block: `signs`, `powers`,
+launch      fast repeated launches                       `ternary`; `clips`: scales that are cut
+selection   the k largest, and `update`:     codes       recurrences and Adam's step with codes;
+            `small`; `candidates`, `radix`               `adam_steps`: the latter without codes
+undo        inverts an update; `kept`: old   payloads    their columns; their sums: `sums` (codes),
+            blocks for it                                `sparse`, `dense`; `held`: sums stopped
+lists       reads codes of places;                       by a status; `trees`: the order of sums
+            `entries`: writes them           reached     elements that reach a threshold
 
-In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
-GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
-in `table.Room`. What the host still waits for: docs/gpu.md.
+In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on the CPU, for tests only:
+GRADWIRE_KERNELS=triton. Nothing is checked here: the faces do that. `table.Room` documents the
+operations, and docs/gpu.md says where the host still waits.
 """
 
 from gradwire.kernels.cuda.adam_steps import adam, undo_adam
@@ -80,7 +80,7 @@ from gradwire.kernels.torch import (
 )
 
 GOES_ON = True
-"""Sums need not be waited for: what a status word says holds them back on the device."""
+"""Whether sums read a status word on the device, so that the host need not wait for them."""
 
 __all__ = [
     "accumulate",

@@ -38,14 +38,14 @@ from gradwire.kernels.cuda.tables import (
 from gradwire.kernels.values import AdamStep, Moments
 
 BLOCK = 2048
-"""Elements of a program: of more, threads have so many registers that one runs at a time."""
+"""Elements of a program: with more, threads need so many registers that one runs at a time."""
 G, M, Q, V, N, HOW = (tl.constexpr(i) for i in range(6))
 WIDTH = tl.constexpr(13)
-"""HOW: the first of an `AdamStep`'s eight numbers."""
+"""The columns of a row. HOW: the first of an `AdamStep`'s eight numbers."""
 
 
 class Step(NamedTuple):
-    """One parameter's."""
+    """The arguments of one parameter's step."""
 
     g: Tensor
     moments: Moments
@@ -55,14 +55,14 @@ class Step(NamedTuple):
 
 @triton.jit
 def moved(how, m, q):
-    """The step that the moments say."""
+    """Returns the step that follows from the moments."""
     return tl.div_rn(m, tl.sqrt_rn(q) * how[5] + how[6]) * how[7]
 
 
 @triton.jit
 def stepped(how, g, m, q, v):
-    """Adam's step: moments, what waits, and whether all would be finite; where not, all are
-    kept."""
+    """Returns moments and residual after Adam's step, and whether all would be finite; where not,
+    all three are unchanged."""
     d = g * how[0]
     m1 = m * how[1] + d * how[2]
     q1 = q * how[3] + d * d * how[4]
@@ -73,7 +73,7 @@ def stepped(how, g, m, q, v):
 
 @triton.jit
 def unstepped(how, g, m, q, v):
-    """As before such a step; an element that it kept is kept."""
+    """Returns moments and residual as before a step; elements that it left unchanged stay so."""
     d = g * how[0]
     first, second = d * how[2], d * d * how[4]
     v0 = v - moved(how, m, q)
@@ -90,7 +90,7 @@ def step_all(
     rows, blocks, status, dtype: tl.constexpr, undoes: tl.constexpr, aligned: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A step, or its inverse; what was not finite raises the status when it is met first."""
+    """Runs a step, or its inverse. Only a step raises the status where something is not finite."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
@@ -114,7 +114,7 @@ def step_all(
 
 
 def steps(segments: Sequence[Step], status: Tensor | None) -> None:
-    """Of each. status: None: the inverse."""
+    """Runs the step of each segment; with status None the inverse."""
     for dtype, own in grouped(segments, lambda one: one.g.dtype):
         every, device = columns_of(own), own[0].v.device
         gradients, sizes = plain(every.g), tuple(map(Tensor.numel, every.g))

@@ -1,8 +1,8 @@
-"""What reaches a threshold of the last step: a bit for each element, then places and magnitudes.
+"""Elements that reach a threshold of the last step: a bit for each, then places and magnitudes.
 
-There are two thresholds. Candidates are what reaches the upper one, or, where these are fewer than
-k, the lower one: nobody knows how large gradients are before they are there.
-Bytes for each element, beside what `mark` touches: 1/8 for the bits; for each candidate 12, and a
+There are two thresholds, as the size of the next gradients is unknown. Candidates are the elements
+that reach the upper one, or, if these are fewer than k, the lower one.
+Bytes for each element, besides those of `mark`: 1/8 for the bits; for each candidate 12, and a
 sector of 32 that it is read from.
 """
 
@@ -60,8 +60,8 @@ def stepped(
     row, first, i, n, whole, dtype: tl.constexpr, mode: tl.constexpr, aligned: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block's recurrence, not written yet: u, v and whether both would be finite. What inverting
-    would lose is put aside."""
+    """Returns a block's new u and v, not written yet, and whether both would be finite. What
+    inverting would lose is saved first."""
     x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
     good = is_finite(x)
     u = x
@@ -80,7 +80,7 @@ def stepped(
 
 @triton.jit
 def remember(row, i, u, x, n, whole, mode: tl.constexpr, aligned: tl.constexpr):
-    """Write u and v, where there are any."""
+    """Writes u and v, if the mode has them."""
     if mode != NONE:
         write(address(tl.load(row + V), tl.float32, aligned), i, x, n, whole)
         if mode != FEEDBACK:
@@ -103,11 +103,11 @@ def mark(
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """The recurrence, and one bit for each element and threshold that it reaches. A program has
-    some blocks of one segment, so that it asks for its row once. all_of: blocks of all segments;
-    bits and counts of the lower threshold come after those.
+    """Runs the recurrence, and writes for each element and threshold a bit: whether it reaches it.
+    A program has several blocks of one segment, so that it reads its row once. all_of: the blocks
+    of all segments; bits and counts of the lower threshold come after these.
 
-    Bytes for each element: the gradient's; 16 by momentum, 8 by feedback, none without; 1/4.
+    Bytes for each element: the gradient's; 16 with momentum, 8 with feedback, 0 without; 1/4.
     """
     segment, begin = block_of(spans)
     row = rows + segment * WIDTH
@@ -137,7 +137,7 @@ def mark(
 
 @triton.jit
 def begins(counts, number_of, CHUNK: tl.constexpr):
-    """Counts become where each block's candidates begin. Returns how many there are."""
+    """Replaces counts by the offsets where each block's candidates begin. Returns their sum."""
     total = 0
     for at in range(0, number_of, CHUNK):
         j = at + tl.arange(0, CHUNK)
@@ -149,8 +149,8 @@ def begins(counts, number_of, CHUNK: tl.constexpr):
 
 @triton.jit
 def scan(rows, counts, state, bins, hints, exacts, all_of, CHUNK: tl.constexpr):
-    """Which threshold's candidates are taken, and the passes that follow begin anew. One program
-    for a segment; `exacts` is raised where all elements must be looked at."""
+    """Chooses the threshold whose candidates are used, and initializes the state of the following
+    passes. One program for a segment; `exacts` is raised if all elements must be read."""
     segment = tl.program_id(0)
     row, own = rows + segment * WIDTH, state + segment * WORDS
     k, number_of = tl.load(row + K).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
@@ -180,7 +180,7 @@ def scan(rows, counts, state, bins, hints, exacts, all_of, CHUNK: tl.constexpr):
 
 @triton.jit
 def ones_of(word):
-    """How many bits of 32 are set."""
+    """Returns how many of 32 bits are set."""
     pairs = word - ((word >> 1) & 0x55555555)
     fours = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     eights = (fours + (fours >> 4)) & 0x0F0F0F0F
@@ -201,8 +201,8 @@ def compact(
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """The candidates of a span of blocks, by index: places and magnitudes. Each turn takes the
-    lowest bit out of every 32; most have none. Only sectors that hold one are read."""
+    """Writes the candidates of a span of blocks, by index: places and magnitudes. Each turn takes
+    the lowest set bit out of every 32; most have none. Only sectors that hold one are read."""
     segment, first = block_of(spans)
     row = rows + segment * WIDTH
     if (tl.load(row + K) > 0) & (tl.load(state + segment * WORDS + EXACT) == 0):

@@ -1,6 +1,6 @@
-"""Scales that are cut: the largest magnitude of a segment, or so many root mean squares of it.
+"""Clipped scales: the largest magnitude of a segment, at most `clip` of its root mean squares.
 
-    squares ──► cut        a sum of each program, and the largest of all; then both, for a segment
+    squares ──► cut        each program's sum and the segment's largest; then the segment's scale
 
 Bytes for each element: those of the gradient.
 """
@@ -40,13 +40,14 @@ from gradwire.kernels.cuda.trees import (
 @triton.jit
 def rows_squared(row, first, n, dtype: tl.constexpr, aligned: tl.constexpr, whole: tl.constexpr,
                  R: tl.constexpr):  # fmt: skip
-    """Of R blocks the lanes' sums of squares, magnitudes, and what is not finite."""
+    """Returns, for R blocks and each lane, the sum of squares, the largest magnitude, and whether
+    something is not finite."""
     x_at = address(tl.load(row + X), dtype, aligned)
     block = first // BLOCK + tl.arange(0, R)[:, None]
     total = tl.zeros([R, LANES], tl.float32)
     top, bad = tl.zeros([R, LANES], tl.int32), tl.zeros([R, LANES], tl.int32)
     for begin in range(0, ROWS, 8):
-        for at in tl.static_range(8):  # which are loaded together
+        for at in tl.static_range(8):  # unrolled, so that all eight are loaded together
             i = block * BLOCK + (begin + at) * LANES + tl.arange(0, LANES)[None, :]
             x = read(x_at, i, n, whole)
             bad = bad | (~is_finite(x)).to(tl.int32)
@@ -61,8 +62,8 @@ def squares(
     rows, blocks, sums, status, dtype: tl.constexpr, aligned: tl.constexpr, R: tl.constexpr,
     LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """The largest magnitude of a segment, where there is a zero now, and the sum of the squares of
-    R = 2**LEVELS blocks, one for a program."""
+    """Writes the largest magnitude of a segment to its scale, which must be zero before, and the
+    sum of the squares of R = 2**LEVELS blocks, one for each program."""
     segment, first = block_of(blocks)
     row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
@@ -80,8 +81,8 @@ def squares(
 
 @triton.jit
 def cut(rows, sums, SPAN: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr):
-    """The largest magnitude, cut to so many root mean squares, if these are in fp32's range: a sum
-    that is infinite cuts nothing. One program for each segment."""
+    """Cuts the scale, the largest magnitude, to `clip` root mean squares, if the sum of squares is
+    above 0: an infinite sum cuts nothing. One program for each segment."""
     row = rows + tl.program_id(0) * ENCODED
     n = tl.load(row + N).to(tl.int32)
     total = folded(sums + tl.load(row + PROGRAM), n, SPAN, CHUNK, LEVELS)
@@ -94,15 +95,15 @@ def cut(rows, sums, SPAN: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexp
 
 
 def span() -> int:
-    """Elements of a program that adds up squares."""
+    """Returns the elements of a program that adds up squares."""
     return int(TOGETHER * BLOCK.value)
 
 
 def cut_scales(
     table: Tensor, number_of: int, blocks: Tensor, status: Tensor, of: dict[str, Any]
 ) -> None:
-    """The scales of so many segments, where there are zeros now. of: their dtype, and whether they
-    are aligned."""
+    """Writes the scales of the segments, which must be zeros before. of: their dtype, and whether
+    they are aligned."""
     sums = torch.empty(len(blocks), dtype=torch.float64, device=status.device)
     launch(squares, (len(blocks),),
         table, blocks, sums, status, **of, R=TOGETHER, LEVELS=levels_of(TOGETHER), num_warps=4,

@@ -1,6 +1,6 @@
-"""Quantizers: recurrences and Adam's step with the codes of what waits, and sums of codes.
+"""Quantizers: recurrences and Adam's step with the codes of the residual.
 
-Bytes for each element with an fp32 gradient, beside the code's: ef 12, momentum 20, adam 28.
+Bytes for each element with an fp32 gradient, besides the code's: ef 12, momentum 20, adam 28.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from gradwire.kernels.values import SILENCE, Noise
 
 ADAM = tl.constexpr(4)
 TILE = 2048
-"""Elements of a program, which are whole blocks, of formats with a byte for each."""
+"""Elements of a program, in whole blocks, for formats with a byte for each element."""
 PIECE = 512
-"""Elements that 4 warps work on at once, of formats with less: 4 neighbours for each thread."""
+"""Elements that 4 warps work on at once, for formats with fewer bits: 4 neighbours per thread."""
 
 G, U, V, N, CODES, SCALES, M, S, D, DICE1, DICE2, DICE3, MOST = (
     tl.constexpr(i) for i in range(13)
@@ -75,14 +75,15 @@ G, U, V, N, CODES, SCALES, M, S, D, DICE1, DICE2, DICE3, MOST = (
 Q, BETA1, REST1, BETA2, REST2, ROOT, EPS, FACTOR = (tl.constexpr(i) for i in range(13, 21))
 HINT, KEPT = tl.constexpr(21), tl.constexpr(23)
 WIDTH = tl.constexpr(27)
-"""Of adam, U and Q are the moments. From HINT on: of recurrences, as in a selection's rows."""
+"""The columns of a row. For Adam, U and Q are the moments. From HINT on: for recurrences, as in a
+selection's rows."""
 
 
 class Coded(NamedTuple):
-    """What many segments' codes are made of, field by field.
+    """The tensors and numbers of many segments to encode, field by field.
 
-    numbers: columns M, S and D, and those from BETA1 to FACTOR. Of none: no tensor, or no columns.
-    hints: columns HINT and the next. shelf: of those that keep something.
+    numbers: columns M, S and D, and those from BETA1 to FACTOR, if any. u, q: None for a segment
+    that has none. hints: columns HINT and the next. shelf: for segments that keep old blocks.
     """
 
     g: Sequence[Tensor]
@@ -99,8 +100,8 @@ class Coded(NamedTuple):
 
 @triton.jit
 def told(row, mode: tl.constexpr):
-    """The numbers of a row that its recurrence, or Adam's step, goes by: once, as they would be
-    asked for again after everything that is written."""
+    """Returns the numbers of a row that its recurrence, or Adam's step, uses. They are loaded once
+    here, as the compiler would load them again after every store."""
     s = number(tl.load(row + S))
     how = number(tl.load(row + M)), s, 1.0
     if mode == FEEDBACK:
@@ -117,7 +118,7 @@ def told(row, mode: tl.constexpr):
 
 @triton.jit
 def tensors(row, dtype: tl.constexpr, aligned: tl.constexpr):
-    """Where the gradient, the state, and the velocity or the moments of a row begin."""
+    """Returns the addresses of a row's gradient, residual, and velocity or moments."""
     return (
         address(tl.load(row + G), dtype, aligned),
         address(tl.load(row + V), tl.float32, aligned),
@@ -128,7 +129,8 @@ def tensors(row, dtype: tl.constexpr, aligned: tl.constexpr):
 
 @triton.jit
 def present(at, i, on, mode: tl.constexpr):
-    """What is there of elements i: of what a recurrence has not, the gradient instead."""
+    """Loads gradient and state of elements i; the gradient stands in for state that a recurrence
+    does not have."""
     x = widened(tl.load(at[0] + i, mask=on, other=0.0))
     v, u, q = x, x, x
     if mode != NONE:
@@ -142,8 +144,8 @@ def present(at, i, on, mode: tl.constexpr):
 
 @triton.jit
 def waiting(at, how, now, i, on, mode: tl.constexpr):
-    """What is to be coded of elements i, the velocity then, and whether they would be finite; of
-    adam, moments are written."""
+    """Returns the values to encode for elements i, the new velocity, and whether they would be
+    finite. For Adam the moments are written."""
     x, v, u, q = now
     good = is_finite(x)
     if mode == NONE:
@@ -159,7 +161,7 @@ def waiting(at, how, now, i, on, mode: tl.constexpr):
 
 @triton.jit
 def within(block, i, n, whole: tl.constexpr, B: tl.constexpr):
-    """Which elements are worked on. A mask that is one for all of a row leaves loads wide."""
+    """Returns the mask of valid elements. One that is constant in a row keeps loads wide."""
     if whole:  # noqa: SIM108 - no expression: both would be compiled as one
         on = block * B <= n - B
     else:
@@ -182,7 +184,7 @@ def write_codes(
     way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr, aligned: tl.constexpr,
     B: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Codes of pieces, and these out of v, where there is one."""
+    """Writes the codes of pieces, and v without what they decode to, if there is a v."""
     parts: tl.constexpr = 8 // bits
     J: tl.constexpr = B // parts
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
@@ -214,9 +216,10 @@ def encode_blocks(
     aligned: tl.constexpr, B: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Of those of R blocks that are whole, or of one that is not, in pieces of C columns. here:
-    room for the codes of the latter. keeps: whether TILE elements, or what is left of n, are put
-    aside where a gradient is far larger (found: 1; 2: not finite); returned: whether still."""
+    """Encodes those of R blocks that are whole, or one that is not, in pieces of C columns. here:
+    a buffer for the codes of the latter. keeps: whether the old state of TILE elements, or what is
+    left of n, is saved if a gradient is far larger (found: 1; 2: not finite). Returns whether it
+    still is to be saved."""
     block = first // B + tl.arange(0, R)[:, None]
     i = block * B + tl.arange(0, C)[None, :]
     given, how = tensors(row, dtype, aligned), told(row, mode)
@@ -230,7 +233,7 @@ def encode_blocks(
     for q in tl.static_range(B // C):
         e = i + q * C
         following = now
-        if (q + 1) * C < B:  # asked for before this one is written
+        if (q + 1) * C < B:  # loaded before this one is written
             following = present(given, e + C, within(block, e + C, n, whole, B), mode)
         on = within(block, e, n, whole, B)
         if not whole:  # several threads may have the same element: all read before one writes
@@ -255,8 +258,8 @@ def encode_blocks(
             put_aside(row + KEPT, first, n, given[2], given[1], mode, TILE)
             keeps = n < 0
     if ((way == SIGNS) | (way == QUARTERS)) & whole:
-        # Never read. A sum of lanes leaves all of a row to each thread, and the compiler would go
-        # on so; but it begins with what is loaded last, and lays out what that meets as that.
+        # This load reads nothing. A sum over lanes gives each thread a whole row, and the compiler
+        # would keep this layout; but it takes the layout of what was loaded last.
         zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
         by, scale = by + zero, scale + zero
     if not whole:
@@ -272,7 +275,7 @@ def encode_blocks(
 
 @triton.jit
 def pack_last(codes, here, n, bits: tl.constexpr, B: tl.constexpr):
-    """The bytes of a last block, whose parts are shorter, of the codes written `here`."""
+    """Writes the bytes of the last block, whose parts are shorter, from the codes in `here`."""
     parts: tl.constexpr = 8 // bits
     J: tl.constexpr = B // parts
     tl.debug_barrier()
@@ -302,7 +305,7 @@ def encode(
     R: tl.constexpr,
     C: tl.constexpr,
 ):
-    """The recurrence, the codes of what waits then, and these out of it, in one pass."""
+    """Runs the recurrence, encodes the residual, and subtracts what was encoded, in one pass."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
@@ -321,18 +324,18 @@ def encode(
 
 
 def shape_of(form: Written) -> tuple[int, int]:
-    """Blocks of a program, and the columns that it works on at once."""
+    """Returns the blocks of a program, and the columns that it works on at once."""
     together = TILE // form.block if form.bits == 8 else PIECE // form.columns
     return together, form.columns
 
 
 def tile_of(form: Written) -> int:
-    """Elements of a program."""
+    """Returns the elements of a program."""
     return shape_of(form)[0] * form.block
 
 
 def encode_all(many: Coded, form: Written, mode: int, most: float, status: Tensor) -> None:
-    """One launch; gradients are of one dtype."""
+    """Encodes many segments in one launch; their gradients have one dtype."""
     device, gradients = status.device, plain(many.g)
     sizes = tuple(map(Tensor.numel, gradients))
     together, columns = shape_of(form)
@@ -385,7 +388,7 @@ _PACKS = {
     SIGNS_ALONE: pack_signs, SIGNS1: pack_signs, SIGNS2: pack_signs, POWERS: pack_powers,
     TERNARY: pack_ternary,
 }  # fmt: skip
-"""Of what is coded without a recurrence."""
+"""The functions for formats that no kernel fuses with a recurrence."""
 
 
 def _as_they_are(every: Any) -> Coded:
@@ -421,7 +424,8 @@ def _of_what_waits(one: UpdateCodes) -> EncodeCodes:
 
 
 def send(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    """Code what waits, x, and take out of it what was coded: where this is known late."""
+    """Encodes the residuals, x, and subtracts what was encoded: for formats that know their scales
+    late."""
     encode_many_codes(segments, status)
     add_many_codes([one[:4] for one in segments], -1.0)
 

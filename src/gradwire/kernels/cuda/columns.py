@@ -1,4 +1,4 @@
-"""What the kernels of a selection know of a segment: the columns of its row, and its state."""
+"""The columns of a segment's row, and the words of its state, in the kernels of a selection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 from gradwire.kernels.cuda.device import FEEDBACK, address, is_finite, widened
 
 NONE = tl.constexpr(3)
-"""No recurrence: what is selected from is read only."""
+"""No recurrence: the tensor that is selected from is only read."""
 BLOCK = 4096
 """Elements of a program."""
 ITEMS = 2048
@@ -18,42 +18,46 @@ G, U, V, N, K, INDICES, VALUES, VELOCITIES, HINT, HINT_BITS, M, S, D = (
     tl.constexpr(i) for i in range(13)
 )
 FIRST, BLOCKS, SLOT, ROOM, ITEM = (tl.constexpr(i) for i in range(13, 18))
-"""FIRST, BLOCKS: of all elements. SLOT, ROOM: of candidates; ITEM: the first block of them."""
+"""FIRST, BLOCKS: the first block, and their number. SLOT, ROOM: the first slot for candidates, and
+their number; ITEM: the first block of these."""
 KEPT, WHICH, KEEPS, MET = (tl.constexpr(i) for i in range(18, 22))
 WIDTH = tl.constexpr(22)
-"""Where old blocks are put aside, and where each begins; how many there is room for. MET: how many
-there were to put aside, counted by the kernel: the one word that it writes, and the last."""
+"""KEPT, WHICH: the addresses of saved blocks and of their first elements; KEEPS: how many fit.
+MET: how many were to be saved, counted by the kernel: the only word that it writes, and the last.
+"""
 
 TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, FEW, MANY, LOWER, DONE = (
     tl.constexpr(i) for i in range(10)
 )
-"""Of the state: candidates; whether all elements are looked at; what the k-th largest is known to
-begin with, and how many are needed of those that do; the same of the 2 k-th, where all are looked
-at; how many reach the upper threshold and how many the lower; whether candidates are by the lower;
-and how many blocks each of five passes has done."""
+"""The words of a segment's state. TOTAL: the number of candidates. EXACT: whether all elements are
+read. PREFIX: the known leading bits of the k-th largest; NEED: its rank among those with this
+prefix. NEXT, NEXT_NEED: the same of the 2 k-th, if all are read. FEW, MANY: how many reach the
+upper and the lower threshold. LOWER: whether the lower is used. DONE: blocks done, in five passes.
+"""
 WORDS = tl.constexpr(15)
 BINS = tl.constexpr(256)
 TABLES = tl.constexpr(6)
-"""Histograms of a segment: of four digits, and of the second and third of the 2 k-th."""
+"""Histograms of a segment: for four digits, and for the second and third of the 2 k-th."""
 
 
 @triton.jit
 def hint_of(row, which: tl.constexpr):
-    """The bits of a threshold, 0: the upper, 1: the lower."""
+    """Returns the bits of a threshold, 0: the upper, 1: the lower."""
     return hint_at(row + HINT, which)
 
 
 @triton.jit
 def hint_at(at, which: tl.constexpr):
-    """The same, of two columns: of the words on the device, or of the number, which is both."""
+    """Returns the same from two columns: the address of words on the device, else a number's bits,
+    for both thresholds."""
     word, bits = tl.load(at), tl.load(at + 1).to(tl.int32)
     return tl.load(address(word, tl.int32, False) + which, mask=word != 0, other=bits)
 
 
 @triton.jit
 def enter(row, i, on, to, x, u, mode: tl.constexpr):
-    """Write entries i, where `on`, to places `to` of the result. x, in fp32, and u: what waits
-    there; what is not finite is sent as zero."""
+    """Writes entries i, where `on`, to positions `to` of the result. x, in fp32, and u: residual
+    and velocity of these elements; a number that is not finite is sent as zero."""
     indices = address(tl.load(row + INDICES), tl.int32, False)
     values = address(tl.load(row + VALUES), tl.float32, False)
     tl.store(indices + to, i, mask=on)
@@ -65,7 +69,7 @@ def enter(row, i, on, to, x, u, mode: tl.constexpr):
 
 @triton.jit
 def take(row, i, on, to, dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr):
-    """`enter` what is in memory, and clear it there."""
+    """Runs `enter` for elements in memory, and clears them there."""
     v = address(tl.load(row + V), dtype, False)
     x = tl.load(v + i, mask=on, other=0.0)
     wide = widened(x)

@@ -1,6 +1,6 @@
 """Casts, sums of dense payloads, and the status word.
 
-Bytes for each element: what is read and what is written, once.
+Bytes for each element: each input and output once.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def cast_all(
     rows, blocks, bad, of: tl.constexpr, to: tl.constexpr, checks: tl.constexpr,
     aligned: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each target is its source, rounded; where it is checked, a segment's word tells whether
-    something is not finite then."""
+    """Writes each source to its target, rounded. checks: a segment's word is raised if a result is
+    not finite."""
     segment, first = block_of(blocks)
     row = rows + segment * 3
     n = tl.load(row + 2).to(tl.int32)
@@ -72,7 +72,7 @@ def cast_all(
 
 @triton.jit
 def zero_if(rows, blocks, bad, status, to: tl.constexpr, BLOCK: tl.constexpr):
-    """Zeros, and the status raised, where a segment's word says so: else it ends at once."""
+    """Writes zeros and raises the status if a segment's word is raised; else ends at once."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) != 0:
         row = rows + segment * 3
@@ -90,14 +90,14 @@ def add_scaled(v, source, n, factor, BLOCK: tl.constexpr):
 
 @triton.jit
 def look(x, n, status, BLOCK: tl.constexpr):
-    """Raise the status if x has inf or NaN."""
+    """Raises the status if x has inf or NaN."""
     i, whole = part_of(n, BLOCK)
     raise_if(status, ~is_finite(read(x, i, n, whole)))
 
 
 @triton.jit
 def spoil(status, x, n, dtype: tl.constexpr, BLOCK: tl.constexpr):
-    """x = NaN, if the status is raised: else it ends at once."""
+    """Fills x with NaN if the status is raised; else ends at once."""
     if tl.load(status) != 0:
         i, whole = part_of(n, BLOCK)
         write(x, i, rounded(tl.full([BLOCK], float("nan"), tl.float32), dtype), n, whole)
@@ -105,7 +105,7 @@ def spoil(status, x, n, dtype: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def difference(x, source, out, n, status, BLOCK: tl.constexpr):
-    """out = x - source, unless the status is raised: then it ends at once."""
+    """Writes out = x - source; ends at once if the status is raised."""
     if tl.load(status) == 0:
         i, whole = part_of(n, BLOCK)
         write(out, i, read(x, i, n, whole) - read(source, i, n, whole), n, whole)
@@ -113,7 +113,7 @@ def difference(x, source, out, n, status, BLOCK: tl.constexpr):
 
 OUT, N, FIRST, COUNT, BY = (tl.constexpr(i) for i in range(5))
 WIDTH = tl.constexpr(5)
-"""Columns of a sum: its payloads are COUNT addresses, from FIRST on."""
+"""The columns of a sum: its payloads are COUNT addresses, from FIRST on."""
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def add_dense(
     rows, blocks, payloads, bad, dtype: tl.constexpr, of_values: tl.constexpr,
     aligned: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a segment's payloads, divided, unless its word is raised."""
+    """Writes the sum of a segment's payloads over the divisor, unless its word is raised."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
@@ -137,7 +137,8 @@ def add_dense(
 
 @triton.jit(do_not_specialize=["magic", "digest", "step", "count"])
 def judge_all(headers, magic, digest, step, count, status, ROWS: tl.constexpr):
-    """All that headers say, and DAMAGED where one has other flags or facts. One program."""
+    """Raises the status by the headers' flags, and by DAMAGED if one has unknown flags or other
+    facts. One program."""
     r = tl.arange(0, ROWS)
     on = r < count
     flags = tl.load(headers + 4 * r + 1, mask=on, other=0)
@@ -227,12 +228,12 @@ def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = 
 
 
 def _kinds_of(one: SumDense) -> tuple[torch.dtype, ...]:
-    """The dtypes of its result and of its payloads."""
+    """Returns the dtype of the result, and those of its payloads."""
     return one.out.dtype, *({x.dtype for x in one.payloads} or {torch.float32})
 
 
 def _add_up(every: Any, dtype: torch.dtype, of: torch.dtype, status: Tensor | None) -> None:
-    """every: a `SumDense` with the columns of many."""
+    """Launches the sums. every: a `SumDense` with the columns of many."""
     device, number_of = every.out[0].device, len(every.out)
     sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.payloads))
     payloads = plain(list(chain.from_iterable(every.payloads)))
@@ -254,7 +255,7 @@ def _add_up(every: Any, dtype: torch.dtype, of: torch.dtype, status: Tensor | No
 
 @triton.jit(do_not_specialize=["magic", "flags", "digest", "step"])
 def stamp_words(words, magic, flags, digest, step):
-    """A header's four words."""
+    """Writes the four words of a header."""
     tl.store(words, magic.to(tl.int64))
     tl.store(words + 1, flags.to(tl.int64))
     tl.store(words + 2, digest.to(tl.int64))

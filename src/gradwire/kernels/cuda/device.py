@@ -1,7 +1,7 @@
-"""What the kernels share on the device: numbers' bits, recurrences, dice, and packing.
+"""Functions that the kernels share on the device: numbers' bits, recurrences, dice, and packing.
 
-Every operation is rounded on its own (`enable_fp_fusion=False`, `tl.div_rn`), so that the bits are
-those of the twins.
+Every operation is rounded on its own (`enable_fp_fusion=False`, `tl.div_rn`), so that the results
+are bit for bit those of the twins.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ def is_finite(x):
 
 @triton.jit
 def magnitude(x):
-    """|x| as a number that is ordered as it is; inf and NaN count as zero."""
+    """Returns |x| as an integer with the same order; inf and NaN count as zero."""
     b = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     return tl.where(b < INFINITE, b, 0)
 
 
 @triton.jit
 def number(word):
-    """fp32 from the lower half of a word of a table."""
+    """Returns the fp32 number in the lower half of a table's word."""
     return word.to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def address(word, dtype: tl.constexpr, aligned: tl.constexpr):
-    """A pointer from a word of a table. aligned: it is a multiple of 16 bytes."""
+    """Returns the pointer in a table's word. aligned: it is a multiple of 16 bytes."""
     p = word.to(tl.pointer_type(dtype))
     if aligned:
         p = tl.multiple_of(p, 16)
@@ -43,27 +43,28 @@ def address(word, dtype: tl.constexpr, aligned: tl.constexpr):
 
 @triton.jit
 def block_of(blocks):
-    """Which segment this program works on, and where its block begins there."""
+    """Returns the segment that this program works on, and where its block begins there."""
     return block_at(blocks, tl.program_id(0))
 
 
 @triton.jit
 def block_at(blocks, number_of):
-    """The segment of a block, and where it begins there."""
+    """Returns the segment of a block, and where the block begins there."""
     at = blocks + 2 * number_of
     return tl.load(at), tl.multiple_of(tl.load(at + 1), 16)
 
 
 @triton.jit
 def part_of(n, BLOCK: tl.constexpr):
-    """The elements of this program, and whether all of them are there."""
+    """Returns the indices of this program's elements, and whether all of them are below n."""
     first = tl.program_id(0) * BLOCK
     return first + tl.arange(0, BLOCK), first <= n - BLOCK
 
 
 @triton.jit
 def widened(x):
-    """fp32, of fp32, bf16 or fp16. bf16 by its bits: the interpreter loses its least numbers."""
+    """Returns fp32, bf16 or fp16 as fp32. bf16 goes by its bits: the interpreter would lose its
+    smallest numbers."""
     if x.dtype == tl.bfloat16:
         y = (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -73,7 +74,7 @@ def widened(x):
 
 @triton.jit
 def read(p, i, n, whole):
-    """p[i] in fp32, and zeros from n on. whole: there are none, so it need not be asked."""
+    """Returns p[i] in fp32, and zeros from n on. whole: all i are below n: no mask is needed."""
     if whole:  # noqa: SIM108 - no expression: both would be compiled as one
         x = tl.load(p + i)
     else:
@@ -83,7 +84,7 @@ def read(p, i, n, whole):
 
 @triton.jit
 def write(p, i, x, n, whole):
-    """p[i] = x below n."""
+    """Writes p[i] = x for i below n."""
     if whole:
         tl.store(p + i, x)
     else:
@@ -92,8 +93,8 @@ def write(p, i, x, n, whole):
 
 @triton.jit
 def advanced(g, u, v, m, s, d, mode: tl.constexpr):
-    """The recurrence of kernels/update.py: u, v and whether both would be finite; where not, both
-    are kept."""
+    """Returns u and v after the recurrence of kernels/update.py, and whether both would be finite;
+    where not, both are unchanged."""
     sg = g * s
     if mode == FEEDBACK:
         u1 = u
@@ -112,14 +113,14 @@ def advanced(g, u, v, m, s, d, mode: tl.constexpr):
 
 @triton.jit
 def raise_if(status, flag):
-    """Raise the status by NON_FINITE if any of the flags is set."""
+    """Raises the status by NON_FINITE if any of the flags is set."""
     if tl.max(flag.to(tl.int32), 0) != 0:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
 
 
 @triton.jit
 def random_bits(i, first, second, shift):
-    """The numbers of kernels/noise.py for elements i, uint32."""
+    """Returns the numbers of kernels/noise.py for elements i, uint32."""
     h = i.to(tl.uint32) + first.to(tl.uint32)
     h = (h ^ (h >> 16)) * 0x7FEB352D
     h = ((h ^ (h >> 15)) + second.to(tl.uint32)) * 0x846CA68B
@@ -128,15 +129,16 @@ def random_bits(i, first, second, shift):
 
 @triton.jit
 def packed(flags, n: tl.constexpr):
-    """n flags as n / 8 bytes, the first in the lowest bit; in 32 bits, as flags may have a second
-    one in bit 16, which comes back from there on."""
+    """Packs n flags into n / 8 bytes, the first in the lowest bit. The result has 32 bits, as a
+    second flag may be in bit 16 of each: its byte is then in bits 16 to 23."""
     bits = tl.reshape(flags.to(tl.int32), [n // 8, 8]) << tl.arange(0, 8)[None, :]
     return tl.sum(bits, 1)
 
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """fp32 in another type, to nearest even. bf16 by its bits: the interpreter cuts it off."""
+    """Rounds fp32 to another type, to nearest even. bf16 goes by its bits: the interpreter would
+    truncate it."""
     if dtype == tl.bfloat16:
         b = x.to(tl.int32, bitcast=True)
         up = (b + 0x7FFF + ((b >> 16) & 1)) >> 16

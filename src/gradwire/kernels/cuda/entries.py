@@ -1,11 +1,11 @@
 """Places and values of sparse payloads, written as messages hold them: few launches for a bucket.
 
-    spread ──► set_ones        bytes that are whole, and zeros; then the bits of bitmap and of
-                               elias_fano's upper part
-    set_gaps                   what is left out (gap8, gap16), a list by one program each
+    spread ──► set_ones        whole bytes, and zeros; then the bits of bitmap and of elias_fano's
+                               upper part
+    set_gaps                   gaps (gap8, gap16), one program for each list
 
-Bytes: of an entry 8 read, its code and its value written, and 16 where what rounding takes is
-kept; a bitmap's bytes twice.
+Bytes: for an entry 8 read, its code and its value written, and 16 if rounding errors are kept; a
+bitmap's bytes twice.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PLACES, K, SECTION, SIZE, LOW_BYTES, WIDTH_OF, VALUES, OUT, LIMIT, SENT, RESIDUA
     tl.constexpr(i) for i in range(12)
 )
 WIDTH = tl.constexpr(12)
-"""SIZE: bytes; of elias_fano's the first LOW_BYTES have the lower WIDTH_OF bits of every place.
-WIDTH_OF is -1 of a bitmap, -2 of places as they are, -3 of others."""
+"""The columns of a row. SIZE: in bytes; in elias_fano the first LOW_BYTES hold the lower WIDTH_OF
+bits of every place. WIDTH_OF is -1 for a bitmap, -2 for int32 places, -3 for others."""
 
 
 @triton.jit
 def low_byte(places, k, i, width, on):
-    """Byte i of the lower bits of all places, one after the other."""
+    """Returns byte i of the lower bits of all places, one after the other."""
     value = tl.zeros_like(i)
     for bit in range(8):
         at = i.to(tl.int64) * 8 + bit
@@ -62,8 +62,8 @@ def low_byte(places, k, i, width, on):
 
 @triton.jit
 def keep_rest(row, i, x, y, on):
-    """What is sent, y, to where it is kept; and what rounding took from x to the residual. Each
-    place is one entry's, and what is none is left alone."""
+    """Writes what is sent, y, to `sent`, and adds the rounding error x - y to the residual. No two
+    entries have the same place, and invalid places are skipped."""
     sent, residual = tl.load(row + SENT), tl.load(row + RESIDUAL)
     if sent != 0:
         tl.store(address(sent, tl.float32, False) + i, y, mask=on)
@@ -78,7 +78,7 @@ def keep_rest(row, i, x, y, on):
 
 @triton.jit
 def spread(rows, blocks, dtype: tl.constexpr, BLOCK: tl.constexpr):
-    """Values, places that are not coded, lower bits; and zeros where ones will be set."""
+    """Writes values, int32 places, and lower bits; and zeros where ones will be set."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     i = first + tl.arange(0, BLOCK)
@@ -108,15 +108,15 @@ def spread(rows, blocks, dtype: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def bit_of(places, j, k, width):
-    """Where entry j has its one."""
+    """Returns the bit that entry j sets."""
     place = tl.load(places + j, mask=(j >= 0) & (j < k), other=0).to(tl.int64)
     return tl.where(width >= 0, (place >> tl.maximum(width, 0)) + j, place)
 
 
 @triton.jit
 def set_ones(rows, blocks, BLOCK: tl.constexpr):
-    """Ones at the places of a list, or where elias_fano's upper part has them. Of entries in one
-    byte the first writes it, so that no two write the same."""
+    """Sets ones at the places of a list, or where elias_fano's upper part has them. The first
+    entry of a byte writes all of it, so that no byte is written twice."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     width, k = tl.load(row + WIDTH_OF).to(tl.int32), tl.load(row + K).to(tl.int32)
@@ -139,7 +139,7 @@ def set_ones(rows, blocks, BLOCK: tl.constexpr):
 
 @triton.jit
 def set_gaps(rows, of: tl.constexpr, CHUNK: tl.constexpr):
-    """Words that leave out places, and zeros after them. One program for each list."""
+    """Writes the words of gaps, and zeros after them. One program for each list."""
     escape: tl.constexpr = 255 if of == tl.uint8 else 65535
     bytes: tl.constexpr = 1 if of == tl.uint8 else 2
     row = rows + tl.program_id(0) * WIDTH
@@ -172,8 +172,8 @@ def set_gaps(rows, of: tl.constexpr, CHUNK: tl.constexpr):
 
 @on_its_device
 def write_entries(segments: Sequence[WriteEntries]) -> int:
-    """The host does not wait to know whether places ascend; where they do not, a payload is none,
-    and nothing is written beyond it."""
+    """Writes the entries. The host does not wait to know whether places ascend; if they do not,
+    the payload is invalid, and nothing is written beyond it."""
     inside = list[WriteEntries]()
     for one in segments:
         if one.section.data_ptr() % 4 == 0:
@@ -188,7 +188,7 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
 
 
 def _write(segments: Sequence[WriteEntries]) -> None:
-    """Of one dtype, in the order of their codes."""
+    """Writes segments of one dtype, which are sorted by their codes."""
     every, number_of = columns_of(segments), len(segments)
     places, dtype, device = plain(every.places), every.out[0].dtype, every.places[0].device
     ks, sizes = tuple(map(Tensor.numel, places)), tuple(map(attrgetter("nbytes"), every.section))
@@ -213,8 +213,8 @@ _GAPS = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 class Lists(NamedTuple):
-    """What follows from how many entries lists have, and how they are coded: columns; and how many
-    entries or bytes, whichever are more, each has to be written."""
+    """The columns that follow from the codes and the numbers of entries of lists. spans: how many
+    entries or bytes, whichever is more, are written for each."""
 
     ks: Column
     sizes: Column
@@ -228,7 +228,7 @@ class Lists(NamedTuple):
 def lists_of(
     ks: tuple[int, ...], ns: tuple[int, ...], codes: tuple[str, ...], sizes: tuple[int, ...]
 ) -> Lists:
-    """The same in every step."""
+    """Returns columns, which are the same in every step."""
     pairs = [_low(k, n, code) for k, n, code in zip(ks, ns, codes)]
     lows, widths = zip(*pairs)
     k, size, low, width, n = (array("q", one) for one in (ks, sizes, lows, widths, ns))
@@ -237,7 +237,7 @@ def lists_of(
 
 
 def _low(k: int, n: int, code: str) -> tuple[int, int]:
-    """LOW_BYTES and WIDTH_OF."""
+    """Returns LOW_BYTES and WIDTH_OF."""
     if code == "elias_fano" and k:
         width = low_width(n, k)
         return whole_bytes(k * width), width

@@ -1,8 +1,8 @@
-"""What a quantizer writes for a block, on the device: of the formats of kernels/formats.py those
-that have a scale for each block.
+"""Codes of blocks on the device, for those formats of kernels/formats.py that have a scale for
+each block.
 
-Part p of a block lies in the same bits of every byte: a tile of R whole blocks is worked on piece
-by piece, each some columns of one part, (R, C), so that bytes are put together where they are.
+Part p of a block lies in the same bits of every byte: a tile of R whole blocks is processed piece
+by piece, each some columns of one part, (R, C), so that a thread has all codes of its bytes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from gradwire.kernels.formats import INNER as NEAR
 from gradwire.kernels.formats import OUTER as FAR
 
 NEAREST, LEVELS, SIGNS, QUARTERS, FLOAT3, FLOAT2 = (tl.constexpr(i) for i in range(6))
-"""Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too; the
-nearest float of 8 bits, of which so many stand behind the point."""
+"""Ways to find a code: the nearest whole number; one of two, by dice; x < 0; also by a threshold;
+the nearest 8-bit float, with so many bits of mantissa."""
 _LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
 INNER, OUTER = tl.constexpr(NEAR), tl.constexpr(FAR)
 
 
 LANES = tl.constexpr(64)
-"""Sums of magnitudes that go on side by side, one row of a block after the other."""
+"""The number of lanes that sum magnitudes side by side, one row of a block after the other."""
 
 
 class Written(NamedTuple):
-    """A format as kernels want it: constants of a compilation."""
+    """A format as compile-time constants of the kernels."""
 
     way: int
     bits: int
@@ -50,7 +50,7 @@ class Written(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Of a piece: a part of a block, or as many as there are lanes of its sum."""
+        """The columns of a piece: a part of a block, or the number of lanes of its sum."""
         means = self.way in (SIGNS.value, QUARTERS.value)
         return LANES.value if means else self.block * self.bits // 8
 
@@ -62,14 +62,14 @@ _WAYS = {
 
 
 def written(form: Format) -> Written | None:
-    """None: it has no kernels here."""
+    """Returns the constants of a format; None if it has no kernels here."""
     way = _WAYS.get(form)
     return None if way is None else Written(way.value, form.bits, int(form.steps), form.block)
 
 
 @triton.jit
 def tree(x, R: tl.constexpr):
-    """(R, 64) as the sums of rows, pairwise by halves: (R, 1)."""
+    """Returns the sums of rows of (R, 64), taken pairwise by halves: (R, 1)."""
     x = tl.sum(tl.reshape(x, [R, 2, 32]), 1)
     x = tl.sum(tl.reshape(x, [R, 2, 16]), 1)
     x = tl.sum(tl.reshape(x, [R, 2, 8]), 1)
@@ -80,8 +80,8 @@ def tree(x, R: tl.constexpr):
 
 @triton.jit
 def gathered(top, x, way: tl.constexpr):
-    """What is known of the magnitudes of a block with one more piece: the largest of each column;
-    or, of a mean, each lane's sum, of parts, so that no sum is too large."""
+    """Returns a block's magnitudes gathered with one more piece: the largest of each column; or,
+    for a mean, each lane's sum, scaled by 2^-9, so that no sum overflows."""
     if (way == SIGNS) | (way == QUARTERS):
         top += tl.abs(x) * 0.001953125
     else:
@@ -91,9 +91,10 @@ def gathered(top, x, way: tl.constexpr):
 
 @triton.jit
 def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr):
-    """What x is multiplied by, or compared with, the scale, and what it is of: (R, 1) each.
+    """Returns the number to multiply x by, or to compare it with; the scale; and the largest or
+    mean magnitude: (R, 1) each.
 
-    top: what was gathered, (R, C). m: how many elements each block has.
+    top: what `gathered` returned, (R, C). m: how many elements each block has.
     """
     if (way == SIGNS) | (way == QUARTERS):
         whole = tl.div_rn(tl.zeros([R, 1], tl.float32) + 512.0, tl.zeros([R, 1], tl.float32) + m)
@@ -111,8 +112,8 @@ def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constex
 
 @triton.jit
 def to_float8(x, way: tl.constexpr):
-    """The nearest float of 8 bits, half to even, of what is in its range. Below its least normal
-    number steps are even: those of a number that is added have that size."""
+    """Returns the nearest 8-bit float, half to even, of x within its range. Subnormals have equal
+    steps: they are rounded by adding a number whose own steps have that size."""
     bits: tl.constexpr = 3 if way == FLOAT3 else 2
     bias: tl.constexpr = 7 if way == FLOAT3 else 15
     b = x.to(tl.int32, bitcast=True)
@@ -128,7 +129,7 @@ def to_float8(x, way: tl.constexpr):
 
 @triton.jit
 def from_float8(code, way: tl.constexpr):
-    """What it stands for; of e4m3 the 256th of it (`unit_of`), with exponents as those of e5m2."""
+    """Decodes an 8-bit float; e4m3 to a 256th of its value (`unit_of`), with e5m2's exponents."""
     bits: tl.constexpr = 3 if way == FLOAT3 else 2
     b = (code & 127) << (23 - bits)
     size = b.to(tl.float32, bitcast=True) * 5192296858534827628530496329220096.0  # 2**112
@@ -140,7 +141,7 @@ def from_float8(code, way: tl.constexpr):
 
 @triton.jit
 def unit_of(scale, way: tl.constexpr):
-    """What is multiplied with what `value_of` says."""
+    """Returns the factor that turns `value_of` into a number: the scale, in units."""
     if way == FLOAT3:
         scale = scale * 256.0
     return scale
@@ -148,7 +149,7 @@ def unit_of(scale, way: tl.constexpr):
 
 @triton.jit
 def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constexpr):
-    """The code of each element, from 0 where it has less than 8 bits, and what it stands for, in
+    """Returns the code of each element, from 0 if it has less than 8 bits, and its value, in
     units."""
     if way == NEAREST:
         code = ((x * by + 12582912.0) - 12582912.0).to(tl.int32)  # half to even
@@ -177,7 +178,7 @@ def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constex
 
 @triton.jit
 def value_of(code, way: tl.constexpr, steps: tl.constexpr, bits: tl.constexpr):
-    """What a code stands for, in units, once it is out of its byte."""
+    """Returns the value of a code that has been unpacked, in units."""
     if (way == FLOAT3) | (way == FLOAT2):
         value = from_float8(code, way)
     elif bits == 8:

@@ -1,7 +1,7 @@
-"""Sums that need not wait for the host: what a status word says holds them back, and they tell it
-what they find damaged.
+"""Sums without waiting on the host: a raised status word stops them on the device, and damaged
+payloads raise it.
 
-hold_back ──► payloads are checked ──► tell ──► sums are written, of segments whose word is 0
+hold_back ──► payloads are checked ──► tell ──► sums are written for segments whose word is 0
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gradwire.kernels.cuda.launch import launch
 
 CHUNK = 1024
 HELD, FOUND = tl.constexpr(2), tl.constexpr(1)
-"""In the words of segments: held back, by the status; found bad, by whoever checks."""
+"""Bits of a segment's word: held back by the status; found bad by a check."""
 DAMAGED = tl.constexpr(2)
 
 
 @triton.jit
 def hold_all(bad, count, status, CHUNK: tl.constexpr):
-    """Every segment's word is raised where the status is."""
+    """Raises every segment's word if the status is raised."""
     if tl.load(status) != 0:
         i = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
         word = tl.load(bad + i, mask=i < count, other=0)
@@ -29,8 +29,8 @@ def hold_all(bad, count, status, CHUNK: tl.constexpr):
 
 @triton.jit
 def tell_all(bad, count, status, CHUNK: tl.constexpr):
-    """The status is raised by DAMAGED where a segment is bad that was not held back: of a step
-    that is spoiled nobody knows what payloads are."""
+    """Raises the status by DAMAGED if a segment is bad that was not held back: in a spoiled step
+    payloads may hold anything."""
     i = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     word = tl.load(bad + i, mask=i < count, other=0)
     if tl.max((word == FOUND).to(tl.int32), 0) != 0:
@@ -38,12 +38,13 @@ def tell_all(bad, count, status, CHUNK: tl.constexpr):
 
 
 def hold_back(bad: Tensor, count: int, status: Tensor | None) -> None:
-    """Before anything is checked. bad: int32, of count segments; status: None: nothing holds."""
+    """Raises all words if the status is raised, before any check. bad: int32, of count segments.
+    status: None holds nothing back."""
     if status is not None:
         launch(hold_all, (-(-count // CHUNK),), bad, count, status, CHUNK=CHUNK)
 
 
 def tell(bad: Tensor, count: int, status: Tensor | None) -> None:
-    """Once all is checked."""
+    """Raises the status if a segment is bad, after all checks."""
     if status is not None:
         launch(tell_all, (-(-count // CHUNK),), bad, count, status, CHUNK=CHUNK)

@@ -1,4 +1,4 @@
-"""What an update would lose to rounding, kept on the device: old blocks of its state."""
+"""The journal on the device: old blocks of state, which undoing would lose to rounding."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from gradwire.kernels.journal import Journal
 
 FAR, HUGE = tl.constexpr(JOURNAL_FAR), tl.constexpr(JOURNAL_HUGE)
 NORMAL = tl.constexpr(0x00800000)
-"""Bits of the least normal number."""
+"""The bits of the smallest normal number."""
 PART = tl.constexpr(512)
-"""Elements that are put aside at once."""
+"""The number of elements that are saved at once."""
 LEAST = 8 * BLOCK
-"""Elements of a segment for which there is room always. Of others a byte for each element: one in
-four, or one in eight where there is a velocity."""
+"""The elements of a segment for which there is always room. Beyond this there is a byte for each
+element: room for one in four, or one in eight with a velocity."""
 
 
 class Shelf:
-    """Room for old u and v of blocks of many segments, as one update puts them aside, in an order
-    that nobody knows. One allocation.
+    """Buffers for old u and v of blocks of many segments, which one update saves in any order. One
+    allocation.
 
-    sizes: of the segments; 0: of one that keeps nothing. block: elements of one. table: the rows
-    of the update, once they are on the device; MET is the last of each.
+    sizes: of the segments; 0 for one that keeps nothing. block: elements of a block. table: the
+    rows of the update, once they are on the device; MET is the last word of each.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Shelf:
         self.table: Tensor | None = None
 
     def columns(self) -> tuple[Column, ...]:
-        """KEPT, WHICH, KEEPS and MET."""
+        """Returns the columns KEPT, WHICH, KEEPS and MET."""
         kept, which = self.kept.data_ptr(), self.which.data_ptr()
         begins = self.begins[:-1]
         return (
@@ -80,8 +80,8 @@ class Shelf:
         )  # fmt: skip
 
     def places(self, number: int) -> tuple[int, int, int, int]:
-        """KEPT, WHICH and KEEPS of a segment; and where MET is counted, if the update got so far:
-        else 0."""
+        """Returns KEPT, WHICH and KEEPS of a segment, and the address of MET in the update's rows;
+        0 if the update did not get so far."""
         begin, met = self.begins[number], 0
         if self.table is not None:
             met = self.table.data_ptr() + 8 * ((number + 1) * self.table.shape[1] - 1)
@@ -93,15 +93,15 @@ class Shelf:
 def slots_of(
     sizes: tuple[int, ...], with_velocity: bool, block: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """How many blocks of segments of these sizes are kept, at most; and where theirs begin, and
-    end."""
+    """Returns how many blocks of each segment can be kept, and where each segment's begin, with
+    the end of the last."""
     share, least = (8 if with_velocity else 4) * block, LEAST // block
     slots = array("q", (min(-(-n // block), max(least, -(-n // share))) for n in sizes))
     return slots, array("q", accumulate(slots, initial=0))
 
 
 def shelf_of(every: Any, sizes: tuple[int, ...], device: torch.device, block: int) -> Shelf | None:
-    """Where old blocks go, of those that have a journal; None, where there is none."""
+    """Returns the shelf for old blocks of the segments that have a journal; None if none has."""
     journals: Sequence[Journal | None] = every.journal
     if None in journals:
         if not any(journals):
@@ -115,7 +115,7 @@ def shelf_of(every: Any, sizes: tuple[int, ...], device: torch.device, block: in
 
 
 class Blocks:
-    """What one segment has on a shelf: what `journal.Kept` asks for."""
+    """The blocks of one segment on a shelf; implements `journal.Kept`."""
 
     __slots__ = "number", "shelf"
 
@@ -123,7 +123,7 @@ class Blocks:
         self.shelf, self.number = shelf, number
 
     def elements(self) -> int:
-        """How many are kept: the host waits for the device."""
+        """Returns how many elements are kept; the host waits for the device."""
         shelf, number = self.shelf, self.number
         if shelf.table is None:
             return 0
@@ -138,7 +138,7 @@ class Blocks:
     @staticmethod
     @on_its_device
     def put_all_back(given: Sequence[tuple[Blocks, Tensor | None, Tensor]]) -> None:
-        """Those of one launch at least, which are on one device."""
+        """Writes all back; they are on one device, and those of one block size share a launch."""
         for block, own in grouped(given, lambda one: one[0].shelf.block):
             _put_back(block, own)
 
@@ -162,7 +162,7 @@ def _put_back(block: int, given: Sequence[tuple[Blocks, Tensor | None, Tensor]])
 
 @triton.jit
 def put_back(rows, blocks, aligned: tl.constexpr, BLOCK: tl.constexpr):
-    """What a slot keeps, to where it was."""
+    """Writes the block that a slot keeps back to where it was."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     slot, counted = first // BLOCK, tl.load(row + MET)
@@ -182,15 +182,15 @@ def put_back(rows, blocks, aligned: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def ordered(x):
-    """|x| as a number that is ordered as it is; NaN is above inf."""
+    """Returns |x| as an integer with the same order; NaN is above inf."""
     return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def limit_of(hint, first, n, v, BLOCK: tl.constexpr):
-    """Bits of the magnitude from which on a scaled gradient has its block kept. hint: bits of the
-    threshold; of 0, where none is known, and of what is no normal number, where zeros were among
-    those selected, the largest number that waits in the block, v, is taken."""
+    """Returns the bits of the magnitude from which on a scaled gradient has its block kept. hint:
+    bits of the threshold; if it is 0 (none is known) or subnormal (zeros were selected), the
+    largest number of the block's residual, v, is used instead."""
     if hint < NORMAL:
         for part in range(0, BLOCK, PART):
             i = part + tl.arange(0, PART)
@@ -202,27 +202,27 @@ def limit_of(hint, first, n, v, BLOCK: tl.constexpr):
 
 @triton.jit
 def put_aside(at, first, n, u, v, mode: tl.constexpr, BLOCK: tl.constexpr):
-    """Old u and v of a block, which nobody has written yet, while there is room. at: KEPT of its
+    """Saves old u and v of a block, before they are overwritten, if there is room. at: KEPT of its
     row."""
     slot = tl.atomic_add(at + 3, tl.full([], 1, tl.int64))
     if slot < tl.load(at + 2):
         tl.store(address(tl.load(at + 1), tl.int32, False) + slot, first)
         size: tl.constexpr = BLOCK if mode == FEEDBACK else 2 * BLOCK
         here = address(tl.load(at), tl.float32, True) + slot * size
-        for part in range(0, BLOCK, PART):  # in few registers, as it is rare
+        for part in range(0, BLOCK, PART):  # part by part, to use few registers: it is rare
             i = part + tl.arange(0, PART)
             on = i < n - first
             tl.store(here + i, tl.load(v + first + i, mask=on, other=0.0))
             if mode != FEEDBACK:
                 tl.store(here + BLOCK + i, tl.load(u + first + i, mask=on, other=0.0))
-    tl.debug_barrier()  # whoever writes them now may have another thread's
+    tl.debug_barrier()  # a thread may next overwrite elements that another one saves
 
 
 @triton.jit
 def keep_far(row, first, sg, u, v, n, mode: tl.constexpr, BLOCK: tl.constexpr):
-    """Put old u and v, which these point to, aside where a scaled gradient is far larger than the
+    """Saves the old values that u and v point to, if a scaled gradient is far larger than the
     threshold, so that inverting would lose them to rounding."""
     at = row + KEPT
-    if tl.load(at) != 0:  # noqa: SIM102 - the other is not asked for in vain
+    if tl.load(at) != 0:  # noqa: SIM102 - so that the other is evaluated only if needed
         if tl.max(ordered(sg), 0) >= limit_of(hint_of(row, 0), first, n, v, BLOCK):
             put_aside(at, first, n, u, v, mode, BLOCK)

@@ -1,7 +1,7 @@
-"""Launches that are repeated: a kernel that is compiled is launched as it is.
+"""Repeated launches: a kernel that has been compiled is launched without Triton's checks.
 
-An ordinary launch asks each time which of a kernel's versions its arguments take, and compares
-every number of a module that the kernel names: it takes the host 50 to 100 microseconds.
+An ordinary launch determines each time which version of a kernel its arguments need, and compares
+every global constant that the kernel uses: it takes the host 50 to 100 microseconds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 class _Known(NamedTuple):
-    """What is known of a kernel. It is held, so that its id stays its own.
+    """The compiled versions of a kernel. The kernel is kept alive, so that its id stays its own.
 
-    plain: how many arguments come before the constants. constants: their names, in order. made:
-    for each key what was compiled, and the constants' values.
+    plain: the number of arguments before the constants. constants: their names, in order. made:
+    for each key the compiled version, and the constants' values.
     """
 
     kernel: Any
@@ -30,16 +30,15 @@ _OTHER = "of a type that is not known here"
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **constants: Any) -> None:
-    """`kernel[grid](*given, **constants)`, with all constants of its signature by their names, and
-    options such as num_warps. Triton's knobs and the numbers of modules are those of the first
-    launch. The interpreter has no such kernels, and what is called in another way is launched as
-    Triton does it."""
+    """Runs `kernel[grid](*given, **constants)`; constants: all those of its signature by name, and
+    options such as num_warps. Triton's knobs and global constants are those of the first launch.
+    In the interpreter, and if the call has another form, Triton's ordinary launch is used."""
     known = _known.get(id(kernel)) or _look_at(kernel)
     kinds = tuple(map(kind_of, given))
     if len(given) != known.plain or _OTHER in kinds or kernel.pre_run_hooks:
         kernel[grid](*given, **constants)
         return
-    named = tuple((name, type(x), x) for name, x in constants.items())  # 1 is no True
+    named = tuple((name, type(x), x) for name, x in constants.items())  # as 1 == True
     key = (torch.cuda.current_device(), kinds, named)
     found = known.made.get(key)
     if found is not None:
@@ -52,9 +51,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **constants: Any) ->
 
 
 def kind_of(x: Any) -> Any:
-    """What Triton compiles another version for, or more than that. As it does, it tells apart
-    multiples of 16, ones, and numbers of 32 and 64 bits with and without a sign; it also does so
-    where a kernel asks not to be specialised."""
+    """Returns a key that differs whenever Triton would compile another version, or more often. As
+    Triton does, it distinguishes multiples of 16, ones, and integers of 32 and 64 bits, signed and
+    unsigned; also where a kernel asks not to be specialised."""
     if isinstance(x, Tensor):
         return x.dtype, x.data_ptr() % 16 == 0
     if type(x) is int:

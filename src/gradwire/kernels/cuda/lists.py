@@ -4,7 +4,7 @@
 
 All lists of a bucket that have one kind of code are read by one launch of each, and all lists are
 checked by one. A list's word tells where it is damaged, as `decode_indices` would, and a word of
-its owner is raised; nobody waits for them here.
+its owner is raised; the host does not wait for them here.
 Bytes: each section twice, 4 for each place, and 4 more to check it.
 """
 
@@ -34,7 +34,7 @@ from gradwire.kernels.cuda.tables import (
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 
 BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
-"""Ones of a bitmap, of elias_fano's high part, too; and words that leave out places."""
+"""Kinds of codes: ones of a bitmap or of elias_fano's high part; and words of gaps."""
 BLOCK, CHUNK = 1024, 1024
 """Words of a program: bytes of bits, or gaps."""
 
@@ -42,15 +42,15 @@ WORDS, COUNT, N, K, OUT, LOW, WIDTH_OF, FIRST, BLOCKS, FOUND, OWNER = (
     tl.constexpr(i) for i in range(11)
 )
 WIDTH = tl.constexpr(12)
-"""Even, so that the rows of each kind begin at a multiple of 16 bytes."""
+"""The number of columns; even, so that the rows of each kind begin at a multiple of 16 bytes."""
 _FAR = tl.constexpr(2147483647)
 _OF = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 class Listed(NamedTuple):
-    """Lists, field by field: the bytes of their codes, where words can be read; the addresses
-    where the k places of n elements of each go, int32; and which word is raised if it is damaged.
-    Places that are not coded are there already."""
+    """Lists, field by field. sections: the bytes of their codes, aligned for words. outs: the
+    addresses for the k places of n elements of each, int32; places of code "int32" are there
+    already. owners: the number of the word that is raised if a list is damaged."""
 
     sections: Sequence[Tensor]
     codes: tuple[str, ...]
@@ -61,7 +61,7 @@ class Listed(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Lists that are read together: bytes or words of each."""
+    """Lists that are read together. sizes: the bytes or words of each."""
 
     kind: int
     of: Any
@@ -69,11 +69,11 @@ class _Kind(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What is read, kind after kind.
+    """The lists to read, kind after kind.
 
-    rows, found: tables that have to be on the device; of the latter a word of 64 bits for each
-    list: k, or the first entry that is wrong or missing, in the lower half, and in the upper one
-    whether there is something after the k-th. sizes: entries, in the order of the rows.
+    rows, found: tables to put on the device; found has a word of 64 bits for each list: in the
+    lower half k, or the first entry that is wrong or missing; in the upper half whether anything
+    follows the k-th. sizes: entries, in the order of the rows.
     """
 
     rows: Columns
@@ -83,8 +83,9 @@ class Reading(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a reading has in every step. order: of the rows, by the numbers of lists. starts: of
-    the words in a section. columns: COUNT, N, K, WIDTH_OF to OWNER, and that of `found`."""
+    """The parts of a reading that are the same in every step. order: the list of each row. starts:
+    where the words begin in a section. columns: COUNT, N, K, WIDTH_OF to OWNER, and that of
+    `found`."""
 
     order: Sequence[int]
     starts: Sequence[int]
@@ -96,14 +97,14 @@ class _Plan(NamedTuple):
 
 @triton.jit
 def ones_of(words, i, on):
-    """(words, 8) bits of bytes."""
+    """Returns the bits of bytes, (words, 8)."""
     byte = tl.load(words + i, mask=on, other=0).to(tl.int32)
     return (byte[:, None] >> tl.arange(0, 8)[None, :]) & 1
 
 
 @triton.jit
 def count(rows, blocks, counts, sums, kind: tl.constexpr, of: tl.constexpr, BLOCK: tl.constexpr):
-    """How many entries a block names; and of gaps, how far it goes."""
+    """Counts the entries of a block; and for gaps, how many places it passes over."""
     pid = tl.program_id(0)
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
@@ -121,8 +122,8 @@ def count(rows, blocks, counts, sums, kind: tl.constexpr, of: tl.constexpr, BLOC
 
 @triton.jit
 def before(rows, counts, sums, found, bad, kind: tl.constexpr, CHUNK: tl.constexpr):
-    """Both become sums over the blocks before. One program for a list, whose word begins as how
-    many entries there are, if these are too few."""
+    """Replaces both by their sums over the blocks before. One program for each list; its word is
+    set to the number of entries, or k if that is less."""
     row = rows + tl.program_id(0) * WIDTH
     first, number_of = tl.load(row + FIRST).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
     total = 0
@@ -151,7 +152,7 @@ def emit(
     rows, blocks, counts, sums, found, bad, kind: tl.constexpr, of: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The entries of a block, unchecked; and whether something stands after the k-th."""
+    """Writes the entries of a block, unchecked; and of gaps, whether anything follows the k-th."""
     pid = tl.program_id(0)
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
@@ -164,7 +165,7 @@ def emit(
         on = (ones == 1) & (to < k)
         place = first * 8 + tl.arange(0, BLOCK * 8)
         width = tl.load(row + WIDTH_OF).to(tl.int32)
-        if width >= 0:  # elias_fano: the place says the upper bits, less the entries before
+        if width >= 0:  # elias_fano: the upper bits are the place less the entries before it
             low = address(tl.load(row + LOW), tl.uint8, False)
             place = (place - to) << width
             for bit in range(width):
@@ -187,7 +188,7 @@ def emit(
 
 @triton.jit
 def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
-    """The first entry that is out of range or not above the one before, into the list's word."""
+    """Finds the first entry that is out of range or not above the one before; into the word."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     word, owner = found + 2 * tl.load(row + FOUND), bad + tl.load(row + OWNER)
@@ -201,7 +202,7 @@ def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
     if worst != _FAR:
         tl.atomic_min(word, worst)
         tl.atomic_or(owner, 1)
-    if first == 0:  # what is left over of elias_fano's low part
+    if first == 0:  # the unused bits of elias_fano's low part must be 0
         width = tl.load(row + WIDTH_OF).to(tl.int32)
         if width > 0:
             low, size = address(tl.load(row + LOW), tl.uint8, False), k.to(tl.int64) * width
@@ -212,7 +213,7 @@ def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
 
 
 def reading_of(lists: Listed) -> Reading:
-    """The host's part of it."""
+    """Prepares the tables for reading lists, on the host."""
     sizes = tuple(map(attrgetter("nbytes"), lists.sections))
     plan = _plan_of(lists.codes, lists.ns, lists.ks, sizes, lists.owners)
     given, number_of = addresses(lists.sections), len(lists.ks)
@@ -251,14 +252,15 @@ def _plan_of(
 
 
 def _kind_of(code: str) -> tuple[int, Any]:
-    """Its kind and the type of its words; None of places that are not coded."""
+    """Returns a code's kind and the type of its words; None for "int32", which is not coded."""
     if code == "int32":
         return BITS.value, None
     return (GAPS.value, _OF[code]) if code in GAP_BYTES else (BITS.value, tl.uint8)
 
 
 def _parts(code: str, n: int, k: int, size: int) -> tuple[int, int, int]:
-    """Where its words begin, the width of low parts before them, and how many words there are."""
+    """Returns where a section's words begin, the width of the low parts before them (-1: none),
+    and the number of words."""
     if code == "elias_fano" and k:
         width = low_width(n, k)
         start = whole_bytes(k * width)
@@ -267,8 +269,8 @@ def _parts(code: str, n: int, k: int, size: int) -> tuple[int, int, int]:
 
 
 def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
-    """Launches for all, by their kinds, with its tables on the device. bad: int32, 0 each; of a
-    damaged list its owner's word is raised."""
+    """Launches the reading of all lists, kind by kind, with its tables on the device. bad: int32,
+    zeros; a damaged list raises its owner's word."""
     device, first = rows.device, 0
     for kind, of, sizes in reading.kinds:
         own = rows if len(sizes) == len(rows) else rows[first : first + len(sizes)]
@@ -278,7 +280,7 @@ def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
         blocks = blocks_on(device, sizes, BLOCK)
         number_of = blocks.shape[0]
         counts = torch.empty(number_of, dtype=torch.int32, device=device)
-        sums = rows  # of bits there are none
+        sums = rows  # a dummy: bits have no sums
         if kind == GAPS.value:
             sums = torch.empty(number_of, dtype=torch.int64, device=device)
         what = {"kind": kind, "of": of, "BLOCK": BLOCK}
@@ -291,14 +293,15 @@ def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
 
 @on_its_device
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:
-    """The host waits for the device."""
+    """Decodes a list; the host waits for the device."""
     k = indices_out.numel()
     first, more = decode(section, n, code, indices_out)[0].tolist()
     return k + 1 if first == k and more else int(first)
 
 
 def decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> Tensor:
-    """(1, 2) int32 there: the first entry that is wrong, or k; whether more than zeros follow."""
+    """Decodes a list. Returns (1, 2) int32 on the device: the first wrong entry, or k; and whether
+    more than zeros follow."""
     section, k = whole_words(section), indices_out.numel()
     if code == "int32":
         indices_out.copy_(section.view(torch.int32))
@@ -311,7 +314,7 @@ def decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> Tensor:
 
 
 def whole_words(section: Tensor) -> Tensor:
-    """The bytes of a section, where words of two bytes can be read."""
+    """Returns the bytes of a section, so aligned that words of two bytes can be read."""
     held = section.contiguous()
     if held.dtype != torch.uint8:
         held = held.view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Random numbers, where they are wanted.
+"""Random numbers, drawn on the device.
 
 Bytes for each element: 4.
 """
@@ -19,7 +19,7 @@ BLOCK = 4096
 
 @triton.jit(do_not_specialize=["n", "first", "dice1", "dice2", "dice3"])
 def thrown(words, n, first, dice1, dice2, dice3, BLOCK: tl.constexpr):
-    """The numbers of elements from `first` on, modulo 2**32."""
+    """Writes the numbers of elements from `first` on, modulo 2**32."""
     i, whole = part_of(n, BLOCK)
     numbers = random_bits(i.to(tl.uint32) + first.to(tl.uint32), dice1, dice2, dice3)
     write(words, i, numbers.to(tl.int32, bitcast=True), n, whole)

@@ -1,5 +1,5 @@
-"""What kernels know of a segment that is encoded, or of payloads that are added up: the columns of
-its row. Of formats whose blocks are coded by themselves, when waited for: `codes`.
+"""The columns of a segment's row where it is encoded without a recurrence, and where payloads are
+added up. `codes` has the columns of fused encodings.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gradwire.kernels.segments import EncodeCodes
 
 X, N, CODES, VALUES, PROGRAM, DICE1, DICE2, DICE3, CLIP = (tl.constexpr(i) for i in range(9))
 ENCODED = tl.constexpr(9)
-"""Columns of what is encoded. PROGRAM: the number of its first one. CLIP: the bits of fp64."""
+"""The columns for encoding. PROGRAM: the number of its first program. CLIP: the bits of fp64."""
 OUT, BY, FIRST, COUNT, MOST, SCALES = (tl.constexpr(i) for i in (0, 2, 3, 4, 5, 6))
 WIDTH = tl.constexpr(7)
-"""Columns of a sum: its payloads are COUNT rows of theirs, from FIRST on, with so many SCALES
-each, at MOST so large."""
+"""The columns of a sum: its payloads are COUNT rows of another table, from FIRST on. SCALES: the
+number of scales of each; MOST: the largest valid scale."""
 
 
 def encoded(segments: Sequence[EncodeCodes], span: int) -> tuple[Tensor, Tensor]:
-    """Their rows, and the blocks of programs that work on so many elements."""
+    """Returns the rows of segments, and the blocks of programs that work on `span` elements."""
     every, device = columns_of(segments), segments[0].codes.device
     sizes = tuple(map(Tensor.numel, every.x))
     programs = accumulate((max(1, -(-n // span)) for n in sizes), initial=0)
@@ -39,7 +39,7 @@ def encoded(segments: Sequence[EncodeCodes], span: int) -> tuple[Tensor, Tensor]
 
 @triton.jit
 def quotient(total, by):
-    """total / by, rounded once. By a power of two that is a product, which is far cheaper."""
+    """Returns total / by, rounded once; for a power of two by a product, which is far cheaper."""
     bits = by.to(tl.int32, bitcast=True)
     if ((bits & 0x7FFFFF) == 0) & (bits >= 0x3F800000) & (bits < 0x7E800000):
         total = total * (0x7F000000 - bits).to(tl.float32, bitcast=True)

@@ -44,13 +44,13 @@ from gradwire.kernels.segments import EncodeCodes
 
 BLOCK = tl.constexpr(POWERS.block)
 TOGETHER = 4
-"""Blocks of a program."""
+"""The number of blocks of a program."""
 
 
 @triton.jit
 def bytes_of(n, first, R: tl.constexpr):
-    """Of R blocks, elements, (R, BLOCK); where the bytes of each begin, and how many elements it
-    has, (R, 1)."""
+    """Returns the elements of R blocks, (R, BLOCK); where the bytes of each block begin, and how
+    many elements it has, (R, 1)."""
     block = first // BLOCK + tl.arange(0, R)[:, None]
     i = block * BLOCK + tl.arange(0, BLOCK)[None, :]
     m = tl.minimum(tl.maximum(n - block * BLOCK, 0), BLOCK)
@@ -61,7 +61,8 @@ def bytes_of(n, first, R: tl.constexpr):
 def encode_powers(
     rows, blocks, status, dtype: tl.constexpr, aligned: tl.constexpr, R: tl.constexpr
 ):
-    """The next power of two below, or above, by dice: what is added to a mantissa carries over."""
+    """Rounds to the next power of two below or above by dice: bits are added to the mantissa, and
+    may carry into the exponent."""
     segment, first = block_of(blocks)
     row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
@@ -87,7 +88,7 @@ def add_powers_up(
     rows, blocks, payloads, bad, dtype: tl.constexpr, divides: tl.constexpr,
     aligned: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """The sum of all payloads, times or over a number."""
+    """Writes the sum of all payloads over the divisor, or adds it times a factor."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
@@ -112,7 +113,7 @@ def add_powers_up(
 
 
 def pack_powers(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    """What `encode_codes` does of them; of one dtype, contiguous."""
+    """Does the work of `encode_codes` for segments of one dtype, contiguous."""
     table, blocks = encoded(segments, TOGETHER * BLOCK.value)
     launch(encode_powers, (blocks.shape[0],),
         table, blocks, status, dtype=TYPES[segments[0].x.dtype], R=TOGETHER, num_warps=8,

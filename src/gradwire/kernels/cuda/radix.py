@@ -1,12 +1,12 @@
-"""The k largest, exactly: of a segment's candidates, or of all its elements, where candidates were
+"""The k largest, exactly: of a segment's candidates, or of all its elements if the candidates were
 too few or too many.
 
     digit x4 ──► count ──► emit
 
-A pass counts how often each digit of the magnitudes' bits follows what the k-th largest is known
-to begin with; the program that ends last finds its next digit. Programs take turns with the blocks
-of candidates; and with those of all elements, where `exacts` says that some segment needs it.
-Bytes: of a candidate 24; of an element, where all are looked at, 24.
+A pass counts how often each digit of the magnitudes' bits follows the known leading bits of the
+k-th largest; the program that ends last finds its next digit. Programs take turns with the blocks
+of candidates; and with those of all elements, if `exacts` says that some segment needs it.
+Bytes: for a candidate 24; for an element, if all are read, 24.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from gradwire.kernels.cuda.device import address, block_at, magnitude, widened
 
 @triton.jit
 def is_last(own, step, parts):
-    """Whether all other blocks of the segment have done this step; what they wrote can be read."""
+    """Whether all other blocks of the segment have done this step; their writes can be read."""
     tl.debug_barrier()
     return tl.atomic_add(own + DONE + step, 1) == parts - 1
 
 
 @triton.jit
 def picked(bins, need, WIDE: tl.constexpr):
-    """The digit of the need-th largest, and how many are needed of those that have it."""
-    h = tl.load(bins + tl.arange(0, WIDE), cache_modifier=".cg")  # others wrote it: from L2
+    """Returns the digit of the need-th largest, and its rank among those with this digit."""
+    h = tl.load(bins + tl.arange(0, WIDE), cache_modifier=".cg")  # L2: other programs wrote it
     above = tl.sum(h, 0) - tl.cumsum(h, 0)
     digit = tl.sum((above >= need).to(tl.int32), 0)
     return digit, need - tl.sum(tl.where(tl.arange(0, WIDE) == digit, above, 0), 0)
@@ -59,7 +59,7 @@ def picked(bins, need, WIDE: tl.constexpr):
 
 @triton.jit
 def add_digits(bins, b, on, prefix, SHIFT: tl.constexpr, TOP: tl.constexpr, WIDE: tl.constexpr):
-    """Count those that begin with the prefix by their next digit."""
+    """Counts those that begin with the prefix by their next digit."""
     on = on & ((b >> TOP) == (prefix >> TOP))
     h = tl.histogram((b >> SHIFT) & (WIDE - 1), WIDE, mask=on)
     tl.atomic_add(bins + tl.arange(0, WIDE), h, mask=h > 0, sem="relaxed")
@@ -67,8 +67,9 @@ def add_digits(bins, b, on, prefix, SHIFT: tl.constexpr, TOP: tl.constexpr, WIDE
 
 @triton.jit
 def reached_by(rank, k, kth, few, upper, many, lower):
-    """What so many would reach, by a straight line through what is known: how many reach three
-    magnitudes, of which `few` may be no more than k. No less than 3/4 of the lowest of them."""
+    """Returns the magnitude that about `rank` elements reach, by linear interpolation between
+    three of which it is known how many reach them (`few` may be no more than k); no less than 3/4
+    of the lowest."""
     between = (few > k) & (few < rank) & (few < many)
     before = (few > k) & ((few >= rank) | (few == many))
     near, begin = tl.where(between, few, k), tl.where(between, upper, kth)
@@ -80,12 +81,12 @@ def reached_by(rank, k, kth, few, upper, many, lower):
 
 @triton.jit
 def foresee(row, own, hints, kth):
-    """The next thresholds: what 1.75 k and what 3.5 k would reach now. kth: the k-th largest, as
-    its bits."""
+    """Writes the next thresholds: the magnitudes that 1.75 k and 3.5 k elements reach now. kth:
+    the bits of the k-th largest."""
     k = tl.load(row + K).to(tl.int32)
     few, many = tl.load(own + FEW), tl.load(own + MANY)
     upper, lower = hint_of(row, 0), hint_of(row, 1)
-    if tl.load(own + EXACT) != 0:  # then the 2 k-th of all is known; all are few, if there is none
+    if tl.load(own + EXACT) != 0:  # then the 2 k-th of all is known, if n is at least 2 k
         twice = tl.load(own + NEXT_NEED) != 0
         few = tl.where(twice, 2 * k, k)
         upper = tl.where(twice, tl.load(own + NEXT), 0)
@@ -99,8 +100,8 @@ def foresee(row, own, hints, kth):
 
 @triton.jit
 def one_digit(b, on, row, own, bins, hints, parts, step: tl.constexpr):
-    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6; and, where all are
-    looked at, of the 2 k-th largest, all but the last."""
+    """Does one block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6; and, if all are
+    read, the same for the 2 k-th largest, except the last step."""
     shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
     top: tl.constexpr = 31 - 8 * step
     wide: tl.constexpr = 256 if step < 3 else 128
@@ -128,7 +129,7 @@ def one_digit(b, on, row, own, bins, hints, parts, step: tl.constexpr):
 
 @triton.jit
 def of_all(row, first, dtype: tl.constexpr, BLOCK: tl.constexpr):
-    """Magnitudes of a block of a segment, and which of them there are."""
+    """Returns the magnitudes of a block of a segment, and the mask of those below n."""
     v, n = address(tl.load(row + V), dtype, False), tl.load(row + N).to(tl.int32)
     i = first + tl.arange(0, BLOCK)
     return magnitude(widened(tl.load(v + i, mask=i < n, other=0.0))), i < n
@@ -139,7 +140,7 @@ def digit(
     rows, blocks, wholes, state, bins, magnitudes, hints, exacts, number_of, all_of,
     dtype: tl.constexpr, step: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One more digit of the k-th largest of every segment."""
+    """Finds one more digit of the k-th largest of every segment."""
     for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
         segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS
@@ -164,8 +165,8 @@ def digit(
 
 @triton.jit
 def count_block(b, own, above, equal, at, begin, parts, CHUNK: tl.constexpr):
-    """How many of a block are larger than the k-th, and how many equal to it; the last block of a
-    segment makes both sums over the blocks before."""
+    """Counts how many of a block are larger than the k-th, and how many equal it; the last block
+    of a segment replaces both by their sums over the blocks before."""
     least = tl.load(own + PREFIX)
     tl.store(above + at, tl.sum((b > least).to(tl.int32), 0))
     tl.store(equal + at, tl.sum((b == least).to(tl.int32), 0))
@@ -188,7 +189,7 @@ def count(
     rows, blocks, wholes, state, magnitudes, above, equal, exacts, number_of, all_of,
     dtype: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Where each block's part of the result begins."""
+    """Finds where each block's part of the result begins."""
     for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
         segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS
@@ -213,7 +214,7 @@ def count(
 
 @triton.jit
 def among(b, least, need, above, equal):
-    """Which of a block are among the k largest, ties by index, and where each of them goes.
+    """Returns which of a block are among the k largest, ties by index, and where each one goes.
 
     least: the k-th largest; need: how many that equal it are taken. above, equal: how many of the
     blocks before are larger, and equal. Both counts go through one sum.
@@ -227,7 +228,7 @@ def among(b, least, need, above, equal):
 
 @triton.jit
 def kept(b, own, above, equal, at):
-    """`among`, of a block of many."""
+    """Returns `among` for one of a segment's many blocks."""
     least, need = tl.load(own + PREFIX), tl.load(own + NEED)
     return among(b, least, need, tl.load(above + at), tl.load(equal + at))
 
@@ -238,7 +239,7 @@ def emit(
     dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr, ITEMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The k largest of every segment, by index; cleared where they are remembered."""
+    """Writes the k largest of every segment, by index, and clears them in the state."""
     for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
         segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS

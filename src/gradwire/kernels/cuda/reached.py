@@ -1,8 +1,8 @@
 """All elements whose magnitude reaches a threshold, by ascending index: of many segments at once.
 
-    count ──► offsets ──► (how many of each: the host reads once) ──► write
+    count ──► offsets ──► (the host reads the counts, once) ──► write
 
-Bytes for each element: twice those of its segment; for each that is found 8.
+Bytes for each element: its own, twice; for each that is found 8.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ from gradwire.kernels.values import Reaching
 BLOCK, CHUNK = 4096, 4096
 X, N, LEAST, PROGRAM = (tl.constexpr(i) for i in range(4))
 WIDTH = tl.constexpr(4)
-"""Of a segment. PROGRAM: the number of its first one."""
+"""The columns of a segment's row. PROGRAM: the number of its first program."""
 
 
 @triton.jit
 def reached(rows, blocks, dtype: tl.constexpr, aligned: tl.constexpr, BLOCK: tl.constexpr):
-    """Places of a block, what is there, which of it are finite, and which reach the threshold."""
+    """Returns a block's places, its elements, which of them are finite, and which reach the
+    threshold."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
@@ -64,7 +65,7 @@ def reached(rows, blocks, dtype: tl.constexpr, aligned: tl.constexpr, BLOCK: tl.
 def count(
     rows, blocks, counts, status, dtype: tl.constexpr, aligned: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """How many of a block reach it; inf and NaN count as zero."""
+    """Counts the elements of a block that reach the threshold; inf and NaN count as zero."""
     _, _, good, on = reached(rows, blocks, dtype, aligned, BLOCK)
     raise_if(status, ~good)
     tl.store(counts + tl.program_id(0), tl.sum(on.to(tl.int32), 0))
@@ -72,8 +73,8 @@ def count(
 
 @triton.jit
 def offsets(rows, counts, begins, number_of, n, CHUNK: tl.constexpr):
-    """Where the entries of each program go, in the place of their number, and where those of each
-    of n segments begin, and the last one's end. One program."""
+    """Replaces each program's count by the offset of its entries; and writes where those of each
+    of n segments begin, and the end of the last. One program."""
     total = 0
     for begin in range(0, number_of, CHUNK):
         at = begin + tl.arange(0, CHUNK)
@@ -94,7 +95,7 @@ def write(
     rows, blocks, counts, places, values, dtype: tl.constexpr, aligned: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The entries of a block."""
+    """Writes the entries of a block."""
     i, x, _, on = reached(rows, blocks, dtype, aligned, BLOCK)
     to = tl.load(counts + tl.program_id(0)) + tl.cumsum(on.to(tl.int32), 0) - 1
     tl.store(places + to, i, mask=on)
@@ -103,7 +104,7 @@ def write(
 
 @on_its_device
 def reach(segments: Sequence[Reach], status: Tensor) -> list[Reaching]:
-    """The host waits for the device, once for all of one dtype."""
+    """Finds the elements; the host waits for the device, once for each dtype."""
     found: dict[int, Reaching] = {}
     every = list(enumerate(segments))
     for _, own in grouped(every, lambda one: one[1].x.dtype):

@@ -1,13 +1,13 @@
-"""The k largest of each segment, exactly, without a word to the host.
+"""The k largest of each segment, exactly, without waiting on the host.
 
-    choose                          of segments that are one block each: `small`
+    choose                          segments that are one block each: `small`
     mark ──► scan ──► compact ──► digit x4 ──► count ──► emit
-              │                     of what reaches one of the last step's two thresholds,
-              └─ too few, too many: of all elements of the segment
+              │                     from elements that reach one of the last step's two thresholds,
+              └─ too few, too many: from all elements of the segment
 
-All nine are launched, of what is larger, always: a flag decides on the device. Ties go to the
-lower index, and the result ascends, as the twins' does. The next thresholds are what 1.75 k and
-3.5 k would reach.
+For larger segments all nine kernels are always launched: a flag decides on the device. Ties go to
+the lower index, and the result ascends, as in the twins. The next thresholds are the magnitudes
+that 1.75 k and 3.5 k elements would reach.
 Source: radix selection, digit by digit of the magnitudes' bits.
 """
 
@@ -48,21 +48,22 @@ from gradwire.kernels.values import Hint, Words
 
 CHUNK = 8192
 SMALL = BLOCK
-"""Elements of what is chosen from in one launch, at most: one program has them in its registers,
-of twice as many it would have to spill some."""
+"""The most elements of a segment for which one launch does everything: one program holds them in
+its registers; with twice as many it would have to spill some."""
 CAPACITY = 16
-"""Candidates for each element that is selected; where there are more, all are looked at."""
+"""Candidates per selected element for which there is room; if there are more, all elements are
+read."""
 SPAN = 4 * BLOCK
 """Elements of a program that marks, or writes candidates."""
 WORKERS = 264
-"""Programs that look for the k-th largest, at most: two for each multiprocessor of an H100."""
+"""The most programs that search the k-th largest: two for each multiprocessor of an H100."""
 
 
 class Places(NamedTuple):
-    """Where segments of these sizes have their parts of what is shared; the same in every step.
+    """The offsets of segments of these sizes in the shared buffers; the same in every step.
 
-    sizes, ks: columns, as are those from FIRST to ITEM. programs, items: blocks of all elements,
-    and of all candidates.
+    sizes, ks: columns, as are those from FIRST to ITEM. programs, items: the number of blocks of
+    all elements, and of all candidates.
     """
 
     rooms: tuple[int, ...]
@@ -76,7 +77,7 @@ class Places(NamedTuple):
 
 @lru_cache(maxsize=256)
 def places_of(sizes: tuple[int, ...], ks: tuple[int, ...]) -> Places:
-    """KernelError, where there would be too many candidates."""
+    """Returns the offsets. Raises KernelError if there would be too many candidates."""
     rooms = tuple(min(n, CAPACITY * k) for n, k in zip(sizes, ks))
     if sum(rooms) > MOST:
         raise KernelError(
@@ -97,10 +98,10 @@ def places_of(sizes: tuple[int, ...], ks: tuple[int, ...]) -> Places:
 
 
 def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
-    """Launches all. Returns the next hints, two words each.
+    """Launches all kernels. Returns the next hints, two words each.
 
     every: an `UpdateTopk` with the columns of many, whose gradients are of one dtype. Without a
-    recurrence what is selected from is gradient and residual.
+    recurrence, the tensor to select from is passed as both gradient and residual.
     """
     number_of, device = len(every.k), status.device
     sizes = tuple(map(Tensor.numel, every.residual))
@@ -129,7 +130,7 @@ def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
 
 
 def are_small(every: Any) -> list[bool]:
-    """Which segments are chosen from in one launch; none, where nothing is chosen at all."""
+    """Returns which segments one launch can select from; none of them if all k are 0."""
     chosen = any(every.k)
     return [chosen and x.numel() <= SMALL for x in every.residual]
 
@@ -156,7 +157,7 @@ def _select(
     room: _Room, hints: Tensor, table: Tensor, spans: Tensor, blocks: Tensor, wholes: Tensor,
     dtype: Any, mode: int, masks: bool,
 ) -> None:  # fmt: skip
-    """What follows, once all are marked."""
+    """Launches the kernels after `mark`."""
     programs, items = wholes.shape[0], blocks.shape[0]
     options = {"num_warps": 16, "enable_fp_fusion": False}
     of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
@@ -186,17 +187,17 @@ def _select(
 
 
 def warps_of(mode: int) -> int:
-    """Of a program that marks: so that two have their registers in one multiprocessor."""
+    """Returns the warps of a program that marks: two fit the registers of a multiprocessor."""
     return 8 if mode in (MOMENTUM.value, NESTEROV.value) else 16
 
 
 def registers_of(mode: int) -> int:
-    """Of a thread of such a program, at most: of 65,536 in a multiprocessor."""
+    """Returns the most registers of a thread of such a program; a multiprocessor has 65,536."""
     return 65_536 // (2 * 32 * warps_of(mode))
 
 
 class _Room:
-    """What the launches tell each other; one allocation, whose parts begin at multiples of 64
+    """The buffers that the launches share: one allocation, whose parts begin at multiples of 64
     bytes."""
 
     def __init__(self, device: torch.device, segments: int, of: Places) -> None:
@@ -213,18 +214,18 @@ class _Room:
 
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-"""torch's, as Triton says them."""
+"""Triton's dtype for each of torch's."""
 
 
 def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, float, float]:
-    """The recurrence's number, and what it multiplies its velocity and its residual with."""
+    """Returns the number of the recurrence, and the factors of its velocity and its residual."""
     if momentum is None:
         return FEEDBACK.value, 0.0, decay
     return (NESTEROV if nesterov else MOMENTUM).value, momentum, 1.0
 
 
 def rules_of(every: Any) -> Iterator[Column]:
-    """Columns M, S and D of `UpdateTopk` or `UpdateCodes`, column by column."""
+    """Yields the columns M, S and D. every: `UpdateTopk` or `UpdateCodes` with columns of many."""
     rules = every.momentum, every.scale, every.decay
     if are_alike(*rules):
         rules = tuple(column[:1] for column in rules)
@@ -235,7 +236,7 @@ def rules_of(every: Any) -> Iterator[Column]:
 
 
 def hints_of(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]:
-    """HINT and HINT_BITS: where two words are, or, where they are not, a number's bits."""
+    """Returns the columns HINT and HINT_BITS: the address of two words, else a number's bits."""
     if type(hints[0]) is Words and _are_ours(hints[0].every, hints[0].length, device):
         x, begin = hints[0].every, hints[0].every.data_ptr()
         if all(type(one) is Words and one.every is x and one.length == 2 for one in hints):

@@ -1,4 +1,4 @@
-"""Signs with what they stand for, of many parameters in two launches; and their sums.
+"""Signs with their decoded values, for many parameters in two launches; and their sums.
 
 Bytes for each element: 4 and 1/8 to encode; 4 and n/8 for a sum of n payloads.
 """
@@ -57,13 +57,14 @@ from gradwire.kernels.segments import EncodeCodes
 from gradwire.kernels.values import SILENCE
 
 TILE = 2048
-"""Elements of a program that adds up."""
+"""Elements of a program that adds payloads up."""
 
 
 @triton.jit
 def rows_packed(row, first, n, dtype: tl.constexpr, throws: tl.constexpr, aligned: tl.constexpr,
                 whole: tl.constexpr, R: tl.constexpr):  # fmt: skip
-    """The bits of R blocks, eight rows of each at once, and the lanes' sums, and counts."""
+    """Writes the bits of R blocks, eight rows of each at once; returns each lane's sums below zero
+    and above, and its set bits."""
     x = address(tl.load(row + X), dtype, aligned)
     bits = address(tl.load(row + CODES), tl.uint8, False)
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
@@ -99,8 +100,8 @@ def pack(
     rows, blocks, sums, dtype: tl.constexpr, throws: tl.constexpr, aligned: tl.constexpr,
     R: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of R = 2**LEVELS blocks, the sums below zero and above, and how many are below: one
-    of each for a program, as the lowest levels of the sum over all blocks are of its own."""
+    """Writes the bits of R = 2**LEVELS blocks, the sums below zero and above, and how many are
+    below: one of each per program, which does the lowest levels of the sum over all blocks."""
     segment, first = block_of(blocks)
     row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
@@ -122,7 +123,7 @@ def stand_for(
     rows, sums, number_of, status, of: tl.constexpr, SPAN: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """What a segment's bits stand for, by the sums of its programs. One program each."""
+    """Writes a segment's decoded values, by the sums of its programs. One program for each."""
     row = rows + tl.program_id(0) * ENCODED
     n = tl.load(row + N).to(tl.int32)
     sums += tl.load(row + PROGRAM)
@@ -148,7 +149,8 @@ def add_signs_up(
     rows, blocks, payloads, bad, dtype: tl.constexpr, of: tl.constexpr, divides: tl.constexpr,
     aligned: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what all payloads' signs say, of so many values each, times or over a number."""
+    """Writes the sum of all decoded payloads over the divisor, or adds it times a factor. of: the
+    values of a payload."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
@@ -175,7 +177,7 @@ def add_signs_up(
 
 
 def pack_signs(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    """What `encode_codes` does of signs, of one format and dtype, contiguous."""
+    """Does the work of `encode_codes` for signs of one format and dtype, contiguous."""
     for throws, own in grouped(segments, lambda one: one.noise != SILENCE):
         _pack(own, throws, status)
 

@@ -1,8 +1,8 @@
-"""The k largest of segments that are one block each: the step, the choice and the list in one
+"""The k largest of segments that are one block each: recurrence, selection and output in one
 launch, with a program for each segment, whose elements stay in its registers.
 
 The k-th largest is found bit by bit of the magnitudes, in 31 turns. No threshold is needed; the
-k-th largest is told as one for those who ask what is large (`kept.keep_far`).
+k-th largest is returned as one because the journal needs it (`kept.keep_far`).
 Bytes for each element with an fp32 gradient: dgc 20, ef 12; and 8 or 12 for each entry.
 """
 
@@ -19,7 +19,7 @@ from gradwire.kernels.cuda.radix import among
 
 @triton.jit
 def kth_largest(b, k):
-    """The largest number that k of them reach, of 31 bits."""
+    """Returns the largest number of 31 bits that k elements of b reach."""
     least = 0
     for turn in range(31):
         more = least | (1 << (30 - turn))
@@ -32,14 +32,14 @@ def choose(
     rows, hints, status, dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr,
     aligned: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All that is done with one segment; `hints` gets two words, which are alike."""
+    """Does all the work for one segment; `hints` gets two equal words."""
     segment = tl.program_id(0)
     row = rows + segment * WIDTH
     n, k = tl.load(row + N).to(tl.int32), tl.load(row + K).to(tl.int32)
     i, whole = tl.arange(0, BLOCK), n >= BLOCK
     u, x, good = stepped(row, 0, i, n, whole, dtype, mode, aligned, BLOCK)
     raise_if(status, ~good & (i < n))
-    b = magnitude(x)  # zeros from n on, which are no more than others, and come after them
+    b = magnitude(x)  # zeros from n on, which are never preferred: ties go to the lower index
     least = kth_largest(b, k)
     need = k - tl.sum((b > least).to(tl.int32), 0)
     on, to = among(b, least, need, 0, 0)

@@ -1,10 +1,10 @@
-"""Sums of sparse payloads: each program owns a tile of the result, and adds list after list what
-of each ascending list falls into it.
+"""Sums of sparse payloads: each program owns a tile of the result, and adds the entries in it,
+list after list, in ascending order.
 
     find_begins ──► add_lists      where each tile's entries begin; zeros, and sums of the entries
 
-Bytes: for each element those of the result; for each entry 8, and 16 of its total; 12 for each
-tile and list. Where a list has many entries in a tile: for each element 8 more of the total.
+Bytes: for each element those of the result; for each entry 8, and 16 for its total; 12 for each
+tile and list. If a list has many entries in a tile: for each element 8 more for the total.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from gradwire.kernels.cuda.tables import (
 from gradwire.kernels.segments import SumCoded
 
 TILES = ((8192, 64), (8192, 128), (4096, 128))
-"""Elements of a tile, and how many entries of a list in it are few: these are loaded at once. Of
-smaller tiles there would be so many that it takes as long to add list after list."""
+"""Elements of a tile, and the most entries of a list in it that are "few": loaded at once. Smaller
+tiles would be so many that adding list after list is as fast."""
 MANY = (4096, 64)
-"""Where more are to be expected."""
+"""The same, if more entries are to be expected."""
 TOGETHER = 16
-"""Lists whose entries are loaded at once."""
+"""The most lists whose entries are loaded at once."""
 PART, CHUNK, BLOCK = 1024, 512, 256
 OUT, TOTAL, N, FIRST, COUNT, BY, BEGINS_OF, BAD = (tl.constexpr(i) for i in range(8))
 WIDTH = tl.constexpr(8)
-"""Of a segment; its lists are COUNT rows of theirs, from FIRST on."""
+"""The columns of a segment; its lists are COUNT rows of the lists' table, from FIRST on."""
 PLACES, VALUES, K, STEPS, BEGINS, APART, EDGES = (tl.constexpr(i) for i in range(7))
 LIST_WIDTH = tl.constexpr(7)
-"""Of a list: STEPS of a search through it, where the begins of its tiles go, how far apart, and
-how many there are: one more than tiles, for the last one's end."""
+"""The columns of a list. STEPS: of a search through it. BEGINS, APART: where the begins of its
+tiles go, and how far apart. EDGES: how many there are: one more than tiles, for the last end."""
 _FAR = tl.constexpr(2147483647)
 
 
 @triton.jit
 def violation(indices, k, n, found, BLOCK: tl.constexpr):
-    """The first entry that is out of range or not above the one before."""
+    """Writes the first entry that is out of range or not above the one before to `found`."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = tl.load(indices + j, mask=j < k, other=0)
     before = tl.load(indices + j - 1, mask=(j < k) & (j > 0), other=-1)
@@ -82,10 +82,9 @@ def violation(indices, k, n, found, BLOCK: tl.constexpr):
 
 @triton.jit
 def find_begins(lists, blocks, TILE: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the entries of each tile begin, of each list: how many are below the tile's first
-    element. By the quarters of what is left, for many tiles at once: their loads do not wait for
-    one another. Whatever a list holds, nothing beyond its k entries is read, and no more than k
-    is written."""
+    """Finds where the entries of each tile begin in each list: how many are below the tile's first
+    element. It searches by quarters, for many tiles at once, so that their loads overlap.
+    Whatever a list holds, nothing beyond its k entries is read, and no begin is above k."""
     segment, first = block_of(blocks)
     row = lists + segment * LIST_WIDTH
     places = address(tl.load(row + PLACES), tl.int32, False)
@@ -110,7 +109,7 @@ def find_begins(lists, blocks, TILE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def clear(p, first, n, dtype: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):
-    """Zeros for a tile; part after part takes fewer registers than all at once."""
+    """Writes zeros to a tile; part after part takes fewer registers than all at once."""
     for part in range(0, TILE, PART):
         i = first + tl.multiple_of(part, 16) + tl.arange(0, PART)
         write(p, i, tl.zeros([PART], dtype), n, first <= n - TILE)
@@ -118,7 +117,7 @@ def clear(p, first, n, dtype: tl.constexpr, TILE: tl.constexpr, PART: tl.constex
 
 @triton.jit
 def divide(total, out, first, n, by, dtype: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):
-    """A tile's total over a number."""
+    """Writes a tile's total over the divisor."""
     for part in range(0, TILE, PART):
         i = first + tl.multiple_of(part, 16) + tl.arange(0, PART)
         s = read(total, i, n, first <= n - TILE)
@@ -128,15 +127,15 @@ def divide(total, out, first, n, by, dtype: tl.constexpr, TILE: tl.constexpr, PA
 
 @triton.jit
 def add_few(total, out, i, x, on, by, dtype: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """Of each of R lists the at most C entries of a tile, of which `out` is zero everywhere. Lists
-    take turns. Where two have the same place, both store the same."""
-    if dtype != tl.float32:  # the total is another tensor, of which nothing is written yet
+    """Adds the entries of a tile, at most C of each of R lists, where `out` is zero everywhere.
+    Lists take turns. If two have the same place, both store the same."""
+    if dtype != tl.float32:  # the total is another tensor, which is not initialized yet
         tl.store(total + i, tl.zeros([R, C], tl.float32), mask=on)
     tl.debug_barrier()
     list_of = tl.arange(0, R)[:, None]
     for turn in tl.static_range(R):
         mine = on & (list_of == turn)
-        sum_ = tl.zeros_like(x) + x  # of the first, for which there are zeros
+        sum_ = tl.zeros_like(x) + x  # the first list adds to zeros
         if turn > 0:
             sum_ = tl.load(total + i, mask=mine, other=0.0) + x
         tl.store(total + i, sum_, mask=mine)
@@ -148,7 +147,7 @@ def add_few(total, out, i, x, on, by, dtype: tl.constexpr, R: tl.constexpr, C: t
 
 @triton.jit
 def add_many(total, lists, begins, count, of_values: tl.constexpr, CHUNK: tl.constexpr):
-    """The entries of a tile, list after list, to its total."""
+    """Adds the entries of a tile, list after list, to its total."""
     tl.debug_barrier()
     for number_of in range(count):
         row = lists + number_of * LIST_WIDTH
@@ -169,9 +168,9 @@ def add_lists(
     rows, blocks, lists, bad, dtype: tl.constexpr, of_values: tl.constexpr, aligned: tl.constexpr,
     TILE: tl.constexpr, PART: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one segment's sum, in fp32: in the result itself, if that is. Where each list has
-    few entries in it, all of them are loaded at once, and zeros are written that nobody reads
-    again: 0 over a positive number is 0. Nothing is written where the segment's word is raised."""
+    """Writes a tile of one segment's sum, taken in fp32: in the result itself, if that is fp32. If
+    each list has few entries in it, all are loaded at once, and the zeros elsewhere are not
+    divided: 0 over a positive number is 0. Nothing is written if the segment's word is raised."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
@@ -204,7 +203,8 @@ def add_lists(
 
 @triton.jit
 def add_list(v, n, places, values, k, factor, BLOCK: tl.constexpr):
-    """Nothing where a place is none, as nobody has looked at those that this rank wrote."""
+    """Adds one list times a factor. Invalid places are skipped, as places that this rank wrote are
+    not checked."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     i = tl.load(places + j, mask=j < k, other=-1)
     on = (i >= 0) & (i < n)
@@ -214,7 +214,7 @@ def add_list(v, n, places, values, k, factor, BLOCK: tl.constexpr):
 
 @on_its_device
 def first_violation(indices: Tensor, n: int) -> int:
-    """The host waits for the device."""
+    """Returns the first invalid entry, or k; the host waits for the device."""
     indices, k = indices.contiguous(), indices.numel()
     found = torch.full((1,), k, dtype=torch.int32, device=indices.device)
     if k:
@@ -224,7 +224,7 @@ def first_violation(indices: Tensor, n: int) -> int:
 
 class Sum(NamedTuple):
     """One segment: addresses of places, int32, and contiguous values of each payload, in order.
-    word: which of `bad` leaves it out."""
+    word: the number of the word in `bad` that excludes it."""
 
     out: Tensor
     places: Sequence[int]
@@ -236,9 +236,9 @@ class Sum(NamedTuple):
 class Sums(NamedTuple):
     """Segments of the same dtypes, which are added up by one launch of each kernel.
 
-    constants: those of add_lists. rows, lists: tables that have to be on the device. sizes: of
-    each segment. edges: of each list, how many begins it has. held: what the kernels read and
-    write besides, until they are launched.
+    constants: those of add_lists. rows, lists: tables to put on the device. sizes: of each
+    segment. edges: how many begins each list has. held: other tensors of the kernels, kept alive
+    until they are launched.
     """
 
     constants: dict[str, Any]
@@ -250,7 +250,7 @@ class Sums(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a sum has in every step: begins and totals are told from where all of them begin.
+    """The parts of a sum that are the same in every step; begins and totals are byte offsets.
 
     of_segments: N, FIRST, COUNT. of_lists: K, STEPS, APART, EDGES.
     """
@@ -268,7 +268,8 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _plan_of(sizes: tuple[int, ...], counts: tuple[int, ...], ks: tuple[int, ...]) -> _Plan:
-    """sizes, counts: of segments, and of the lists that each has; ks: of these, in order."""
+    """Returns the plan. sizes, counts: elements and lists of each segment; ks: entries of each
+    list, in order."""
     firsts = tuple(running(counts, initial=0))
     most = [max(ks[at : at + count], default=0) for at, count in zip(firsts, counts)]
     tile, few = _tile(most, sizes)
@@ -290,18 +291,18 @@ def _plan_of(sizes: tuple[int, ...], counts: tuple[int, ...], ks: tuple[int, ...
 
 
 def groups_of(sums: Sequence[Sum]) -> list[Sums]:
-    """One for each pair of dtypes."""
+    """Groups sums by their pairs of dtypes."""
     groups: dict[Any, list[Sum]] = {}
     for one in sums:
         kinds = sorted({value.dtype for value in one.values} or {torch.float32}, key=str)
-        if len(kinds) > 1:  # which no strategy sends
+        if len(kinds) > 1:  # no strategy sends mixed dtypes
             one, kinds = one._replace(values=[x.float() for x in one.values]), [torch.float32]
         groups.setdefault((one.out.dtype, *kinds), []).append(one)
     return [_sums(columns_of(members), *dtypes) for dtypes, members in groups.items()]
 
 
 def _sums(every: Any, dtype: torch.dtype, of_values: torch.dtype) -> Sums:
-    """every: a `Sum` with the columns of many."""
+    """Prepares the sums of one group. every: a `Sum` with the columns of many."""
     device, values = every.out[0].device, list(chain.from_iterable(every.values))
     sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.values))
     plan = _plan_of(sizes, counts, tuple(map(Tensor.numel, values)))
@@ -331,19 +332,20 @@ def _sums(every: Any, dtype: torch.dtype, of_values: torch.dtype) -> Sums:
 
 
 def warps_of(R: int, C: int) -> int:
-    """So that no thread holds more than 8 entries, and few registers."""
+    """Returns a program's warps, so that a thread holds at most 8 entries, in few registers."""
     return 8 if R * C > 1024 else 4
 
 
 def _tile(entries: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:
-    """The tile, and how many entries are few, of which two thirds are to be expected at most."""
+    """Returns a tile's size, and how many entries are few: the first of TILES where at most two
+    thirds of these are expected."""
     k, n = sum(entries), sum(sizes)
     return next(((tile, few) for tile, few in TILES if 3 * k * tile <= 2 * few * n), MANY)
 
 
 def add_up(group: Sums, rows: Tensor, lists: Tensor, bad: Tensor) -> None:
-    """Launches both, with a group's tables on the device. bad: int32; segments whose word is not 0
-    are left out."""
+    """Launches both kernels, with a group's tables on the device. bad: int32; segments whose word
+    is not 0 are skipped."""
     constants = group.constants
     if group.edges:
         blocks = blocks_on(rows.device, group.edges, BLOCK)
@@ -366,8 +368,8 @@ def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor
 
 @on_its_device
 def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> int:
-    """All lists of all segments are read and checked first, then added. Without a status the host
-    waits for the device once, to tell which segment is bad."""
+    """Reads and checks all lists of all segments first, then adds them. Without a status the host
+    waits for the device once, to learn which segment is bad."""
     if not segments:
         return 0
     device = segments[0].out.device
@@ -391,7 +393,7 @@ def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None)
 
 
 def _listed(every: Any, device: torch.device) -> tuple[Listed, list[Sums], Tensor]:
-    """All lists, whose places go into one room, each at a multiple of 16 bytes; and the sums.
+    """Returns all lists; the sums; and the buffer for all places, each at a multiple of 16 bytes.
 
     every: a `SumCoded` with the columns of many.
     """
@@ -419,9 +421,9 @@ def _listed(every: Any, device: torch.device) -> tuple[Listed, list[Sums], Tenso
 
 
 class _Rooms(NamedTuple):
-    """Lists of all segments, in order: how many elements and entries, whose they are, and where in
-    a room of so many slots, in bytes, places go that are coded; -1: of others. parts: of each
-    segment."""
+    """The lists of all segments, in order. owners: the segment of each. places: the byte offset of
+    its decoded places in a buffer of `slots` int32; -1 if they are not coded. parts: the lists of
+    each segment."""
 
     ns: tuple[int, ...]
     ks: tuple[int, ...]
@@ -447,7 +449,7 @@ def _rooms_of(
 
 @on_its_device
 def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
-    """Bytes: 16 for each entry."""
+    """Adds one list times the factor. Bytes: 16 for each entry."""
     k = indices.numel()
     if k:
         launch(
@@ -458,7 +460,8 @@ def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
 
 @on_its_device
 def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: float) -> bool:
-    """The host does not wait, so nobody is told of a code that is none."""
+    """Adds a coded list times the factor. The host does not wait, so an invalid code is not
+    reported."""
     places = section
     if section.dtype != torch.int32:
         places = torch.empty(values.numel(), dtype=torch.int32, device=v.device)

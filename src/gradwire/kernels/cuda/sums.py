@@ -1,8 +1,8 @@
 """Sums of codes: each program owns a part of the result and adds payload after payload, in list
-order, so that the bits do not depend on what runs when.
+order, so that the bits do not depend on the order in which programs run.
 
-Bytes for each element of the result: 4 for fp32, and those of every payload: of int8 1, of 4 bits
-1/2.
+Bytes for each element of the result: 4 for fp32, and those of every payload: 1 for int8, 1/2 for 4
+bits.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ from gradwire.kernels.formats import POWERS, TERNARY, Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
-"""Elements at a time: of more, threads have so many registers that few programs run at once."""
+"""Elements at a time: with more, threads need so many registers that few programs run at once."""
 TURNS = 4
-"""Tiles of a program."""
+"""The number of tiles of a program."""
 CHUNK = 1024
-"""Scales of each payload that a program looks at."""
+"""The number of scales of each payload that a program checks."""
 AT_ONCE = 8
-"""At most so many payloads are asked for before the first of them is waited for."""
+"""The most payloads whose loads are issued before the first is waited for."""
 
 
 @triton.jit
 def scales_are_good(
     rows, blocks, payloads, bad, full: tl.constexpr, CHUNK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Raise the word of a segment where a scale of one of its payloads is none that is written:
-    not finite, or beyond the most. A program looks at CHUNK scales of every payload."""
+    """Raises the word of a segment if a scale of one of its payloads is not finite, or beyond the
+    largest valid one. A program checks CHUNK scales of every payload."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     most = number(tl.load(row + MOST))
@@ -100,8 +100,8 @@ def scales_are_good(
 def said(
     word, scale, k: tl.constexpr, p, way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr
 ):
-    """What part p of byte k of the words says, times the scales. Conversions are slow: a small
-    number's bits are put together with those of 2**23, which is taken away again."""
+    """Returns part p of byte k of the words, decoded, times the scales. Conversions are slow: a
+    small integer's bits are combined with those of 2**23, which is subtracted again."""
     at = p * bits + 8 * k
     if (way == FLOAT3) | (way == FLOAT2):
         product = from_float8((word >> at) & 255, way) * scale
@@ -126,8 +126,8 @@ def add_whole_tile(
     steps: tl.constexpr, divides: tl.constexpr, aligned: tl.constexpr, B: tl.constexpr,
     R: tl.constexpr, AT_ONCE: tl.constexpr, full: tl.constexpr,
 ):  # fmt: skip
-    """Of R whole blocks, a thread has words of four codes: whatever part of a block the bits of
-    these bytes are of, it has the four neighbours of the result, and threads exchange nothing."""
+    """Sums R whole blocks. A thread has words of four bytes: whichever part of a block their bits
+    belong to, it has four neighbours of the result, and threads exchange nothing."""
     parts: tl.constexpr = 8 // bits
     J: tl.constexpr = B // parts
     W: tl.constexpr = R * J // 4
@@ -135,7 +135,7 @@ def add_whole_tile(
     block = w // (J // 4)
     count, by = tl.load(row + COUNT).to(tl.int32), number(tl.load(row + BY))
     at = payloads + 2 * tl.load(row + FIRST)
-    # what is added to -0.0 stays as it is; a sum of several begins with 0.0
+    # adding to -0.0 changes no value, not even a sign; a sum of several begins with 0.0
     zero = tl.zeros([parts, W], tl.float32) * (1.0 if divides else -1.0)
     x0, x1, x2, x3 = zero, zero, zero, zero
     for begin in range(0, count, AT_ONCE):
@@ -153,7 +153,7 @@ def add_whole_tile(
             if not divides:
                 scale *= by
             scale = unit_of(scale, way)
-            # of none a zero, which leaves what began with 0.0 as it is
+            # a missing payload adds zeros, which do not change a sum that began with 0.0
             x0 += said(word, scale, 0, p, way, bits, steps)
             x1 += said(word, scale, 1, p, way, bits, steps)
             x2 += said(word, scale, 2, p, way, bits, steps)
@@ -171,7 +171,7 @@ def add_tile(
     row, first, payloads, dtype: tl.constexpr, way: tl.constexpr, bits: tl.constexpr,
     steps: tl.constexpr, divides: tl.constexpr, B: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """Of R blocks, of which not all are there, byte by byte. The last one's parts are shorter."""
+    """Sums R blocks that are not all whole, byte by byte. The last one's parts are shorter."""
     parts: tl.constexpr = 8 // bits
     J: tl.constexpr = B // parts
     n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
@@ -218,8 +218,8 @@ def add_codes_up(
     full: tl.constexpr,
     TURNS: tl.constexpr,
 ):
-    """The sum of all payloads' codes with their scales, times or over a number. A program has some
-    tiles of one segment, so that it asks for its row and addresses once."""
+    """Writes the sum of all decoded payloads over the divisor, or adds it times a factor. Each
+    program has several tiles of one segment, so that it loads its row and addresses once."""
     segment, begin = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
@@ -236,7 +236,8 @@ def add_codes_up(
 
 
 def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None = None) -> Tensor:
-    """Of one format and dtype. Returns a word for each, which is not 0 where one is bad."""
+    """Launches the sums of one format and dtype. Returns a word for each segment, not 0 if it is
+    bad."""
     every, device, form = columns_of(segments), segments[0].out.device, segments[0].form
     sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.payloads))
     payloads, outs = list(chain.from_iterable(every.payloads)), addresses(every.out)
@@ -271,12 +272,12 @@ def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None =
 def scales_and_firsts(
     form: Format, sizes: tuple[int, ...], counts: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many scales each segment's payloads have, and which payload is its first."""
+    """Returns how many scales each segment's payloads have, and which payload is its first."""
     return tuple(map(form.scales, sizes)), tuple(accumulate(counts, initial=0))[:-1]
 
 
 def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[str, Any]]:
-    """What adds up, how many elements a program has, and constants."""
+    """Returns the kernel that sums a format, the elements of a program, and constants."""
     known = written(form)
     if form is POWERS:
         span = powers.TOGETHER * form.block
@@ -296,7 +297,7 @@ def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[s
 
 
 def _steps(counts: Sequence[int]) -> tuple[int, bool]:
-    """How many payloads a kernel adds in one step, and whether all steps are of as many."""
+    """Returns how many payloads a kernel adds in one step, and whether all steps have as many."""
     most = max(1, *counts)
     at_once = -(-most // -(-most // AT_ONCE))
     return at_once, all(count % at_once == 0 for count in counts)
@@ -304,12 +305,13 @@ def _steps(counts: Sequence[int]) -> tuple[int, bool]:
 
 @on_its_device
 def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
-    """Without a status the host waits for the device, to tell which one is bad."""
+    """Writes the sums. Without a status the host waits for the device, to learn which segment is
+    bad."""
     first_bad = len(segments)
     numbered = enumerate(segments)
     for _, group in grouped(numbered, lambda one: (one[1].form, one[1].out.dtype)):
         members, own = zip(*group)
-        if own[0].form.mantissa is not None:  # of which none is bad
+        if own[0].form.mantissa is not None:  # no payload of these is bad
             twins.accumulate_codes(own, status)
             continue
         bad = _run(own, divides=True, status=status)
@@ -327,7 +329,7 @@ def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: fl
 def add_many_codes(
     segments: Iterable[tuple[Format, Tensor, Tensor, Tensor]], factor: float
 ) -> None:
-    """`add_codes` of each."""
+    """Runs `add_codes` for each segment."""
     for form, own in grouped(segments, lambda one: one[0]):
         if form.mantissa is not None:
             for _, v, codes, scales in own:

@@ -3,10 +3,10 @@
 rows    int64, one for each segment: addresses, sizes, and numbers as the bits of fp32
 blocks  int32, one for each program: its segment, and the element where its block begins
 
-Rows go to the device by one copy from pinned memory, which nobody waits for, those of several
-tables together; blocks, which follow from sizes alone, are kept there. Addresses are asked for in
-every step, as memory that was freed may be another tensor's: that is cheap column by column, each
-of which is a list that is made at once.
+Rows go to the device by one asynchronous copy from pinned memory, those of several tables
+together; blocks, which follow from sizes alone, are cached there. Addresses are read in every
+step, as freed memory may belong to another tensor: that is cheap column by column, where one call
+makes a whole list.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 Segment = TypeVar("Segment")
 Column: TypeAlias = "int | Sequence[int]"
-"""A number for each segment, or one for all."""
+"""A number for each segment, or one for all segments."""
 
 MOST = 2**31 - 2**16
-"""Elements of a tensor: beyond them 32-bit places of a last program would wrap around."""
+"""The most elements of a tensor: beyond it the last program's 32-bit places would overflow."""
 _LARGEST = struct.unpack("<f", struct.pack("<I", 0x7F7FFFFF))[0]
 
 
 def bits_of(x: float) -> int:
-    """fp32 as a whole number of 32 bits; what is beyond its range is infinite."""
+    """Returns the bits of x in fp32, as a signed int; x beyond fp32's range becomes infinite."""
     if abs(x) > _LARGEST:
         x = math.copysign(math.inf, x)
     (bits,) = struct.unpack("<i", struct.pack("<f", x))
@@ -45,7 +45,7 @@ def bits_of(x: float) -> int:
 
 
 def bits_of_many(numbers: Sequence[float]) -> Column:
-    """`bits_of` of each; numbers are of fp32."""
+    """Returns `bits_of` numbers in fp32's range, as a column."""
     own = array("f", numbers).tobytes()
     if own == own[:4] * len(numbers):
         return struct.unpack("<i", own[:4])[0] if own else 0
@@ -53,17 +53,17 @@ def bits_of_many(numbers: Sequence[float]) -> Column:
 
 
 def signed(word: int) -> int:
-    """32 bits as a number with a sign, so that a kernel's argument is of one type always."""
+    """Returns a 32-bit word as a signed int, so that a kernel's argument always has one type."""
     return word - (1 << 32) if word >> 31 else word
 
 
 def grouped(
     segments: Iterable[Segment], key: Callable[[Segment], Any]
 ) -> Iterable[tuple[Any, list[Segment]]]:
-    """Those of each key: a kernel that is compiled for it works on all of them."""
+    """Groups segments by a key, for which a kernel is compiled that works on the whole group."""
     every = list(segments)
     keys, groups = list(map(key, every)), dict[Any, list[Segment]]()
-    if keys and are_alike(keys):  # as most are: a format takes longer to hash than to compare
+    if keys and are_alike(keys):  # the usual case: a format is slower to hash than to compare
         return [(keys[0], every)]
     for of, one in zip(keys, every):
         groups.setdefault(of, []).append(one)
@@ -71,17 +71,17 @@ def grouped(
 
 
 def columns_of(segments: Sequence[Any]) -> Any:
-    """One whose every field is the tuple of all segments' in it."""
+    """Returns one segment whose fields are the tuples of all segments' fields."""
     return type(segments[0])(*zip(*segments))
 
 
 def are_alike(*columns: Sequence[Any]) -> bool:
-    """Whether each column has one value."""
+    """Whether each column has one value only."""
     return all(column.count(column[0]) == len(column) for column in columns)
 
 
 def programs(n: int, block: int) -> tuple[int]:
-    """The grid for n elements. KernelError, where these are too many."""
+    """Returns the grid for n elements. Raises KernelError if these are too many."""
     if n > MOST:
         raise KernelError(
             f"a kernel on CUDA works on at most {MOST:,} elements; got {n:,}. Split the tensor"
@@ -90,7 +90,7 @@ def programs(n: int, block: int) -> tuple[int]:
 
 
 class Columns:
-    """A table that is made column by column, of so many rows."""
+    """A table of so many rows that is made column by column."""
 
     def __init__(self, rows: int, *columns: Column) -> None:
         self.rows, self.width = rows, len(columns)
@@ -105,14 +105,14 @@ class Columns:
 
 
 def rows_on(device: torch.device, rows: Sequence[Sequence[int]] | Columns) -> Tensor:
-    """(segments, width) int64 there."""
+    """Returns the table, (segments, width) int64, on the device."""
     (table,) = tables_on(device, rows)
     return table
 
 
 def tables_on(device: torch.device, *tables: Sequence[Sequence[int]] | Columns) -> list[Tensor]:
-    """Each (segments, width) int64 there, by one copy of all. Each begins at a multiple of 16
-    bytes, and is of its caller alone."""
+    """Returns the tables, (segments, width) int64 each, on the device, by one copy of all. Each
+    begins at a multiple of 16 bytes, and is used by its caller only."""
     words, parts = array("q"), list[tuple[int, int, int]]()
     for table in tables:
         if isinstance(table, Columns):
@@ -130,10 +130,11 @@ def tables_on(device: torch.device, *tables: Sequence[Sequence[int]] | Columns) 
 
 
 def blocks_on(device: torch.device, sizes: tuple[int, ...], block: int) -> Tensor:
-    """(programs, 2) int32 there: each block of each segment; one for a segment of no elements."""
+    """Returns (programs, 2) int32 on the device: each block of each segment; one for an empty
+    segment."""
     programs(max(sizes, default=0), block)
     found = _blocks(device, sizes, block)
-    if found.is_cuda:  # others' streams may read it when it is forgotten
+    if found.is_cuda:  # another stream may still read it when the cache drops it
         found.record_stream(torch.cuda.current_stream(device))
     return found
 
@@ -145,35 +146,35 @@ def _blocks(device: torch.device, sizes: tuple[int, ...], block: int) -> Tensor:
 
 
 def all_aligned(*columns: array[int]) -> bool:
-    """Whether all addresses of these columns are multiples of 16: by their lowest bytes."""
+    """Whether all addresses of these columns are multiples of 16, by their lowest bytes."""
     return not any(low & 15 for column in columns for low in set(column.tobytes()[::8]))
 
 
 def aligned(*tensors: Tensor | None) -> bool:
-    """Whether all begin at multiples of 16 bytes."""
+    """Whether all tensors begin at multiples of 16 bytes."""
     return all(x is None or x.data_ptr() % 16 == 0 for x in tensors)
 
 
 def address_of(x: Tensor | None) -> int:
-    """0 of none."""
+    """Returns the address of a tensor; 0 for None."""
     return 0 if x is None else x.data_ptr()
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> array[int]:
-    """`address_of` each."""
+    """Returns `address_of` each tensor, as a column."""
     found = [0 if x is None else x.data_ptr() for x in tensors]
     return array("q", struct.pack(f"{len(found)}P", *found))  # half the time of a list's
 
 
 def plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Each as it is, or a copy that is contiguous."""
+    """Returns the tensors, those that are not contiguous as contiguous copies."""
     if all(map(Tensor.is_contiguous, tensors)):
         return tensors
     return [x.detach().contiguous() for x in tensors]
 
 
 def on_its_device(operation: Callable[Given, Found]) -> Callable[Given, Found]:
-    """An operation that launches where its tensors are, whatever device is current."""
+    """Decorates an operation so that it launches on its tensors' device, whichever is current."""
 
     @wraps(operation)
     def launched(*given: Given.args, **named: Given.kwargs) -> Found:

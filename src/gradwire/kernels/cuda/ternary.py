@@ -1,7 +1,7 @@
-"""Ternary digits: of the largest magnitude, by dice, five to a byte; and their sums.
+"""Ternary digits, by dice not zero with chance |x| / scale, five to a byte; and their sums.
 
     begin_at_zero ──► top_of_all ────────► pack_digits
-                   └► `clips` ─────────┘       where what is far from zero is cut
+                   └► `clips` ─────────┘       if the scale is clipped
 
 Bytes for each element: 8 and 1/5 to encode; 4 and n/5 for a sum of n payloads. Part p of a block
 is digit p of every byte; in a whole one 32 bytes hold 0, 16, 1, 17, ….
@@ -54,14 +54,14 @@ from gradwire.kernels.segments import EncodeCodes
 BLOCK, PART = tl.constexpr(TERNARY.block), tl.constexpr(TERNARY.block // 5)
 LEAST = tl.constexpr(LEAST_SCALED)
 TOGETHER = 4
-"""Blocks of a program."""
+"""The number of blocks of a program."""
 TILE = 4096
-"""Elements of a program that looks for the largest."""
+"""Elements of a program that searches the largest."""
 
 
 @triton.jit
 def begin_at_zero(rows):
-    """A segment's scale. One program each."""
+    """Sets a segment's scale to zero. One program for each segment."""
     row = rows + tl.program_id(0) * ENCODED
     scale = address(tl.load(row + VALUES), tl.int32, False)
     tl.store(scale, 0, mask=tl.load(row + N) > 0)
@@ -71,8 +71,9 @@ def begin_at_zero(rows):
 def top_of_all(
     rows, blocks, status, dtype: tl.constexpr, aligned: tl.constexpr, TILE: tl.constexpr
 ):
-    """The largest magnitude of a segment, where there is a zero now: magnitudes that are not below
-    zero are ordered as their bits are, and whichever comes first does not matter."""
+    """Writes the largest magnitude of a segment to its scale, which must be zero before, by an
+    atomic maximum of bits: these have the order of the magnitudes, and the order of programs does
+    not matter."""
     segment, first = block_of(blocks)
     row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
@@ -85,7 +86,8 @@ def top_of_all(
 
 @triton.jit
 def places_of(n, first, R: tl.constexpr):
-    """Of R blocks: where each begins, how many elements a part of it has, and bytes (R, PART)."""
+    """Returns, for R blocks: where each begins; its elements; the elements of a part; and (R,
+    PART): the indices in a part, and the bytes of these."""
     block = first // BLOCK + tl.arange(0, R)[:, None]
     m = tl.minimum(tl.maximum(n - block * BLOCK, 0), BLOCK)
     size = (m + 4) // 5
@@ -96,8 +98,8 @@ def places_of(n, first, R: tl.constexpr):
 
 @triton.jit
 def pack_digits(rows, blocks, dtype: tl.constexpr, R: tl.constexpr):
-    """A digit is as far from 1 as its number is from zero, by dice. Five are a fraction of 256,
-    rounded up."""
+    """Encodes a number as the digit 1, or by dice as 0 or 2 if it is negative or positive. Five
+    digits are a fraction of 256, rounded up."""
     segment, first = block_of(blocks)
     row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
@@ -124,8 +126,8 @@ def add_digits_up(
     rows, blocks, payloads, bad, dtype: tl.constexpr, divides: tl.constexpr,
     aligned: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """The sum of all payloads, times or over a number, part by part. A byte is a fraction of 256;
-    times 3**p, without what is whole, it is that of the digits from p on."""
+    """Writes the sum of all payloads over the divisor, or adds it times a factor, part by part. A
+    byte is a fraction of 256; times 3**p, modulo 256, it is that of the digits from p on."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
@@ -153,7 +155,7 @@ def add_digits_up(
 
 
 def pack_ternary(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    """What `encode_codes` does of them; of one dtype, contiguous."""
+    """Does the work of `encode_codes` for segments of one dtype, contiguous."""
     for cuts, own in grouped(segments, lambda one: one.clip is not None):
         _pack(own, cuts, status)
 

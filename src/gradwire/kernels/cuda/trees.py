@@ -10,17 +10,17 @@ import triton
 import triton.language as tl
 
 BLOCK = tl.constexpr(4096)
-"""Elements whose sum is taken in fp32, by 64 lanes."""
+"""The number of elements whose sum is taken in fp32, by 64 lanes."""
 ROWS, LANES = tl.constexpr(64), tl.constexpr(64)
 TOGETHER = 8
-"""Blocks of a program."""
+"""The number of blocks of a program."""
 CHUNK = 4096
-"""Sums of programs that are added up at once."""
+"""The number of programs' sums that are added up at once."""
 
 
 @triton.jit
 def paired(x, N: tl.constexpr, LEVELS: tl.constexpr):
-    """The sum of N = 2**LEVELS numbers, neighbours pairwise, level by level: (1,)."""
+    """Returns the sum of N = 2**LEVELS numbers, neighbours pairwise, level by level: (1,)."""
     for level in tl.static_range(LEVELS):
         x = tl.sum(tl.reshape(x, [N >> (level + 1), 2]), 1)
     return x
@@ -28,11 +28,11 @@ def paired(x, N: tl.constexpr, LEVELS: tl.constexpr):
 
 @triton.jit
 def folded(sums, n, SPAN: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr):
-    """The sum of a segment of n elements, by those of its programs, each of SPAN elements:
-    neighbours pairwise, so many levels at once as a chunk of 2**LEVELS has. One program's work."""
+    """Returns the sum of a segment of n elements from those of its programs, SPAN elements each:
+    neighbours pairwise, LEVELS levels at once for a chunk of 2**LEVELS. One program does it."""
     left = tl.maximum(tl.cdiv(n, SPAN), 1)
     while left > 1:
-        for begin in range(0, left, CHUNK):  # what a sum is written over, it is of, or an earlier
+        for begin in range(0, left, CHUNK):  # a sum overwrites only what has been added up
             at = begin + tl.arange(0, CHUNK)
             x = tl.load(sums + at, mask=at < left, other=0.0)
             tl.store(sums + begin // CHUNK + tl.arange(0, 1), paired(x, CHUNK, LEVELS))
@@ -42,5 +42,5 @@ def folded(sums, n, SPAN: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexp
 
 
 def levels_of(numbers: int) -> int:
-    """Of a tree over so many, a power of two."""
+    """Returns the levels of a tree over so many numbers, a power of two."""
     return numbers.bit_length() - 1

@@ -1,9 +1,9 @@
-"""Steps of sparsifying feedbacks, taken back for all parameters of a bucket.
+"""Undoing a step of a sparsifying feedback, for all parameters of a bucket.
 
-    restore ──► inverted      what was taken returns; then the recurrence, where there was one
+    restore ──► inverted      what was taken returns; then the recurrence is inverted, if any
 
-What was put aside comes back after that: `kept`. Bytes for each element with an fp32 gradient: dgc
-20, ef 12; for each entry 16 or 24.
+Saved old blocks are written back after that: `kept`. Bytes for each element with an fp32 gradient:
+dgc 20, ef 12; for each entry 16 or 24.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from gradwire.kernels.cuda.tables import (
 from gradwire.kernels.segments import UndoTopk
 
 ENTRIES = 1024
-"""Of a program that restores them."""
+"""The number of entries of a program that restores them."""
 
 
 @triton.jit
 def restore(rows, blocks, BLOCK: tl.constexpr):
-    """Values are added where they were taken, and velocities put there, if they were cleared; what
-    is no place of the segment is left out."""
+    """Adds values where they were taken, and writes velocities there if they were cleared; places
+    outside of the segment are skipped."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n, k = tl.load(row + N).to(tl.int32), tl.load(row + K).to(tl.int32)
@@ -86,7 +86,7 @@ def inverted(
     rows, blocks, dtype: tl.constexpr, mode: tl.constexpr, aligned: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of a block, taken back."""
+    """Inverts the recurrence of a block."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
@@ -121,8 +121,8 @@ def inverted(
 
 @triton.jit
 def step_of(sg, u, v, m, d, mode: tl.constexpr):
-    """What v would become if the step were repeated: an element that would not be finite then was
-    kept by the update, unless a huge gradient is what made v."""
+    """Returns what v would become if the step were repeated: an element that would not be finite
+    then was left unchanged by the update, unless a huge gradient made v."""
     if mode == FEEDBACK:
         v1 = v * d + sg
     elif mode == MOMENTUM:
@@ -145,7 +145,8 @@ def _kind(one: UndoTopk) -> tuple[torch.dtype | None, int]:
 
 
 def _undo(every: Any, dtype: torch.dtype | None, mode: int) -> None:
-    """every: an `UndoTopk` with the columns of many. dtype: of gradients, if there are any."""
+    """Launches the kernels. every: an `UndoTopk` with the columns of many. dtype: of gradients, or
+    None without any."""
     sizes, ks = (tuple(map(Tensor.numel, x)) for x in (every.residual, every.indices))
     gradients = every.residual if dtype is None else plain(every.gradient)
     masks = map(all, zip(every.mask, (u is not None for u in every.velocity)))

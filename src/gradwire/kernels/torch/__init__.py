@@ -1,7 +1,7 @@
-"""The twins: every operation in torch, slow and obvious. The truth in tests, and what runs where
-there is no other room.
+"""The twins: every operation in torch, slow and obvious. They are the truth in tests, and run
+where there is no other room.
 
-Nothing is checked here: the faces have. What is imported here are the operations of `table.Room`.
+Nothing is checked here: the faces do that. The imports are the operations of `table.Room`.
 """
 
 # mypy: implicit-reexport

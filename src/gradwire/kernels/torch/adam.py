@@ -12,13 +12,14 @@ from gradwire.kernels.values import AdamStep, Moments
 
 
 def moved(m: Tensor, q: Tensor, how: AdamStep) -> Tensor:
-    """The step that the moments say. torch's sqrt of fp32 is not always the nearest number."""
+    """Returns the moments' step. The root is in fp64: torch's of fp32 is not always rounded
+    correctly."""
     size = q.double().sqrt().float() * how.root + how.eps
     return m / size * how.factor
 
 
 def moments_with(d: Tensor, moments: Moments, how: AdamStep) -> Moments:
-    """The moments once d, fp32, is in them."""
+    """Returns the moments updated by d, the scaled gradient in fp32."""
     m, q = moments
     return m * how.beta1 + d * how.rest1, q * how.beta2 + d * d * how.rest2
 
@@ -46,7 +47,7 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
 
 
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
-    """One after the other."""
+    """Steps and encodes segment by segment."""
     for form, g, moments, v, how, codes, scales, noise, clip in segments:
         adam(g, moments, v, how, status)
         encode_codes(form, v, codes, scales, status, noise, clip)

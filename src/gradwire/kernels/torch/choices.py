@@ -13,7 +13,7 @@ from gradwire.kernels.torch.schedule import Run
 
 
 def search_options(jobs: Jobs, machine: Machine, start: Tensor, limit: float, seed: int) -> Best:
-    """Sweeps from `start`, job by job from the last, until nothing changes."""
+    """Sweeps over the jobs, from the last to the first, until nothing changes."""
     lists, choice = jobs.lists(), start.tolist()
     best, evaluations, changed = Run(lists, machine, choice).end, 1, True
     while changed:
@@ -31,7 +31,7 @@ def search_options(jobs: Jobs, machine: Machine, start: Tensor, limit: float, se
 
 
 def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
-    """Every choice, one after the other."""
+    """Simulates every choice, one after the other."""
     lists = jobs.lists()
     options = jobs.option.diff().tolist()
     every = product(*map(range, options))
@@ -40,7 +40,8 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
 
 
 def lower_bound(jobs: Jobs, machine: Machine) -> float:
-    """A weaker bound: backward, and each lane's jobs one after the other, the shortest of each."""
+    """Returns a weaker bound: the longer of backward and of each lane's jobs one after the other,
+    each with its shortest option."""
     lists = jobs.lists()
     bound = machine.backward_seconds
     for lane in range(machine.lanes):
@@ -57,6 +58,6 @@ def _totals(lists: Lists, job: int) -> list[float]:
 
 
 def undominated(jobs: Jobs) -> list[int]:
-    """All: none is dropped."""
+    """Returns the numbers of all options: none is dropped."""
     counts: list[int] = jobs.option.diff().tolist()
     return counts

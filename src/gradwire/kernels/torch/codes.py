@@ -21,13 +21,13 @@ def encode_codes(
     form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor,
     noise: Noise = SILENCE, clip: float | None = None,
 ) -> None:  # fmt: skip
-    """Block by block."""
+    """Encodes block by block."""
     if form.signs:
         pack_signs(x, codes, scales, status, noise)
         return
     x = x.detach().float()
     raise_unless(x.isfinite().all(), status)
-    x = torch.nan_to_num(x, 0.0, 0.0, 0.0)  # no level stands for anything else
+    x = torch.nan_to_num(x, 0.0, 0.0, 0.0)  # no code stands for inf or NaN
     if form.in_all and x.numel():
         scales.copy_(_one_scale(x, clip))
     random = random_bits(noise, x.numel(), device=x.device)
@@ -56,7 +56,8 @@ def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
 
 
 def _one_scale(x: Tensor, clip: float | None) -> Tensor:
-    """The largest magnitude, cut to so many root mean squares, if these are in fp32's range."""
+    """Returns the largest magnitude, cut to `clip` root mean squares if the sum of squares is
+    above 0 and finite."""
     most = x.abs().max()
     if clip is None:
         return most
@@ -66,7 +67,7 @@ def _one_scale(x: Tensor, clip: float | None) -> Tensor:
 
 
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
-    """One after the other."""
+    """Updates and encodes segment by segment."""
     for one in segments:
         update_topk(without_codes([one]), status)
         encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, one.clip)
@@ -76,7 +77,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
 def decode_codes(
     form: Format, codes: Tensor, scales: Tensor, n: int, factor: float = 1.0
 ) -> Tensor:
-    """What the codes say with their scales times factor: (n,) fp32."""
+    """Returns the decoded codes with their scales times factor: (n,) fp32."""
     if form.signs:
         return decode_signs(codes, scales, n) * factor
     out, byte, scale = [], 0, 0
@@ -100,7 +101,7 @@ def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
     for number, (form, out, payloads, divisor) in enumerate(segments):
         total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
         for codes, scales in payloads:
-            if (~(scales.abs() <= form.most_scale)).any():  # NaN is not, either
+            if (~(scales.abs() <= form.most_scale)).any():  # also true for NaN
                 return number
             total = total + decode_codes(form, codes, scales, out.numel())
         out.copy_(quotient(total, divisor))
@@ -112,7 +113,8 @@ def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: fl
 
 
 def _blocks(form: Format, x: Tensor) -> list[Tensor]:
-    """(n,) as the whole blocks, (blocks, block), and the rest, (1, rest); without empty ones."""
+    """Splits (n,) into the whole blocks, (blocks, block), and the rest, (1, rest); an empty part
+    is left out."""
     whole = x.numel() // form.block * form.block
     parts = [x[:whole].view(-1, form.block), x[whole:].view(1, -1)]
     return [part for part in parts if part.numel()]

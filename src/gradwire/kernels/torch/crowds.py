@@ -16,7 +16,8 @@ def count_crowds(places: Tensor) -> tuple[int, int, int]:
 
 
 def _by_chunk(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Chunks that hold anything; which of them each place is in; how many places each has."""
+    """Returns the chunks that hold places; which of them each place is in; and how many places
+    each has."""
     chunks = places // CHUNK
     begins = chunks.diff(prepend=chunks.new_full((1,), -1)) > 0
     number = begins.cumsum(0) - 1
@@ -44,7 +45,7 @@ def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> bool
 
 
 def _sections(section: Tensor, n: int, shape: Shape) -> list[Tensor]:
-    """Crowded, full, masks, thin."""
+    """Splits a section into crowded, full, masks and thin."""
     crowded, full, thin = (size for *_, size in parts_of(n, shape))
     masks = MASK_BYTES * (shape.crowded - shape.full)
     return list(torch.split(section, [crowded, full, masks, thin]))
@@ -66,7 +67,7 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
 
 
 def _together(lists: list[Tensor], masks: Tensor, shape: Shape) -> Tensor:
-    """int64, ascending; what is there twice, twice."""
+    """Returns the places of all lists, int64, sorted; one that occurs twice is there twice."""
     chunks, full, thin = (own.long() for own in lists)
     bits = torch.full((shape.crowded,), (1 << CHUNK) - 1, device=masks.device)
     others = torch.ones_like(bits, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a quantizer writes, format by format: the truth that the kernels are tested by."""
+"""The codes that a quantizer writes, format by format: the truth in the tests of the kernels."""
 
 import torch
 
@@ -24,8 +24,8 @@ from gradwire.kernels.torch.noise import unit
 def encode_rows(
     form: Format, x: torch.Tensor, inverse: torch.Tensor, random: torch.Tensor
 ) -> torch.Tensor:
-    """Blocks as codes: x (blocks, m) fp32, inverse (blocks, 1), form.one over the scale, or the
-    mean itself; random like x, int64."""
+    """Encodes blocks. x: (blocks, m) fp32. inverse: (blocks, 1), form.one over the scale, or the
+    mean itself. random: like x, int64."""
     if form is INT8:
         return (x * inverse).round().to(torch.int8).view(torch.uint8)
     if form in (E4M3, E5M2):
@@ -47,10 +47,10 @@ def encode_rows(
 
 
 def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) -> torch.Tensor:
-    """(blocks, bytes) as (blocks, m) fp32; scale: (blocks, 1)."""
+    """Decodes (blocks, bytes) to (blocks, m) fp32. scale: (blocks, 1)."""
     if form in (INT8, LEVELS8):
         return codes.view(torch.int8).float() * scale
-    if form in (E4M3, E5M2):  # the kernels read codes by way of fp16, which shows at its ends
+    if form in (E4M3, E5M2):  # the kernels convert by way of fp16, which matters at range ends
         up = 256.0 if form is E4M3 else 1.0
         return (_decode_float8(form, codes) / up) * (scale * up)
     if form is POWERS:
@@ -70,7 +70,8 @@ def _float8(form: Format) -> torch.dtype:
 
 
 def _decode_float8(form: Format, codes: torch.Tensor) -> torch.Tensor:
-    """e4m3's one NaN, which no encoder writes, is read as the number it would be: 480."""
+    """Decodes 8-bit floats. e4m3's NaN, which no encoder writes, becomes the number that the bits
+    would otherwise mean: 480."""
     values = codes.view(_float8(form)).float()
     if form is E5M2:
         return values
@@ -78,7 +79,7 @@ def _decode_float8(form: Format, codes: torch.Tensor) -> torch.Tensor:
 
 
 def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:
-    """(blocks, m) as (blocks, parts, ceil(m / parts)), filled up with zeros."""
+    """Reshapes (blocks, m) to (blocks, parts, ceil(m / parts)), padded with zeros."""
     blocks, m = values.shape
     size = -(-m // parts)
     padded = values.new_zeros((blocks, parts * size))
@@ -87,8 +88,8 @@ def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:
 
 
 def means_of(x: torch.Tensor) -> torch.Tensor:
-    """(blocks, m) as the mean magnitude of each, (blocks, 1): by 64 interleaved lanes, of parts,
-    so that no sum is too large."""
+    """Returns the mean magnitude of each block, (blocks, 1), summed in 64 interleaved lanes; the
+    elements are scaled by 2^-9 first, so that no sum overflows."""
     blocks, m = x.shape
     lanes = torch.nn.functional.pad(x.abs() * 2.0**-9, (0, -m % 64)).view(blocks, -1, 64)
     total = torch.zeros_like(lanes[:, 0])
@@ -101,7 +102,7 @@ def means_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def _lloyd_codes(form: Format, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Codes ascend with what they stand for."""
+    """Returns codes whose order is that of the values that they stand for."""
     if form is LLOYD1:
         return torch.where(x < 0, 0, 1)
     limit = mean * torch.tensor(THRESHOLD, device=x.device)
@@ -124,13 +125,13 @@ def _levels(form: Format, codes: torch.Tensor, m: int) -> torch.Tensor:
 
 
 def _interleaved(size: int, device: torch.device) -> torch.Tensor:
-    """Where element j of a part lies in a whole block: 32 bytes hold 0, 16, 1, 17, …"""
+    """Returns the byte of element j of a part in a whole block: 32 bytes hold 0, 16, 1, 17, …"""
     j = torch.arange(size, device=device)
     return j // 32 * 32 + j % 16 * 2 + j // 16 % 2
 
 
 def _pack_digits(digits: torch.Tensor) -> torch.Tensor:
-    """Five digits of base 3 as a fraction of 256, rounded up."""
+    """Packs five digits of base 3 into a byte: their fraction, in 256ths, rounded up."""
     parts = _parts(digits, 5)
     worth = torch.tensor([81, 27, 9, 3, 1], device=digits.device).view(1, 5, 1)
     codes = ((parts * worth).sum(1) * 256 + 242) // 243

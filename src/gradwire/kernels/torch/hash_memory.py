@@ -1,4 +1,4 @@
-"""Indices split by way of hash tables, in Python, one index after the other."""
+"""Indices split by hash tables, in Python, one index after the other."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ def hash_partition(
     indices: Tensor, owners: int, seeds: Sequence[int], indices_out: Tensor,
     slots: tuple[int, int], threads: int,
 ) -> Partition:  # fmt: skip
-    """One thread, whatever their number."""
+    """Inserts with one thread, whatever `threads` is."""
     owner = owners_of(indices, owners, seeds[0])
     parts, serial, growths = [], 0, 0
     for p in range(owners):
@@ -30,7 +30,8 @@ def hash_partition(
 def _filled(
     indices: Tensor, seeds: Sequence[int], parallel: int, serial: int
 ) -> Iterator[tuple[list[int], int] | None]:
-    """One owner's table and how many entries are serial; None for each that was too small."""
+    """Yields None for each table of an owner that was too small, then one that was not, with its
+    number of serial entries."""
     while (held := _inserted(indices, seeds, parallel, serial)) is None:
         yield None
         parallel, serial = 2 * parallel, 2 * max(serial, 1)

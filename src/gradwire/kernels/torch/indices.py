@@ -30,20 +30,20 @@ def _count(k: int, like: Tensor) -> Tensor:
 
 
 def _ones(places: Tensor, size: int) -> Tensor:
-    """(size,) zeros, with ones at the places."""
+    """Returns (size,) zeros, with ones at the places."""
     bits = torch.zeros(size, dtype=torch.uint8, device=places.device)
     bits[places] = 1
     return bits
 
 
 def _packed(bits: Tensor) -> Tensor:
-    """(m,) zeros and ones as (ceil(m/8),) bytes."""
+    """Packs (m,) zeros and ones into (ceil(m/8),) bytes."""
     whole = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).reshape(-1, 8)
     return (whole << _count(8, bits)).sum(1).to(torch.uint8)
 
 
 def _bits(section: Tensor) -> Tensor:
-    """(b,) bytes as (8 b,) zeros and ones, int64."""
+    """Unpacks (b,) bytes to (8 b,) zeros and ones, int64."""
     return (section.long().unsqueeze(1) >> _count(8, section) & 1).flatten()
 
 
@@ -56,7 +56,7 @@ def _elias_fano(indices: Tensor, n: int) -> Tensor:
 
 
 def _words(indices: Tensor, escape: int, count: int) -> Tensor:
-    """(count,) words, int64: each gap's escapes, then its rest."""
+    """Returns (count,) words, int64: each gap's escapes, then its rest."""
     left_out = indices.diff(prepend=indices.new_full((1,), -1)) - 1
     last = (left_out // escape + 1).cumsum(0) - 1
     words = indices.new_zeros(count)
@@ -101,12 +101,14 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> i
 
 
 def _apart(x: Tensor) -> Tensor:
-    """A copy: a view of another type must be aligned, and one element may have any stride."""
+    """Returns a copy: a view of another dtype must be aligned, and one element may have any
+    stride."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def _read(section: Tensor, n: int, code: str, k: int) -> tuple[Tensor, bool]:
-    """The first entries, at most k, int64, unchecked; and whether all that follows them is 0."""
+    """Returns the first entries, at most k, int64, unchecked; and whether all that follows them
+    is 0."""
     if code == "int32":
         return _apart(section).view(torch.int32).long(), True
     if code == "bitmap" or k == 0:
@@ -147,7 +149,7 @@ def add_coded(v: Tensor, section: Tensor, code: str, values: Tensor, factor: flo
 
 
 def _accumulate_coded(segments: Sequence[SumCoded]) -> int:
-    """One list after the other."""
+    """Sums list after list; returns how many segments are valid."""
     for number, (out, codes, sections, values, divisor) in enumerate(segments):
         lists = []
         for code, section, value in zip(codes, sections, values):

@@ -10,10 +10,10 @@ _MANTISSA, _LARGEST_EXPONENT = 23, 254
 
 
 def encode_shared(form: Format, x: Tensor) -> Tensor:
-    """(blocks, m) fp32 as (blocks, form.block_bytes(m)) uint8: exponents of scales, then codes.
+    """Encodes (blocks, m) fp32 to (blocks, form.block_bytes(m)) uint8: scales' exponents, codes.
 
-    A scale is the largest power of two that is no larger than the largest magnitude, over that of
-    the format's largest number: MX specification v1.0, section 6.3.
+    A scale is the largest power of two not above the largest magnitude, divided by the largest one
+    not above the format's largest number: MX specification v1.0, section 6.3.
     """
     (mantissa, least, top, most), m = _numbers(form), x.shape[1]
     groups = pad(x, (0, -m % SHARED)).view(len(x), -1, SHARED)
@@ -33,14 +33,14 @@ def encode_shared(form: Format, x: Tensor) -> Tensor:
 
 
 def decode_shared(form: Format, written: Tensor, m: int, factor: Tensor) -> Tensor:
-    """What they say times the factor, (blocks, 1): (blocks, m) fp32. A scale that no encoder
-    writes is read as the largest one."""
+    """Decodes to (blocks, m) fp32, times the factor, (blocks, 1). A scale that no encoder writes
+    is read as the largest valid one."""
     (mantissa, least, top, _), groups = _numbers(form), -(-m // SHARED)
     exponent = written[:, :groups].int().clamp(max=_LARGEST_EXPONENT - top)
     scale = (exponent << _MANTISSA).view(torch.float32) * factor
     code = _codes(form, written[:, groups:].int(), m)
     size = code & (1 << form.bits - 1) - 1
-    binade = (size >> mantissa).clamp(min=1)  # where there are no normal numbers, as in the next
+    binade = (size >> mantissa).clamp(min=1)  # subnormals have the step of the first binade
     steps = size - (binade - 1 << mantissa)
     step = (binade - 1 + least - mantissa << _MANTISSA).view(torch.float32)
     value = steps.float() * step
@@ -49,8 +49,9 @@ def decode_shared(form: Format, written: Tensor, m: int, factor: Tensor) -> Tens
 
 
 def _numbers(form: Format) -> tuple[int, int, int, int]:
-    """Bits of the mantissa; the least normal number's exponent, as in fp32; the exponent of the
-    largest one; the largest code without a sign: all ones, which is NaN of e4m3 alone."""
+    """Returns the bits of the mantissa; the least normal number's exponent, as in fp32; the
+    largest one's; and the largest code without a sign: all ones, one less for e4m3, where all ones
+    are NaN."""
     mantissa = form.mantissa or 0
     top = 1 << form.bits - 2 - mantissa
     return mantissa, 128 - (top - 1), top, (1 << form.bits - 1) - (2 if form.bits == 8 else 1)
@@ -61,7 +62,7 @@ def _exponent_of(x: Tensor) -> Tensor:
 
 
 def _planes(form: Format, codes: Tensor) -> list[Tensor]:
-    """Part p of a block lies in the same bits of every byte."""
+    """Packs codes plane by plane; part p of a block lies in the same bits of every byte."""
     planes = []
     for lowest, bits in form.planes:
         parts = _parts(codes >> lowest & (1 << bits) - 1, 8 // bits)
@@ -81,7 +82,7 @@ def _codes(form: Format, packed: Tensor, m: int) -> Tensor:
 
 
 def _parts(codes: Tensor, count: int) -> Tensor:
-    """(blocks, m) as (blocks, count, ceil(m / count)), filled up with zeros."""
+    """Reshapes (blocks, m) to (blocks, count, ceil(m / count)), padded with zeros."""
     return pad(codes, (0, -codes.shape[1] % count)).view(len(codes), count, -1)
 
 

@@ -8,7 +8,8 @@ from gradwire.kernels.values import Noise
 def random_bits(
     noise: Noise, n: int, first: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Products wrap modulo 2^64, which leaves their lower halves right."""
+    """Returns the numbers, (n,) int64. Products wrap modulo 2^64, which leaves their lower halves
+    right."""
     h = torch.arange(first, first + n, device=device) + noise.first & 0xFFFFFFFF
     h = (h ^ (h >> 16)) * 0x7FEB352D & 0xFFFFFFFF
     h = ((h ^ (h >> 15)) + noise.second & 0xFFFFFFFF) * 0x846CA68B & 0xFFFFFFFF
@@ -28,5 +29,5 @@ def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
 
 
 def unit(random: torch.Tensor) -> torch.Tensor:
-    """32-bit numbers as fp32 in [0, 1), of 24 bits."""
+    """Converts 32-bit numbers to fp32 in [0, 1), with 24 bits."""
     return (random >> 8).float() * 2.0**-24

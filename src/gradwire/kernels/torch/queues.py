@@ -18,7 +18,7 @@ def ordered_step(jobs: Jobs, choice: Tensor, backward_seconds: float, by_ready: 
 
 
 class _Chain:
-    """A job on its way. away: its first move has begun; sent: a link has served it."""
+    """The progress of a job. away: its first move has begun; sent: a link has served it."""
 
     def __init__(self, stage: int, end: int) -> None:
         self.stage, self.end, self.now = stage, end, 0.0
@@ -38,7 +38,8 @@ class _Queues:
         self.compute_end = backward_seconds + self._interrupt()
 
     def _interrupt(self) -> float:
-        """Stages on COMPUTE before any link run when the job is ready and delay all the rest."""
+        """Runs COMPUTE stages before any link stage as soon as a job is ready: they delay all the
+        rest. Returns the delay."""
         delay = 0.0
         for job in sorted(range(len(self.chains)), key=lambda job: self.jobs.ready[job]):
             chain = self.chains[job]
@@ -64,7 +65,7 @@ class _Queues:
                 heapq.heappush(arrivals, (self.chains[job].now, job))
 
     def _step(self, job: int) -> bool:
-        """Serve the next stage of a job; whether there was one."""
+        """Serves the next stage of a job, and returns whether there was one."""
         chain = self.chains[job]
         if chain.stage == chain.end:
             self.last = max(self.last, chain.now)

@@ -1,4 +1,4 @@
-"""A predicted step in plain Python, operation by operation as the extension."""
+"""A predicted step in plain Python, with the same operations as in the extension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATENCY, COMPUTE, WORKERS, NODE, CROSS = range(5)
 
 
 class Speed(NamedTuple):
-    """Seconds of work in a second, and the inverse."""
+    """rate: seconds of work done in a second; pace: its inverse."""
 
     rate: float
     pace: float
@@ -25,12 +25,12 @@ FULL = Speed(1.0, 1.0)
 
 
 def shared(capacity: float, demand: float) -> Speed:
-    """Of one, where all ask for so much together."""
+    """Returns the speed of each user of a resource, by the total demand."""
     return Speed(capacity / demand, demand / capacity) if demand > capacity else FULL
 
 
 class Runner:
-    """A lane of the conductor; it waits for its job where stage == end."""
+    """A lane of the conductor; it waits for its next job if stage == end."""
 
     def __init__(self, job: int) -> None:
         self.job = job
@@ -43,7 +43,8 @@ class Runner:
 
 
 class Run:
-    """One step, from event to event. After it: start, stop (per stage), end, backward_end."""
+    """The simulation of one step, from event to event. Its results are start and stop (per stage),
+    end, and backward_end."""
 
     def __init__(self, jobs: Lists, machine: Machine, choice: Sequence[int]) -> None:
         self.jobs, self.machine, self.choice = jobs, machine, choice
@@ -60,7 +61,7 @@ class Run:
         return [(runner, self.jobs.ready[runner.job]) for runner in waiting]
 
     def _begin(self) -> bool:
-        """The first lane whose job is complete takes it up."""
+        """Starts the first waiting lane whose job is complete; returns whether there was one."""
         for runner, ready in self._waited_for():
             if ready <= self.done:
                 option = self.jobs.option[runner.job] + self.choice[runner.job]
@@ -70,7 +71,7 @@ class Run:
         return False
 
     def _enter(self, runner: Runner) -> None:
-        """Begin the lane's next stage, or leave it to wait for its next job."""
+        """Begins the lane's next stage, or leaves it to wait for its next job."""
         if runner.waits:
             runner.job += self.machine.lanes
             return
@@ -103,7 +104,8 @@ class Run:
         return Speed(processors.rate * share.rate, processors.pace * share.pace)
 
     def _step(self) -> bool:
-        """To the next event: a stage ends, a job is complete, or backward ends."""
+        """Advances to the next event: a stage ends, a job is complete, or backward ends. Returns
+        False if there is none."""
         total = self.machine.backward_seconds
         backward = not self.running[COMPUTE] and self.done < total
         processors = self._processors(backward)
@@ -134,7 +136,7 @@ class Run:
 
 
 def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int) -> float:
-    """Once, however often it is to be repeated."""
+    """Simulates the step once, whatever `repeats` is."""
     return Run(jobs.lists(), machine, choice.tolist()).end
 
 

@@ -11,7 +11,7 @@ from gradwire.kernels.values import Hint, Reaching
 
 
 def fallbacks() -> int:
-    """There are no hints that could be too high."""
+    """Returns 0: the twins do not use hints."""
     return 0
 
 
@@ -30,7 +30,7 @@ def reach(segments: Sequence[Reach], status: Tensor) -> list[Reaching]:
 def topk(
     x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint = 0.0
 ) -> Hint:
-    """The hint is of no use and is given back."""
+    """Writes the k largest; the hint is not used, and is returned unchanged."""
     x = x.detach().float()
     raise_unless(x.isfinite().all(), status)
     sort_out(x, k, indices, values)
@@ -38,7 +38,7 @@ def topk(
 
 
 def sort_out(x: Tensor, k: int, indices: Tensor, values: Tensor) -> None:
-    """By a stable sort of x, fp32."""
+    """Writes the k largest by a stable sort of x, fp32."""
     x = torch.nan_to_num(x, 0.0, 0.0, 0.0)
     order = torch.sort(x.abs(), descending=True, stable=True).indices
     chosen = order[:k].sort().values

@@ -17,7 +17,7 @@ _BLOCK = 4096
 def pack_signs(
     x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise = SILENCE
 ) -> None:
-    """What `encode_codes` does of signs."""
+    """Does the work of `encode_codes` for formats of signs."""
     x = x.detach().float()
     negative = x < 0
     if noise != SILENCE:
@@ -37,7 +37,7 @@ def pack_signs(
 
 
 def lane_sum(x: Tensor) -> Tensor:
-    """The sum in the order that kernels/signs.py documents. x: (n,) fp32; the sum: () fp64."""
+    """Returns the sum, () fp64, in the order that kernels/signs.py documents. x: (n,) fp32."""
     padded = x.new_zeros(-(-x.numel() // _BLOCK) * _BLOCK)
     padded[: x.numel()] = x
     rows = padded.view(-1, _BLOCK // _LANES, _LANES)
@@ -51,11 +51,11 @@ def lane_sum(x: Tensor) -> Tensor:
     while blocks.numel() > 1:
         blocks = torch.nn.functional.pad(blocks, (0, blocks.numel() % 2))
         blocks = blocks[0::2] + blocks[1::2]
-    return blocks.sum()  # of one, or of none
+    return blocks.sum()  # of one element or none
 
 
 def decode_signs(bits: Tensor, values: Tensor, n: int) -> Tensor:
-    """What the signs say: (n,) fp32."""
+    """Returns the decoded signs: (n,) fp32."""
     given = values if values.numel() else values.new_ones(1)
     low, high = given if given.numel() == 2 else (-given[0], given[0])
     return torch.where(unpack_bits(bits, n), low, high)

@@ -1,4 +1,4 @@
-"""The status word in torch: neither here nor in what raises it is anything read on the host."""
+"""The status word in torch: no operation here, and none that raises it, reads it on the host."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from gradwire.kernels.values import DAMAGED, NON_FINITE
 
 
 def raise_unless(finite: Tensor, status: Tensor, bit: int = NON_FINITE) -> None:
-    """finite: (), bool."""
+    """Raises the word by a bit if finite, () bool, is False."""
     status.bitwise_or_((~finite).to(torch.int64) * bit)
 
 

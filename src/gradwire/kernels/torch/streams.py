@@ -30,7 +30,7 @@ def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     out[places.long()] = values.to(out.dtype)
 
 
-_NO_SUM = -0.0  # what adds nothing to any value, -0 included
+_NO_SUM = -0.0  # adding it changes no value, not even -0
 
 
 def merge_streams(

@@ -1,4 +1,4 @@
-"""Updates in torch, taken back, term by term."""
+"""Undoing updates in torch, term by term."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,9 @@ def undo_topk(segments: Sequence[UndoTopk]) -> int:
 
 
 def _invert(one: UndoTopk, d: Tensor) -> None:
-    """An element that would overflow when repeated was kept by the update, so it is kept here,
-    unless a huge gradient is what made its residual. d: the scaled gradient."""
+    """Inverts the recurrence. An element whose repeated step overflows was left unchanged by the
+    update, and is left so here, unless a huge gradient made its residual. d: the scaled gradient.
+    """
     velocity, residual, momentum, nesterov = one.velocity, one.residual, one.momentum, one.nesterov
     good = forward(d, velocity, residual, momentum, nesterov, one.decay)[1].isfinite()
     good |= (d.abs() >= HUGE) & d.isfinite() & (residual.abs() >= d.abs() * 0.5)

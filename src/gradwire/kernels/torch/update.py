@@ -1,4 +1,4 @@
-"""Updates in torch, term by term, and what is kept of them: all or nothing."""
+"""Updates in torch, term by term, and a journal that keeps all of a tensor or nothing."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.values import Hint, number_of
 
-_SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
+_SMALLEST = 2.0**-149  # the hint if there are zeros among the k largest
 
 
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
-    """One after the other. The journal keeps all or nothing."""
+    """Updates one segment after the other. The journal keeps all of a tensor or nothing."""
     return [_update_topk(one, status) for one in segments]
 
 
@@ -49,7 +49,7 @@ def forward(
     nesterov: bool,
     decay: float,
 ) -> tuple[Tensor | None, Tensor]:
-    """New velocity and residual; d is the scaled gradient in fp32."""
+    """Returns the new velocity and residual. d: the scaled gradient in fp32."""
     if momentum is None or velocity is None:
         return None, residual * decay + d
     if nesterov:
@@ -83,9 +83,10 @@ class Whole:
 def keep_whole(
     journal: Journal, scaled: Tensor, velocity: Tensor | None, residual: Tensor, hint: Hint
 ) -> None:
-    """Before an update: all or nothing, by the limit that the extension applies to blocks."""
+    """Fills the journal before an update, with all or nothing, by the extension's limit for a
+    block."""
     journal.clear()
     largest = number_of(hint)
-    if largest > 0.0 and bool((scaled.abs() < limit_of(largest)).all()):  # NaN is not below it
+    if largest > 0.0 and bool((scaled.abs() < limit_of(largest)).all()):  # False for NaN
         return
     journal.keep(Whole(velocity, residual))

@@ -242,7 +242,7 @@ def _wish(member: Any) -> str:
     """Returns a note if a compressor's claims say that it wants a feedback; else ""."""
     if not COMPRESSORS.takes(member):
         return ""
-    for parameters in ((), (0.01,)):  # a density or a threshold may be required
+    for parameters in ((), (0.01,), (1,)):  # a density, a threshold or bits may be required
         try:
             claims = member(*parameters).claims(1 << 20)
             break

@@ -163,7 +163,10 @@ def test_other_plans_are_refused() -> None:
     p.grad = torch.ones(5)
     with pytest.raises(UsageError, match=r"shared_momentum\(0.9\)"):
         OneBitAdam([p], 0.1, freeze_step=3).step()
-    for options in ({"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}):
+    for options in (
+        {"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0},
+        {"freeze_step": 1, "momentum_kept": False},
+    ):  # fmt: skip
         with pytest.raises(UsageError, match="got"):
             OneBitAdam([p], **options)  # type: ignore[arg-type]
 

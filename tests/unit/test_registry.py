@@ -64,6 +64,13 @@ def test_aliases_hide_no_compressor() -> None:
     assert not set(registry.ALIASES) & set(families.COMPRESSORS)
 
 
+@pytest.mark.parametrize("text", ["topk(0.01)", "sign", "onebit", "lloyd(2)", "natural", "bf16"])
+def test_available_says_who_wants_feedback(text: str) -> None:
+    compressor = Compressor.parse(text)
+    line = gradwire.available()["compressors"][compressor.name]
+    assert line.endswith("Wants ef, dgc or ef21.") == compressor.claims(1 << 20).wants_feedback
+
+
 def test_available_names_every_member_with_a_line() -> None:
     shown = gradwire.available()
     assert list(shown) == ["compressors", "feedback", "collectives", "aliases"]

@@ -21,7 +21,7 @@ _FORMATS = {1: LLOYD1, 2: LLOYD2}
 
 @dataclass(frozen=True)
 class Lloyd(Codec):
-    """Sends the nearest of 2^bits levels, in units of the mean magnitude of a block of 512.
+    """Sends the nearest of 2^bits levels, in units of the mean magnitude of 512.
 
     bits: 1, the sign: it keeps 64 % of the squared norm of normally distributed elements; 2 keep
     88 %. 1.06 or 2.06 bits per element.

@@ -36,7 +36,7 @@ class OneBitAdam(AsksThePlan):
             momentum of the plan's feedback.
         freeze_step: the number of steps in which the variance is learned, those of the warm-up:
             15 to 25 % of all steps, according to the paper.
-        momentum_kept: set it if `.grad` holds momenta that come from elsewhere. By default the
+        momentum_kept: True if `.grad` holds momenta that come from elsewhere. By default the
             attached plan's feedback is checked.
 
     Source: Tang et al. 2021, "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
@@ -60,6 +60,11 @@ class OneBitAdam(AsksThePlan):
                 "OneBitAdam's lr and weight_decay are at least 0, its eps is above 0, its betas "
                 f"are at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
                 f"weight_decay={weight_decay}."
+            )
+        if momentum_kept is False:
+            raise UsageError(
+                "OneBitAdam steps with momenta, never with gradients: momentum_kept is None or "
+                "True; got False. For gradients take gradwire.optim.AdamW."
             )
         if freeze_step < 1:
             raise UsageError(

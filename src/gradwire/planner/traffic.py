@@ -38,7 +38,7 @@ def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTr
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     found, every = [], zip(plan.buckets, plan.strategies, jobs_of(profile, plan))
     for number, (bucket, strategy, job) in enumerate(every):
-        if job is None:
+        if job is None or bucket.has_rows:
             raise PlanError(
                 "what sparse gradients send depends on the data, and is not priced; "
                 f"{', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gradwire.network.demand import workload_of
 from gradwire.network.placement import Placement
 from gradwire.plan import Plan
 from gradwire.planner.candidates import jobs_of, timeline_of
+from gradwire.planner.profile import TableCost
 from gradwire.planner.timeline import LINKS, Resource
 from gradwire.planner.traffic import moves_of, traffic_of
 from gradwire.strategy import Strategy
@@ -79,6 +81,14 @@ def test_rows_are_refused() -> None:
     whole = Plan.make([*resnet50(), table], Strategy.parse("none | allreduce"))
     with pytest.raises(PlanError, match=r"table\.weight travel as rows"):
         traffic_of(whole, job)
+    timed = replace(job, tables=(TableCost(("table.weight",), "none | allgather", 1.0, 1.0, 1.0),))
+    rows_by = [
+        Strategy.parse("none | allgather" if b.has_rows else "none | allreduce")
+        for b in whole.buckets
+    ]
+    by_rows = Plan(whole.buckets, tuple(rows_by))
+    with pytest.raises(PlanError, match=r"table\.weight travel as rows"):
+        traffic_of(by_rows, timed)
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,8 +59,9 @@ def check_promises(parts: Parts) -> None:
         )
     if feedback is not None and feedback.turns > 1 and claims.elements and not claims.entries:
         raise StrategyError(
-            f"'{feedback}' sends a parameter in every so-manieth step, and '{compressor}' a part "
-            "that the step decides: some would never be sent. Leave turns to one of them."
+            f"'{feedback}' sends each parameter in one of {feedback.turns} steps, and "
+            f"'{compressor}' the part that the step decides: some would never be sent. Use only "
+            "one of them."
         )
     collective.check(parts)
 

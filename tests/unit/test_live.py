@@ -46,7 +46,7 @@ def test_a_rank_that_says_nothing_is_named(tmp_path: Path) -> None:
     write(tmp_path, 0, ("step", step(40)))
     run.look()
     text = text_of(run, seen, 140.0)
-    assert "! rank 1 has said nothing for 40 s; its last step is 39" in text
+    assert "! rank 1 has recorded nothing for 40 s; its last step is 39" in text
     assert "rank 0 has" not in text
 
 
@@ -73,7 +73,7 @@ def test_it_fits_the_terminal(tmp_path: Path, height: int, ranks: int, shown: in
 
 def test_nothing_yet(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0, world=4)))
-    assert "no step is over yet; 1 of 4 ranks" in text_of(Run(tmp_path))
+    assert "no step has ended yet; 1 of 4 ranks" in text_of(Run(tmp_path))
 
 
 def test_names_from_files_are_no_markup(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_residuals_that_grow(tmp_path: Path) -> None:
     assert residual_growth(of_norms(tmp_path / "c", [1.0]).first) == 1.0
     found = summarize(piled)
     assert found is not None
-    assert any("residuals grow: 2.3 times" in text for text in alarms(found))
+    assert any("residuals grow: their norm is 2.3 times" in text for text in alarms(found))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_what_is_told_is_of_the_plan_in_force(tmp_path: Path) -> None:
     assert (found.since, found.steps, found.bytes_sent) == (20, 60, 10)
     assert found.seconds.mean == pytest.approx(0.01)
     assert not [text for text in alarms(found) if "as its plan said" in text]
-    assert "what follows is of steps from 20 on, by the last of 2 plans" in run_text.one(found)
+    assert "the numbers below: steps from 20 on, by the last of 2 plans" in run_text.one(found)
 
 
 def test_who_is_gone_is_told_of_no_more(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:
     said, _ = run_text.verdict([dense, shown(own)])
     assert re.search(r"own is 2.0\d times as fast as dense, .* ms, but it learns less", said)
     _, more = run_text.verdict([dense, shown(own)])
-    assert "differ in more: ranks 1 and 2" in " ".join(more)
+    assert "differ in: ranks 1 and 2" in " ".join(more)
 
 
 @pytest.mark.parametrize(("bad", "less"), [(range(39, 40), True), (range(30, 33), False)])

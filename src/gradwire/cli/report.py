@@ -38,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", type=Path, nargs="+", metavar="RUN", help=f"{run}compared with")
     page = "write a page: one file, which fetches nothing"
     add("-o", "--output", type=Path, metavar="FILE", help=page)
-    planned = "of the page: the profile by which its last run was planned, for what was predicted"
+    planned = "the profile that the last run was planned by: the page shows the predicted step"
     add("--profile", type=Path, metavar="FILE", help=planned)
     export = "write the timeline of all ranks, for ui.perfetto.dev; .gz is compressed"
     add("--perfetto", type=Path, metavar="FILE", help=export)
-    which = "of the timeline: the last one of those that were recorded span by span, or A:B"
+    which = "steps of the timeline; without it the last one that was recorded span by span"
     add("--steps", metavar="A:B", help=which)
-    beside = "what torch's profiler exported of a rank of this run, into the same file"
+    beside = "traces by torch's profiler of ranks of this run, to go into the same file"
     add("--torch-trace", type=Path, nargs="+", default=[], metavar="FILE", help=beside)
     add("--json", action="store_true", help="one JSON document on stdout")
     add_quiet(parser)
@@ -112,7 +112,7 @@ def _read(
         page = _page(summaries, arguments.profile)
     elif arguments.profile is not None:
         raise UsageError(
-            "a profile says what was predicted, on a page; no -o was given. Pass -o report.html."
+            "a profile adds the predicted step to a page; no -o was given. Pass -o report.html."
         )
     return summaries, timeline, page
 
@@ -120,7 +120,7 @@ def _read(
 def _needed(summary: Summary | None, run: Run) -> Summary:
     if summary is None:
         raise UsageError(
-            f"a run is told of by its steps; '{run.folder}' has none that was finished. "
+            f"a report needs a finished step; '{run.folder}' has none. "
             f"{' '.join(run.problems)} Let the job take a step."
         )
     return summary
@@ -160,7 +160,7 @@ def _story(run: Run) -> str:
         plan = _plan(run)
         return "" if plan is None else saved(plan).as_text()
     except GradwireError as error:  # such as a member that is not installed here
-        return f"It cannot be told here: {error}"
+        return f"The reasons cannot be shown here: {error}"
 
 
 def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:

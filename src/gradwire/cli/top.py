@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
         from rich.live import Live
     except ImportError as error:
         raise UsageError(
-            "gradwire top draws by the package rich; it is not installed. Say pip install rich, "
-            "or look at gradwire report."
+            "gradwire top needs the package rich, which is not installed. Run pip install rich, "
+            "or use gradwire report."
         ) from error
     from gradwire.report.live import follow
     from gradwire.report.run import Run

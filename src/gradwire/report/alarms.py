@@ -24,8 +24,8 @@ def alarms(s: Summary) -> Iterator[str]:
         yield f"{s.skipped} of {s.steps} steps had gradients that were not finite"
     if (growth := residual_growth(s.run.first, s.since)) > GROWS:
         yield (
-            f"residuals grow: {growth:.1f} times as much waits as earlier in the run. Lower the "
-            "learning rate, or send more"
+            f"residuals grow: their norm is {growth:.1f} times that of earlier in the run. Lower "
+            "the learning rate, or send more"
         )
     if (planned := planned_seconds(s)) and s.seconds.mean > OFF_PLAN * planned:
         yield (

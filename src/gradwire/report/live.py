@@ -46,7 +46,7 @@ def view(
     summary = summarize(run, _SUMMED)
     if summary is None:
         there = f"{len(run.ranks)} of {run.world} ranks"
-        return _line(f"{run.name}: no step is over yet; {there}")
+        return _line(f"{run.name}: no step has ended yet; {there}")
     warned = [*silent, *alarms(summary)]
     more = [f"and {len(warned) - _ALARMS} more"] if len(warned) > _ALARMS else []
     above = [
@@ -177,7 +177,8 @@ def _silent(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Iterabl
         quiet = now - seen[rank.rank][1]
         usual = median(row.seconds * row.steps for row in rows) if rows else 0.0
         if quiet > max(SILENT_SECONDS, 10 * usual):
-            yield f"rank {rank.rank} has said nothing for {quiet:.0f} s; its last step is {step:,}"
+            last = f"its last step is {step:,}"
+            yield f"rank {rank.rank} has recorded nothing for {quiet:.0f} s; {last}"
 
 
 def follow(

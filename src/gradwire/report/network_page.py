@@ -19,12 +19,13 @@ _LOADS = (
     "it is busy. All are to one scale. Traffic that is spread well has even colours."
 )
 _MESSAGES = (
-    "A row holds what a host sends, one message after the other; what it sends at once lies in "
-    "rows of its own. Where links are shared, messages take longer."
+    "A row shows messages that a host sends one after the other; those that it sends at the same "
+    "time are in further rows. Messages that share links take longer."
 )
 _A_STEP = (
-    "Each rank's first row is what it computes; below it is what it sends, and what a bucket "
-    "takes before and after. A span ends when all that it waits for has arrived."
+    "Each rank's first row shows when it computes; the rows below show what it sends, and the "
+    "time of each bucket before and after. A span ends when all messages that it needs have "
+    "arrived."
 )
 
 

@@ -20,7 +20,7 @@ from gradwire.trace import Trace
 
 _KINDS = {
     "compute": "data, forward, optimizer", "backward": "backward",
-    "wait": "waits for what is not exchanged yet",
+    "wait": "waits for the exchange",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def _sentence(line: str) -> str:
 def _steps(ways: Sequence[Way]) -> Section:
     rows = [(way.name, [charts.Part(*part) for part in way.parts.items()]) for way in ways]
     legend = [Key("box", f"k-{kind}", words) for kind, words in _KINDS.items()]
-    heads = ("by", "a step, ms", "computes", "waits", "times as long as the plan's")
+    heads = ("strategy", "a step, ms", "computes", "waits", "times as long as the plan's")
     own = ways[0].seconds or 1.0
     cells = [
         (
@@ -78,12 +78,12 @@ def _steps(ways: Sequence[Way]) -> Section:
 
 def _spans(ways: Sequence[Way]) -> list[Section]:
     found = timeline((Step(way.name, way.trace) for way in ways), lambda rank: "")
-    words = "The thread that trains, and each lane of the exchange. Of one rank: all do the same."
+    words = "The training thread and each lane of one rank; all ranks do the same."
     return [] if found is None else [Section("Span by span", [Steps(found)], [words])]
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> Section:
-    heads = ("group", "strategy", "tensors", "elements", "ready, ms", "there, ms", "saves, ms",
+    heads = ("group", "strategy", "tensors", "elements", "ready, ms", "averaged, ms", "saves, ms",
              "why")  # fmt: skip
     rows = [
         (
@@ -95,9 +95,9 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> Section:
         for group in groups
     ]  # fmt: skip
     words = (
-        "A group is ready when the last of its gradients is computed, and there when all ranks "
-        "have its average; both count from the start of backward. It saves so much of the step "
-        "against sending the same group as fp32, with all else as it is."
+        "A group is ready when the last of its gradients is computed, and averaged when all ranks "
+        "have its average; both are counted from the start of backward. It saves what the step "
+        "would be longer by if this group alone were sent as fp32."
     )
     return Section("Group by group", [Grid(heads, rows, text=(0, 1, 7))], [words])
 
@@ -108,5 +108,5 @@ def _optimizers(story: Mapping[str, Any]) -> Section:
     rows = [
         (name, kinds[kind], begins.get(name, "")) for name, kind in story["sound_with"].items()
     ]
-    heads = ("optimizer", "beside dense training", "begins by")
+    heads = ("optimizer", "beside dense training", "begins with")
     return Section("With which optimizer", [Grid(heads, rows, text=(1, 2))])

@@ -153,7 +153,11 @@ def _over_time(summaries: Sequence[Summary]) -> Section:
         "A step's milliseconds: the median over ranks": (steps, "step", "ms per step"),
         "Loss against steps": (by_step, "step", "loss"),
         "Loss against seconds": (by_time, "seconds", "loss"),
-        "What waits in residuals: the median of ranks' norms": (norms, "step", "norm"),
+        "Norm of the residuals, which are not sent yet: the median over ranks": (
+            norms,
+            "step",
+            "norm",
+        ),
     }
     drawn = [Figure(charts.lines(*what), caption) for caption, what in found.items()]
     legend = [Key("line", f"s{i % 8}", name) for i, name in enumerate(losses)]
@@ -200,7 +204,7 @@ def _run(shown: Shown) -> Section:
     words = [run_text.sent(s)]
     if s.run.every > 1:
         words.append(
-            f"Every {s.run.every:g} steps there is an exchange, of which buckets are here."
+            f"There is an exchange every {s.run.every:g} steps; the table shows its buckets."
         )
     return Section(f"{s.run.name}: what is sent", parts, words)
 

@@ -86,7 +86,7 @@ def _lines(s: Summary) -> Iterator[str]:
     plans = distinct(s.run.plans)
     yield from (f"  from step {plan.step}: {_plan(plan)}" for plan in plans[-3:])
     if s.since:
-        yield f"  what follows is of steps from {s.since:,} on, by the last of {len(plans)} plans"
+        yield f"  the numbers below: steps from {s.since:,} on, by the last of {len(plans)} plans"
     yield ""
     own = as_milliseconds(s.seconds.mean)
     yield f"a step    {own} ms in the mean; quartiles of parts of the run {spread(s.seconds)}"
@@ -135,8 +135,8 @@ def _compared(first: Summary, other: Summary) -> tuple[str, str]:
             f"It did not help: {names[1]} takes {times:.2f} times as long as {names[0]}, {both}."
         )
     return said, (
-        f"As steps vary within both runs, a step of {names[0]} is {found.low:.2f} to "
-        f"{found.high:.2f} times as long (95 %). Runs that are started again may differ by more."
+        f"As far as steps vary within the runs, a step of {names[0]} is {found.low:.2f} to "
+        f"{found.high:.2f} times as long (95 %). Runs started again may differ more."
     )
 
 
@@ -190,7 +190,7 @@ def _apart(first: Summary, last: Summary) -> Iterator[str]:
     ]  # fmt: skip
     if found:
         names = f"{last.run.name} and {first.run.name}"
-        yield f"Beside their plans {names} differ in more: {', '.join(found)}."
+        yield f"Apart from their plans, {names} differ in: {', '.join(found)}."
 
 
 def _advice(s: Summary) -> list[str]:
@@ -219,23 +219,28 @@ def _next(s: Summary) -> Iterator[str]:
     kind = max(parts, key=lambda name: parts[name])
     share = f"{100 * parts[kind] / total:.0f} %"
     tries = {
-        "wire": f"to send less: what gradwire plan finds{auto}"
+        "wire": f"sending less: use the plan that gradwire plan finds{auto}"
         if s.run.every == 1
-        else "more steps to an exchange (every=), or one that goes on meanwhile (delay=)",
+        else "more steps between exchanges (every=), or exchanges during steps (delay=)",
         "encode": "a cheaper compressor, or more lanes where there are processors to spare",
-        "decode": "what gradwire plan finds: another collective, by which less arrives",
+        "decode": "another collective, with which less arrives: gradwire plan compares them",
         "other": "more lanes, or fewer and larger buckets: lanes wait for each other",
     }
     if kind == "ranks":
         slow = ", ".join(f"rank {rank}" for rank in s.slow_ranks) or "now one, now another"
         yield (
-            f"Ranks that come late to the exchange limit it now, {share} of what it waits for: "
-            f"{slow}. To send less does not help; batches of one length may, or a look at what "
-            "such a rank does."
+            f"Ranks that are late to the exchange limit it now, {share} of the waiting time: "
+            f"{slow}. Sending less does not help; batches of equal length may, or a look at "
+            "what such a rank does."
         )
         return
-    names = {"wire": "The wire", "encode": "Encoding", "decode": "Decoding", "other": "Waking"}
-    yield f"{names[kind]} limits it now, {share} of what it waits for. Try {tries[kind]}."
+    names = {
+        "wire": "The wire",
+        "encode": "Encoding",
+        "decode": "Decoding",
+        "other": "Waiting for lanes",
+    }
+    yield f"{names[kind]} limits it now: {share} of the waiting time. Try {tries[kind]}."
 
 
 def _percent(s: Summary) -> str:

@@ -155,7 +155,7 @@
   const WORDS = {
     compute: "data, forward and optimizer: nothing of this step is ready to be sent yet",
     backward: "backward: gradients become ready, and their buckets leave one by one",
-    wait: "backward is over; the step waits for what is not exchanged yet",
+    wait: "backward is over; the step waits for the exchange",
     encode: "this rank makes the bucket's message: it selects, quantizes, packs",
     wire: "the message is on its way, or waits for ranks that come later",
     decode: "what arrived is unpacked, summed and averaged",

@@ -117,16 +117,16 @@ class _Teller:
 
     def _compressed(self, number: int, bucket: Bucket, gain: float | None) -> tuple[str, str]:
         if gain is None:
-            return "only", "nothing uncompressed was measured"
+            return "only", "no strategy without compression was measured"
         now = self._parts(self.jobs[number])
         whole = self._parts(self.stages.job(self.stages.bucketed(bucket), FP32))
         trade = (
-            f"{ms(now[1])} of moves instead of {ms(whole[1])}, for {ms(now[0])} of local work "
+            f"{ms(now[1])} on the network instead of {ms(whole[1])}, {ms(now[0])} of local work "
             f"instead of {ms(whole[0])}"
         )
         if gain > _LITTLE * self.seconds:
             return "gain", f"{trade}; {self._after(number, bucket)}"
-        return "hidden", f"{trade}; either is hidden behind other work"
+        return "hidden", f"{trade}; both are hidden behind other work"
 
     def _after(self, number: int, bucket: Bucket) -> str:
         """Says what the group would delay if it were uncompressed: what follows up to the link's
@@ -134,20 +134,24 @@ class _Teller:
         jobs = self._changed(number, bucket, FP32)
         whole = simulate(jobs, self.executor)
         pauses = [pause for pause in whole.bubbles if pause[0] >= whole.jobs[number][1]]
-        if not pauses:
-            return "whole, it would push back all that follows, and the link never rests again"
-        return (
-            f"whole, it would push back what follows up to the link's rest at {ms(pauses[0][0])}"
-        )
+        if pauses:
+            pause = ms(pauses[0][0])
+            return f"uncompressed, it would delay later groups up to the link's pause at {pause}"
+        if whole.jobs[number][1] >= max(end for _, end in whole.jobs):
+            return "uncompressed, it would be the last to arrive"
+        return "uncompressed, it would delay all later groups: the link has no pause after it"
 
     def _dense(self, number: int, bucket: Bucket, strategy: Strategy) -> tuple[str, str]:
         if self.choice.is_enough:
-            return "enough", "so little is exposed without compression that nothing was looked at"
+            return (
+                "enough",
+                "so little is exposed without compression that no compressor was tried",
+            )
         steps = self._others(number, bucket, strategy)
         if not steps:
             if all(map(is_vector, bucket.parameters)):
-                return "vectors", "vectors travel dense beside what is compressed"
-            return "only", "no strategy that may be used compresses vectors, and it has some"
+                return "vectors", "vectors are sent dense beside compressed matrices"
+            return "only", "it has vectors, which no strategy that may be used compresses"
         best = min(steps, key=steps.__getitem__)
         longer = steps[best] - self.seconds
         if -LEAST_GAIN * self.seconds < longer < -_LITTLE * self.seconds:
@@ -161,8 +165,8 @@ class _Teller:
                     f"gradient: '{best}' would only make it wait longer"
                 )
         if longer > _LITTLE * self.seconds:
-            return "work", f"'{best}' would make the step {ms(longer)} longer: it works more"
-        return "hidden", f"hidden behind other work: '{best}' would win nothing"
+            return "work", f"'{best}' would make the step {ms(longer)} longer, by its local work"
+        return "hidden", f"hidden behind other work: '{best}' would gain nothing"
 
     def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
         """Returns the step's seconds by each other strategy that compresses, and may be used for

@@ -117,14 +117,14 @@ class Explanation:
             lines.append(f"error of a step's average {self.error:.2g}{budget}")
         lines.append(
             f"no plan of these strategies can be shorter than {ms(self.lower_bound)}: at most "
-            f"{100 * max(0.0, self.gap):.2g} % are left to win"
+            f"{100 * max(0.0, self.gap):.2g} % is left to gain"
         )
         found = self.sound_with.items()
         known = {kind: [name for name, own in found if own == kind] for _, kind in found}
         words = {"sound": "sound with", "unsound": "learns less with", "unknown": "not known with"}
         said = (f"{words[kind]} {', '.join(names)}" for kind, names in known.items())
         lines.append("; ".join(said))
-        lines += [f"with {name} a run begins by {how}" for name, how in self.begins.items()]
+        lines += [f"with {name}, begin by {how}" for name, how in self.begins.items()]
         return lines
 
 
@@ -176,7 +176,7 @@ def _several(number: int, groups: Sequence[Group]) -> list[str]:
     first, last = groups[0], groups[-1]
     tensors, elements = sum(g.tensors for g in groups), sum(g.elements for g in groups)
     gains = sorted(g.gain_seconds for g in groups if g.gain_seconds is not None)
-    times = f"ready at {ms(first.ready_seconds)} to {ms(last.ready_seconds)}, there at "
+    times = f"ready at {ms(first.ready_seconds)} to {ms(last.ready_seconds)}, averaged at "
     times += f"{ms(first.done_seconds)} to {ms(last.done_seconds)}"
     if gains and first.decided_by != "rows":
         times += f"; each gains {ms(gains[0])} to {ms(gains[-1])} against fp32"
@@ -189,9 +189,9 @@ def _several(number: int, groups: Sequence[Group]) -> list[str]:
 
 def _paragraph(number: int, group: Group) -> list[str]:
     count = "1 tensor" if group.tensors == 1 else f"{group.tensors} tensors"
-    times = f"ready at {ms(group.ready_seconds)}, there at {ms(group.done_seconds)}"
+    times = f"ready at {ms(group.ready_seconds)}, averaged at {ms(group.done_seconds)}"
     if group.gain_seconds is not None and group.decided_by != "rows":
-        times += f"; {_gain(group.gain_seconds)} against fp32, with all else as it is"
+        times += f"; {_gain(group.gain_seconds)} against fp32 for this group alone"
     return [
         f"{number}. {group.label} ({count}, {_count(group.elements)} elements): {group.strategy}",
         f"   {times}", f"   why: {group.why}",

@@ -10,7 +10,7 @@ namespace {
 // Two blocks of most formats, whose residual and gradient stay in the first-level cache.
 constexpr std::size_t chunk = watched_block;
 
-// A watch on a part of a vector, told to a listener to the whole.
+// Watches a part of a vector and announces its blocks to the listener of the whole vector.
 struct Part {
     const Watch* whole;
     std::size_t begin;
@@ -21,7 +21,7 @@ struct Part {
     }
 };
 
-// Encodes a chunk of v, and takes out of it what the codes say.
+// Encodes a chunk of v and subtracts from v what the codes decode to.
 void take_out(const Codecs& codecs, Format format, float* v, std::size_t begin, std::size_t count,
               Noise noise, std::uint8_t* codes, float* scales) {
     const Extent extent = extent_of(format);
@@ -57,7 +57,7 @@ void strata(const Codecs& codecs, Noise noise, std::size_t n, std::size_t k,
     auto* const random = reinterpret_cast<std::uint32_t*>(places);
     codecs.noise(noise, 0, k, random);
     std::size_t begin = 0;
-    std::size_t rest = 0;  // of begin · k = i · n - rest, so that run i begins at floor(i n / k)
+    std::size_t rest = 0;  // begin · k = i · n - rest, so that run i begins at floor(i n / k)
     for (std::size_t i = 0; i < k; ++i) {
         const bool longer = rest + n % k >= k;
         const std::uint64_t size = n / k + (longer ? 1 : 0);
@@ -71,7 +71,8 @@ bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Flo
                   const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
                   Noise noise, std::uint8_t* codes, float* scales, const Watch* watch) {
     const auto* g = static_cast<const char*>(gradient);
-    // Nothing reaches infinity, but where something is not finite a vector of nothing is stored.
+    // No candidate reaches infinity, but if an element is not finite, a vector with no candidates
+    // is still stored, which needs this space.
     std::uint32_t unused[2 * candidate_slack];
     bool finite = true;
     for (std::size_t begin = 0; begin < n; begin += chunk) {

@@ -20,7 +20,7 @@
 namespace gradwire {
 namespace {
 
-// A block as fp32: in place, or widened into `held`.
+// Returns a block as fp32: x itself, or widened into `held`.
 inline const float* as_fp32(const float* x, std::size_t, float*) { return x; }
 template <class T>
 inline const float* as_fp32(const T* x, std::size_t m, float* held) {

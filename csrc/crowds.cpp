@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t chunk_size = std::size_t{1} << chunk_shift;
 
-// A list that is taken apart, or not yet put together.
+// The parts of a list that has been taken apart or has yet to be put together.
 struct Parts {
     std::int32_t* crowded;
     std::int32_t* full;  // positions in `crowded`
@@ -21,7 +21,7 @@ struct Parts {
 Parts room_for(const CrowdsCode& code) {
     thread_local Buffer crowded, full, thin;
     const auto room = [](Buffer& buffer, const CodedList& part) {
-        constexpr std::size_t more = 1;  // two of the thin are written at once
+        constexpr std::size_t more = 1;  // take_apart writes two thin places at once
         return reinterpret_cast<std::int32_t*>(buffer.at_least(part.list.k + more));
     };
     return {room(crowded, code.crowded), room(full, code.full), room(thin, code.thin)};
@@ -66,7 +66,8 @@ void take_apart(const std::int32_t* place, std::size_t k, const Parts& parts,
     }
 }
 
-// Whether the parts make a list of k valid places. Each part is valid, the masks may be anything.
+// Returns whether the parts form a list of k valid places. Each part must be valid; the masks may
+// hold anything.
 bool put_together(const CrowdsCode& code, const Parts& parts, const std::uint8_t* masks,
                   std::size_t k, std::int32_t* place) {
     const std::size_t n = code.thin.list.n;
@@ -121,7 +122,7 @@ Crowds count_crowds(const std::int32_t* place, std::size_t k) {
     };
     std::size_t j = 0;
     for (; j < k && j < 1; ++j) at_an_end(j);
-    for (; j + last < k; ++j) {  // without a branch: compilers vectorise it
+    for (; j + last < k; ++j) {  // no branches, so that compilers vectorise it
         count(chunk(j - 1) != chunk(j), chunk(j) == chunk(j + 1), chunk(j) == chunk(j + crowd - 1),
               chunk(j) == chunk(j + last));
     }

@@ -1,16 +1,16 @@
-// What the sum of sparse payloads and the decoding of their places offer, one table of functions
-// per instruction set, written once, in entries.inl; all of them give the same bits.
+// Sums sparse payloads and decodes their places. Each instruction set has a table of these
+// functions. They are written once, in entries.inl, and all give the same bits.
 #pragma once
 
 #include "kernels.hpp"
 
 namespace gradwire {
 
-inline constexpr std::size_t spare_sums = 16;  // a line behind a tile of sums, for what is not its
+inline constexpr std::size_t spare_sums = 16;  // a line after a tile, for entries outside it
 
 struct SparsePayload {
     const std::int32_t*
-        index;  // strictly ascending, in 0 ... n - 1: checked by first_violation, not here
+        index;  // strictly ascending, in 0 ... n - 1; first_violation checks it, not this code
     const void* value;
     std::size_t count;
     Float type;
@@ -28,24 +28,26 @@ struct EliasFano {
 };
 
 struct Progress {
-    std::size_t words;  // of 64 bits, read
+    std::size_t words;  // 64-bit words that were read
     std::size_t found;  // entries in them
 };
 
-// What is written once per instruction set, in entries.inl.
+// The functions that entries.inl defines for each instruction set.
 struct Sparse {
     // target = (sum in list order, in fp32, from zero) / divisor, rounded to the type. stream:
     // write around the cache. Moves the payloads' `next`.
     void (*accumulate)(Float type, void* target, std::size_t n, SparsePayload* payloads,
                        std::size_t count, float divisor, bool stream);
-    // Most of a list, whatever the section holds: the entries that the first words of the upper
-    // bits name, all good; none if one of them is not. Less than k; the rest is not looked at.
+    // Decodes most of a list; the section may hold anything. Writes the entries in the first words
+    // of the upper bits if all are good, and none if one of them is not. Stops before k entries;
+    // the rest is not read.
     Progress (*elias_fano)(EliasFano code, std::int32_t* index);
-    // Where the first words of a bitmap have ones: less than k, all if it has k or more.
+    // Writes the positions of ones in the first words of a bitmap. Stops before k; the bitmap may
+    // have k or more ones.
     Progress (*ones)(const std::uint8_t* bits, std::size_t words, std::size_t k,
                      std::int32_t* index);
-    // The entries of a list with a magnitude from `least` to below `bound`, in order; how many.
-    // The results hold a vector more; they may be the list itself.
+    // Writes the entries with a magnitude of at least `least` and below `bound`, in order; returns
+    // how many. The outputs need room for one more vector; they may be the list itself.
     std::size_t (*between)(const std::uint32_t* bits, const std::uint32_t* index,
                            std::size_t count, std::uint32_t least, std::uint32_t bound,
                            std::uint32_t* bits_out, std::uint32_t* index_out);

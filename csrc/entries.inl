@@ -1,5 +1,5 @@
-// Sparse payloads, written over a Vector: their sum, and the bulk of their places. Included after
-// passes.inl and codecs.inl, with GRADWIRE_SPARSE set to the name of their table.
+// Sparse payloads, written over a Vector: their sum, and decoding most of their places. Included
+// after passes.inl and codecs.inl, with GRADWIRE_SPARSE set to the name of their table.
 
 namespace gradwire {
 namespace {
@@ -8,10 +8,10 @@ namespace {
 
 constexpr std::size_t sum_span = 4096;      // fp32 elements: 16 KiB of first-level cache
 constexpr std::size_t added_at_once = 8;    // entries; not more than W
-constexpr std::size_t many_in_tile = 64;    // of a payload: fewer are sooner added one by one
-constexpr std::size_t entries_ahead = 256;  // many streams, slowly read: processors do not follow
+constexpr std::size_t many_in_tile = 64;    // entries of a payload: fewer are faster one by one
+constexpr std::size_t entries_ahead = 256;  // hardware does not prefetch many slow streams
 
-// What widen() gives, up to W values; `left` are readable.
+// Returns up to W values as fp32, as widen() does; `left` values are readable.
 inline const float* widened(const float* value, std::size_t, float*) { return value; }
 template <class T>
 inline const float* widened(const T* value, std::size_t left, float* held) {
@@ -19,16 +19,17 @@ inline const float* widened(const T* value, std::size_t left, float* held) {
     return held;
 }
 
-// Sums of the elements from `first` to below `last`, and `spare_sums` more from sum[spare] on,
-// whose content means nothing.
+// Sums of the elements from `first` to below `last`. From sum[spare] on there are `spare_sums`
+// more, whose content is undefined.
 struct Tile {
     std::size_t first, last;
     float* sum;
     std::size_t spare;
 };
 
-// Adds eight entries, of which the first are of this tile; the others go to what is spare, each to
-// a place of its own, because where the tile ends cannot be predicted. How many are of this tile.
+// Adds eight entries, of which the first ones belong to this tile. The others are added to the
+// spare sums, each at its own place, because a branch at the tile's end would be unpredictable.
+// Returns how many belong to this tile.
 inline std::size_t add_ragged(Tile tile, const std::uint32_t* index, const float* term) {
     const auto first = static_cast<std::uint32_t>(tile.first);
     const auto size = static_cast<std::uint32_t>(tile.last - tile.first);
@@ -50,7 +51,7 @@ inline void scatter(SparsePayload& payload, const T* value, Tile tile, Note note
     constexpr std::size_t step = added_at_once;
     const auto* const index = reinterpret_cast<const std::uint32_t*>(payload.index);
     const std::size_t count = payload.count;
-    float* const sum = tile.sum - tile.first;  // element 0, were it there
+    float* const sum = tile.sum - tile.first;  // where element 0 would be
     float held[W];
     std::size_t j = payload.next;
     const auto note_all = [&](std::size_t until) {
@@ -81,7 +82,7 @@ inline void scatter(SparsePayload& payload, const T* value, Tile tile, Note note
 }
 
 // Writes the sums of one tile while those of the next are added up, so that neither memory nor
-// arithmetic waits for the other. A line is cleared as it is written.
+// arithmetic waits for the other. Clears each line as it is written.
 template <class Sink>
 class Behind {
   public:
@@ -102,7 +103,7 @@ class Behind {
 
     void finish() {
         close(size_ - size_ % W);
-        for (; at_ < size_; ++at_) sink_.last(at_, sum_[at_]);  // the last tile
+        for (; at_ < size_; ++at_) sink_.last(at_, sum_[at_]);  // only in the last tile
         size_ = at_ = 0;
     }
 
@@ -123,7 +124,7 @@ class Behind {
     std::size_t size_ = 0, at_ = 0;
 };
 
-// Whether there is enough to add that writing can hide behind it.
+// Whether there are enough entries to add that writing can overlap with adding.
 inline bool many_entries(const SparsePayload* payloads, std::size_t count, std::size_t n) {
     constexpr std::size_t elements_each = 8;
     std::size_t total = 0;
@@ -131,7 +132,7 @@ inline bool many_entries(const SparsePayload* payloads, std::size_t count, std::
     return total > n / elements_each;
 }
 
-// Elements from `begin` to `end`, whose target the sink has from 0 on.
+// Sums the elements from `begin` to `end`; sink element 0 is element `begin`.
 template <class Sink>
 void sum_range(SparsePayload* payloads, std::size_t count, std::size_t begin, std::size_t end,
                Sink sink) {
@@ -163,7 +164,7 @@ void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* p
                        std::size_t count, float divisor, bool around) {
     with_type(type, target, [&](auto* out) {
         const std::size_t past = around ? head(out, n) : 0;
-        const std::size_t begin = past == n ? 0 : past;  // cannot be aligned: written as it is
+        const std::size_t begin = past == n ? 0 : past;  // one range if it cannot be aligned
         const auto sum_to = [&](std::size_t from, std::size_t to) {
             with_quotient(type, out + from, divisor, around, [&](auto sink) {
                 sum_range(payloads, count, from, to, sink);
@@ -177,7 +178,7 @@ void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* p
 // -- places --------------------------------------------------------------------------------------
 
 constexpr std::size_t words_at_once = 8;
-constexpr std::size_t places_at_once = 64 * words_at_once + W;  // with what is written beyond them
+constexpr std::size_t places_at_once = 64 * words_at_once + W;  // W: written past the end
 
 inline std::uint64_t word_at(const std::uint8_t* bits, std::size_t word) {
     std::uint64_t out;
@@ -185,7 +186,7 @@ inline std::uint64_t word_at(const std::uint8_t* bits, std::size_t word) {
     return out;
 }
 
-// Turns the places of ones in the upper bits into indices, W at a time.
+// Turns the positions of ones in the upper bits into indices, W at a time.
 struct Join {
     const std::uint8_t* section;
     std::size_t bytes;
@@ -194,7 +195,7 @@ struct Join {
     Places before = count_from(0u - static_cast<std::uint32_t>(W));  // the last lane: -1
     std::uint32_t bad = 0;
 
-    // `which`: the lanes that are there.
+    // `which`: the lanes that hold an entry.
     void join(std::uint32_t* place, std::size_t first, std::uint32_t which) {
         const std::size_t at = first * width / 8;  // a whole byte: W is a multiple of 8
         std::uint8_t last[64] = {};
@@ -217,7 +218,7 @@ Progress elias_fano(EliasFano code, std::int32_t* index) {
     Join join{code.section, code.bytes, code.width};
     std::size_t word = 0, found = 0, joined = 0;
     while (word + words_at_once <= code.upper_bytes / 8 && code.k - found >= places_at_once) {
-        const std::size_t before = found;  // what was just stored in pieces is slow to load whole
+        const std::size_t before = found;  // loading what was just stored in parts is slow
         for (const std::size_t end = word + words_at_once; word < end; ++word) {
             const auto base = static_cast<std::uint32_t>(64 * word);
             found += place_ones(word_at(code.upper, word), base, place + found);
@@ -226,7 +227,8 @@ Progress elias_fano(EliasFano code, std::int32_t* index) {
     }
     for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
     if (joined < found) join.join(place, joined, (1u << (found - joined)) - 1);
-    // Each zero so far is worth one in the upper half; with no more than these nothing overflows.
+    // Each zero so far adds one to the upper part of an index; with no more zeros than this nothing
+    // overflows.
     if (found == 0 || 64 * word - found > (code.n >> code.width) + 8) return nothing;
     return join.bad != 0 || place[found - 1] >= code.n ? nothing : Progress{word, found};
 }

@@ -1,6 +1,6 @@
-// Short floats, one at a time, with the bits that the processor's own conversions give (NaN:
-// quiet, bf16: 0x7fc0). Static, not inline: each translation unit keeps its own copy, compiled for
-// its own instruction set.
+// Conversions of short floats, one at a time, with the bits that the processor's own conversions
+// give (NaN: quiet, bf16: 0x7fc0). They are static, not inline: each translation unit keeps its own
+// copy, compiled for its own instruction set.
 #pragma once
 
 #include <cstring>
@@ -65,7 +65,7 @@ static inline std::int32_t nearest(float x) {
     return static_cast<std::int32_t>(bits_of(x + shift) - bits_of(shift));
 }
 
-// An 8-bit float as fp16: sign in bit 7, the rest moved up by `left`.
+// Returns an 8-bit float as fp16: sign in bit 7, the rest moved up by `left`.
 static inline fp16 as_half(std::uint8_t code, int left) {
     const unsigned sign = (code & 0x80u) << 8;
     return {static_cast<std::uint16_t>(sign | (code & 0x7fu) << left)};
@@ -73,7 +73,7 @@ static inline fp16 as_half(std::uint8_t code, int left) {
 
 static inline std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
 
-// Calls work(pointer of the element type); the type is chosen at run time.
+// Calls work(data as a pointer to the element type); the type is chosen at run time.
 template <class Work>
 static inline auto with_type(Float type, const void* data, Work work) {
     switch (type) {

@@ -1,4 +1,4 @@
-// Numbers that look random, from numbers that do not.
+// Pseudo-random numbers, hashed from numbers that are not random.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ inline std::uint32_t mixed(std::uint32_t h) {
     return h ^ h >> 16;
 }
 
-// One of n, as the hash says.
+// Returns a number below n, chosen by the hash.
 inline std::uint32_t drawn(std::uint32_t index, std::uint32_t seed, std::uint64_t n) {
     return static_cast<std::uint32_t>(mixed(index ^ seed) * n >> 32);
 }

@@ -13,7 +13,7 @@ namespace {
 
 using Seeds = std::vector<std::uint32_t>;
 
-constexpr std::size_t block = 64;  // indices whose first slots are fetched at once
+constexpr std::size_t block = 64;  // indices whose first slots are prefetched together
 
 // One owner's slots, all 0 at first. An index is kept as index + 1.
 class Table {
@@ -24,7 +24,8 @@ class Table {
         return slot_ + drawn(index, seeds[1], slots_.parallel);
     }
 
-    // From any number of threads at once. What finds no room is counted, and is not kept.
+    // May be called from any number of threads at once. An index that finds no free slot is
+    // counted, but not kept.
     void insert(std::uint32_t index, std::uint32_t* first, const Seeds& seeds) {
         if (take(first, index)) return;
         for (std::size_t t = 2; t < seeds.size(); ++t) {
@@ -37,7 +38,7 @@ class Table {
     bool overflows() const { return next_ > end(); }
     std::size_t serial() const { return next_ - slots_.parallel; }
 
-    // At most `room` of the indices, which is all of them; how many.
+    // Writes the indices, at most `room`, which has to be all of them; returns how many.
     std::size_t extract(std::int32_t* out, std::size_t room) const {
         std::size_t found = 0;
         const std::size_t last = next_;
@@ -48,7 +49,7 @@ class Table {
         return found;
     }
 
-    // Twice as large, empty, in memory of its own.
+    // Becomes twice as large and empty, in memory of its own.
     void grow() {
         slots_ = {2 * slots_.parallel, 2 * std::max<std::size_t>(slots_.serial, 1)};
         own_ = std::make_unique<std::uint32_t[]>(end());
@@ -68,7 +69,7 @@ class Table {
 
     std::uint32_t* slot_;
     Slots slots_;
-    std::atomic<std::size_t> next_;  // serial slot
+    std::atomic<std::size_t> next_;  // free serial slot
     std::unique_ptr<std::uint32_t[]> own_;
 };
 
@@ -76,7 +77,7 @@ struct Owner {
     Owner(std::uint32_t* slot, Slots slots) : table(slot, slots) {}
 
     Table table;
-    bool open = true;  // its indices have yet to be inserted
+    bool open = true;  // its indices are not all inserted yet
 };
 
 using Owners = std::vector<std::unique_ptr<Owner>>;
@@ -103,7 +104,7 @@ void insert_all(const std::int32_t* index, std::size_t count, const Seeds& seeds
 void insert_from_threads(const std::int32_t* index, std::size_t count, const Seeds& seeds,
                          const Owners& owners, unsigned threads) {
     const auto begin = [&](std::size_t t) { return count * t / threads; };
-    std::vector<std::jthread> others;  // joined at the end, whatever happens
+    std::vector<std::jthread> others;  // joined at the end, also after an exception
     for (unsigned t = 1; t < threads; ++t) {
         others.emplace_back(insert_all, index + begin(t), begin(t + 1) - begin(t),
                             std::cref(seeds), std::cref(owners));
@@ -111,7 +112,8 @@ void insert_from_threads(const std::int32_t* index, std::size_t count, const See
     insert_all(index, begin(1), seeds, owners);
 }
 
-// Of those that were open; how many of them have to be filled again.
+// Closes the open owners whose table sufficed and grows the other tables; returns how many grew and
+// must be filled again.
 std::size_t close_or_grow(const Owners& owners) {
     std::size_t grown = 0;
     for (const auto& owner : owners) {

@@ -8,15 +8,15 @@
 namespace gradwire {
 namespace {
 
-constexpr unsigned digit_bits = 11;  // its counts stay in the first-level cache
+constexpr unsigned digit_bits = 11;  // so few that the counts stay in the first-level cache
 constexpr std::size_t digits = std::size_t{1} << digit_bits;
 
 struct Entry {
-    std::uint64_t above;  // the least id
-    std::size_t place;    // among all entries, list after list
+    std::uint64_t above;  // id minus the least id
+    std::size_t place;    // position among all entries, list after list
 };
 
-// Grows, never shrinks, is not initialised: fresh pages cost more than sorting.
+// A buffer that grows, never shrinks, and is not initialised: fresh pages cost more than sorting.
 struct Room {
     std::unique_ptr<Entry[]> entries;
     std::size_t size = 0;
@@ -45,7 +45,7 @@ struct Sorted {
     }
 };
 
-// One digit's pass: entries keep their order within a digit.
+// Sorts by one digit; entries with the same digit keep their order.
 void sort_by_digit(const Entry* from, Entry* to, std::size_t count, unsigned shift) {
     std::size_t ends[digits] = {};
     const auto digit = [shift](const Entry& entry) { return entry.above >> shift & (digits - 1); };
@@ -55,7 +55,8 @@ void sort_by_digit(const Entry* from, Entry* to, std::size_t count, unsigned shi
     for (std::size_t i = 0; i < count; ++i) to[ends[digit(from[i])]++] = from[i];
 }
 
-// All entries by id, of an id in their order. This thread's memory, until the next call.
+// Returns all entries sorted by id; entries with the same id keep their order. The result is in
+// this thread's memory and valid until the next call.
 template <class List, class IdsOf>
 Sorted sorted(const std::vector<List>& lists, IdsOf ids_of) {
     thread_local Room rooms[2];

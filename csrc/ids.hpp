@@ -1,5 +1,4 @@
-// Ids of rows, of several lists: which there are, and which lists have them.
-// Nothing is checked here; gradwire/kernels/rows.py does.
+// Ids of rows in several lists: which ids there are, and which lists have them.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +19,20 @@ struct IdsOfRows {
     const char* rows;
 };
 
-// All ids, each once, ascending; the rows' addresses, id after id, of an id list after list, in a
-// list in its order; where the rows of each id end among them. Returns how many ids. Each of the
-// three holds as many as there are rows. Throws std::bad_alloc.
+// Writes all ids, each once, ascending; the rows' addresses, grouped by id, and within an id in the
+// order of lists and then of the list; and where the rows of each id end among them. Returns the
+// number of ids. Each of the three outputs has room for as many as there are rows. Throws
+// std::bad_alloc.
 std::size_t order_rows(const std::vector<IdsOfRows>& lists, std::size_t row_bytes,
                        std::int64_t* each, const void** row, std::int64_t* end);
 
-// All ids of lists of 32 bits, each once, ascending; of each whether it is single; and of all
-// entries, list after list, which of the ids it is. Returns how many ids. Throws std::bad_alloc.
+// Takes lists of 32-bit ids. Writes all ids, each once, ascending; for each id whether it is
+// single; and for all entries, list after list, the position of their id among the ids. Returns the
+// number of ids. Throws std::bad_alloc.
 //
-// Of n lists an id is alone if t of them have it and t·(n-1) is at most n. Of each list as many
-// of those that are alone, its first, are single as every list but one has at least; of two or
-// fewer lists all.
+// With n lists, an id is alone if t of them have it and t·(n-1) is at most n. Let m be the second
+// smallest number of alone ids that a list has, or with two lists or fewer the largest: then the
+// first m alone ids of each list are single.
 std::size_t single_ids(const std::vector<Ids>& lists, std::int32_t* each, std::uint8_t* single,
                        std::int64_t* at);
 

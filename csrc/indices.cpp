@@ -12,7 +12,7 @@ static_assert(std::endian::native == std::endian::little, "the codes are little 
 
 constexpr std::size_t word_bytes = 8;
 
-// Eight bytes from `at` < size on; those past the end read as zero.
+// Reads eight bytes from `at` < size on; those past the end read as zero.
 std::uint64_t load(const std::uint8_t* bytes, std::size_t at, std::size_t size) {
     std::uint64_t word = 0;
     if (size - at >= word_bytes) [[likely]] {
@@ -36,8 +36,9 @@ bool all_zero(const std::uint8_t* begin, const std::uint8_t* end) {
     return std::all_of(begin, end, [](std::uint8_t byte) { return byte == 0; });
 }
 
-// A bitmap with ones at place(0) < place(1) < ... < place(k - 1) < 8 * size: a third to a half of
-// the bits. The word at hand is written with every one: where it ends cannot be predicted.
+// Writes a bitmap with ones at place(0) < place(1) < ... < place(k - 1) < 8 * size, for a third to
+// a half of the bits. The current word is stored again with every one, because a branch at its end
+// would be unpredictable.
 template <class Place>
 void write_half_of_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place) {
     std::fill_n(bits, size, std::uint8_t{0});
@@ -53,7 +54,7 @@ void write_half_of_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Pla
     }
 }
 
-// The same of any number of ones: each word is written once.
+// The same for any number of ones; stores each word once.
 template <class Place>
 void write_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place) {
     std::uint64_t word = 0;
@@ -73,7 +74,7 @@ void write_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place
 }
 
 // Calls take(place) for every one from word `first` on, ascending, as long as it returns true;
-// whether it always did.
+// returns whether it always did.
 template <class Take>
 bool read_ones(const std::uint8_t* bits, std::size_t size, std::size_t first, Take take) {
     for (std::size_t at = word_bytes * first; at < size; at += word_bytes) {
@@ -102,7 +103,7 @@ std::size_t decode_bitmap(const Sparse& sparse, IndexList list, const std::uint8
     return found + (!whole && found == list.k);
 }
 
-// Where the parts of an Elias-Fano code are: low bits first, then the upper bits in unary.
+// The layout of an Elias-Fano code: low bits first, then the upper bits in unary.
 struct Halves {
     explicit Halves(IndexList list)
         : width(static_cast<unsigned>(std::bit_width(list.n / list.k)) - 1),
@@ -114,8 +115,9 @@ struct Halves {
     std::size_t low_bytes;
 };
 
-// Eight numbers take `width` bytes; they do not wait for those before. Narrow ones fill one word.
-// Each store also writes what lies behind the low bits; the upper bits are written after them.
+// Eight numbers take `width` bytes, so groups of eight do not depend on the ones before. Narrow
+// ones fill one word. Each store also overwrites what is after the low bits; the upper bits are
+// written later.
 std::size_t encode_narrow(unsigned width, std::size_t k, const std::int32_t* index,
                           std::uint8_t* section, std::size_t bytes) {
     const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
@@ -157,7 +159,7 @@ void encode_elias_fano(IndexList list, const std::int32_t* index, std::uint8_t* 
     write_half_of_ones(section + halves.low_bytes, bytes - halves.low_bytes, list.k, place);
 }
 
-// The rest after the bulk is read entry by entry; all of it, if the bulk was not good.
+// Reads the rest after the bulk entry by entry; all of it, if the bulk was not good.
 std::size_t decode_elias_fano(const Sparse& sparse, IndexList list, const std::uint8_t* section,
                               std::size_t bytes, std::int32_t* index) {
     if (list.k == 0) return 0;
@@ -185,8 +187,8 @@ std::size_t decode_elias_fano(const Sparse& sparse, IndexList list, const std::u
     return list.k + !(whole && clean);
 }
 
-// Gaps: a word below the largest, `escape`, says how many are left out before the next index;
-// `escape` leaves out that many and goes on.
+// Gaps: a word below `escape`, the largest value, is the number of places left out before the next
+// index; `escape` leaves out that many and is followed by another word.
 template <class Word>
 constexpr std::size_t escape = std::numeric_limits<Word>::max();
 

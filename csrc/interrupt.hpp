@@ -1,5 +1,5 @@
-// A way out of long loops. The core knows nothing of Python: whoever calls it says what to ask, and
-// what is asked throws where the work is to end.
+// Ends long loops early. The core knows nothing of Python: the caller passes a function to call now
+// and then, and that function throws to end the work.
 #pragma once
 
 #include <chrono>
@@ -11,18 +11,20 @@ namespace gradwire {
 
 class Interrupt {
   public:
-    // Asked ten times a second at most; it throws to end the work, which frees all that it holds.
+    // ask is called ten times a second at most; it throws to end the work, which frees all that it
+    // holds.
     explicit Interrupt(std::function<void()> ask) : ask_(std::move(ask)) {}
 
-    // For every turn of a loop, as cheap as counting. work: about how many nanoseconds the turn
-    // takes; a turn of more than a tenth of a second has loops of its own to ask in.
+    // To be called in every iteration of a loop; as cheap as counting. work: about how many
+    // nanoseconds the iteration takes; one of more than a tenth of a second has inner loops that
+    // call this too.
     void operator()(std::int64_t work = 10) {
         if ((left_ -= work) <= 0) look();
     }
 
   private:
     using Clock = std::chrono::steady_clock;
-    static constexpr std::int64_t between_looks = 100'000;  // of work: a clock costs 30 ns
+    static constexpr std::int64_t between_looks = 100'000;  // ns of work: a clock costs 30 ns
     static constexpr std::chrono::milliseconds between_asks{100};
 
     void look() {

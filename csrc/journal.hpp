@@ -1,4 +1,4 @@
-// What an update would lose to rounding, so that undoing it loses nothing.
+// Records what an update would lose to rounding, so that undoing it loses nothing.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace gradwire {
 
-// The old u and v of the blocks that one update announced. The first of them takes room for all
-// that may follow, at most 2n floats, of which the system provides what is written.
+// The old u and v of the blocks that one update announced. The first of them allocates memory for
+// all that may follow, at most 2n floats; the system commits only what is written.
 class Journal {
   public:
-    // Before an update of n elements; u is null where there is no velocity.
+    // Call this before an update of n elements; u is null if there is no velocity.
     void begin(const float* u, const float* v, std::size_t n) {
         clear();
         u_ = u;
@@ -29,12 +29,12 @@ class Journal {
                 }};
     }
 
-    // Whether the memory did not suffice; then nothing is held.
+    // Whether memory ran out; then nothing is held.
     bool failed() const { return failed_; }
 
     std::size_t elements() const { return count_; }
 
-    // Whether this is about n elements, with or without a velocity: what put_back must be given.
+    // Whether put_back fits n elements, with or without a velocity.
     bool fits(std::size_t n, bool with_velocity) const {
         return count_ == 0 || (n == n_ && with_velocity == (u_ != nullptr));
     }

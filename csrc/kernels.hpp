@@ -1,4 +1,4 @@
-// What the passes over memory offer, one table of functions per instruction set.
+// The passes over memory, one table of functions per instruction set.
 //
 // A pass is the part of a kernel that touches every element; it is written once, in passes/,
 // and compiled three times (plain.cpp, avx2.cpp, avx512.cpp). Everything else is compiled once,
@@ -11,7 +11,7 @@
 
 namespace gradwire {
 
-// Element types; the numbers are those that the Python face passes.
+// Element types; the Python face passes these numbers.
 enum class Float : int { fp32 = 0, bf16 = 1, fp16 = 2 };
 
 struct bf16 {
@@ -26,30 +26,30 @@ enum class Mode : int { feedback = 0, momentum = 1, nesterov = 2 };
 
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffffu;
 inline constexpr std::uint32_t infinity_bits = 0x7f800000u;
-// 2^103, half of the step between the two largest floats: what is less, added to any finite float,
-// leaves it finite.
+// 2^103, half of the step between the two largest floats: a smaller number, added to any finite
+// float, leaves it finite.
 inline constexpr std::uint32_t huge_bits = 0x73000000u;
 inline constexpr std::size_t candidate_slack =
-    128;  // a group may be appended before the count is looked at
+    128;  // a group may be appended before the count is checked
 
 // Elements whose magnitude reaches the threshold, by ascending index. Non-negative floats order
-// like their bits, so magnitudes are compared as integers. threshold is in [1, infinity_bits]; the
-// latter collects nothing. When the arrays are full, make_room keeps the largest and raises the
-// threshold to the least of them: what was dropped is smaller than they are, or equal and of a
-// higher index, and so is whatever the threshold rejects later.
+// like their bits, so magnitudes are compared as integers. threshold is in [1, infinity_bits];
+// infinity_bits collects nothing. When the arrays are full, make_room keeps the largest and raises
+// the threshold to the least of them. All that was dropped, and all that the threshold rejects
+// later, is smaller than those, or equal and of a higher index.
 struct Candidates {
     std::uint32_t* bits;  // of the fp32 value, sign included
     std::uint32_t* index;
     std::size_t count;
     std::size_t capacity;  // the arrays hold candidate_slack more
     std::uint32_t threshold;
-    std::size_t keep;  // so many by make_room; less than capacity
+    std::size_t keep;  // how many make_room keeps; less than capacity
     void (*make_room)(Candidates& found);
 };
 
 struct Recurrence {
     Mode mode;
-    float momentum;  // with Mode::feedback: what the residual is multiplied with first
+    float momentum;  // with Mode::feedback: the factor of the old residual
     float scale;
 };
 
@@ -60,9 +60,8 @@ struct AdamStep {
     float scale, beta1, rest1, beta2, rest2, root, eps, factor;
 };
 
-// Announces a block of elements, before u and v change there, if any |scale·gradient| in it
-// reaches the limit. Blocks are watched_block elements, the last one less, on every instruction
-// set.
+// Announces a block of elements, before u and v change in it, if any |scale·gradient| in it reaches
+// the limit. Blocks are of watched_block elements, the last one of fewer, on every instruction set.
 struct Watch {
     std::uint32_t limit;  // bits of the magnitude; 0: every block
     void* listener;
@@ -76,13 +75,13 @@ struct Passes {
     // become non-finite keeps its u and v. Returns whether none did. watch: may be null.
     bool (*update)(Float type, const void* gradient, float* u, float* v, std::size_t n,
                    Recurrence how, Candidates& found, const Watch* watch);
-    // The inverse of update, to rounding; elements that update left alone are left alone, but for
-    // those whose gradient is finite and huge, of which it cannot be told.
+    // The inverse of update, up to rounding. Elements that update left alone are left alone, except
+    // those whose gradient is finite and huge, for which this cannot be known.
     void (*undo)(Float type, const void* gradient, float* u, float* v, std::size_t n,
                  Recurrence how);
     // Collects candidates of x. Returns whether all of x is finite.
     bool (*scan)(Float type, const void* x, std::size_t n, Candidates& found);
-    // How many magnitudes of x reach the bits of a threshold.
+    // Returns how many magnitudes of x reach the bits of a threshold.
     std::size_t (*count)(Float type, const void* x, std::size_t n, std::uint32_t threshold);
     bool (*is_finite)(Float type, const void* x, std::size_t n);
     // target = source, rounded to nearest even. stream: write around the cache. Returns whether
@@ -94,16 +93,16 @@ struct Passes {
     // target = sum / divisor, rounded to the type. stream: write around the cache.
     void (*divide)(Float type, const float* sum, float divisor, void* target, std::size_t n,
                    bool stream);
-    // Measures of the machine, for the benchmark: u = m u + g, v = v + u without selecting; and
-    // one read.
+    // Measure the machine, for the benchmark: u = m u + g, v = v + u without selecting; and one
+    // read.
     void (*stream_update)(const float* gradient, float* u, float* v, std::size_t n,
                           float momentum);
     std::uint32_t (*stream_read)(const float* x, std::size_t n);
-    // Advances moments and residual by one gradient. An element of which something would become
-    // non-finite keeps all three. Returns whether none did.
+    // Advances moments and residual by one gradient. An element whose moments or residual would
+    // become non-finite keeps all three. Returns whether none did.
     bool (*adam)(Float type, const void* gradient, float* m, float* q, float* v, std::size_t n,
                  const AdamStep& how);
-    // The inverse, to rounding; elements that adam would leave alone are left alone.
+    // The inverse of adam, up to rounding; elements that adam would leave alone are left alone.
     void (*undo_adam)(Float type, const void* gradient, float* m, float* q, float* v,
                       std::size_t n, const AdamStep& how);
 };

@@ -1,5 +1,5 @@
-// The Python module gradwire._native: addresses and sizes in. Here the instruction set is chosen;
-// the functions are in bindings/, by family.
+// The Python module gradwire._native, which takes addresses and sizes. This file chooses the
+// instruction set; the functions are in bindings/, by family.
 #include <stdexcept>
 
 #include "bindings/bindings.hpp"

@@ -2,7 +2,7 @@
 // avx512.cpp, after the header with their Vector and with GRADWIRE_PASSES set to the name of their
 // table.
 //
-// Everything lives in the unnamed namespace and uses nothing of the standard library that could be
+// Everything is in the unnamed namespace and uses nothing of the standard library that could be
 // emitted as a shared symbol: code for AVX-512 must not be linked into the plain version.
 
 namespace gradwire {
@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t W = Vector::width;
 constexpr std::size_t alignment = 64;
 
-// A page and more ahead: processors stop at the end of a page on their own.
+// Prefetches more than a page ahead: hardware prefetching stops at the end of a page.
 template <class T>
 inline void fetch_far(const T* x, std::size_t n) {
     constexpr std::size_t line = 64 / sizeof(T);

@@ -9,9 +9,10 @@
 namespace gradwire {
 
 constexpr std::size_t bins = 4096;
-constexpr std::size_t sample_size = 8192;  // of many candidates: ranks within 2 percent
+constexpr std::size_t sample_size = 8192;  // of many candidates: ranks are within 2 percent
 
-// Grows, never shrinks, is not initialised: fresh pages cost more than the selection.
+// A buffer that grows, never shrinks, and is not initialised: fresh pages cost more than the
+// selection.
 struct Buffer {
     std::unique_ptr<std::uint32_t[]> data;
     std::size_t size = 0;
@@ -49,7 +50,7 @@ inline Range range_of(const std::uint32_t* bits, std::size_t count) {
     return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(high)};
 }
 
-// Order statistics of magnitudes: one histogram over their range, then the one bin that holds the
+// Order statistics of magnitudes: one histogram over their range, then only the bin that holds the
 // rank.
 class Ranks {
   public:
@@ -61,7 +62,7 @@ class Ranks {
         for (std::size_t i = 0; i < count; ++i) ++own.histogram[bin(bits[i])];
     }
 
-    // Magnitude bits of the rank-th largest, rank in 1 ... count.
+    // The magnitude bits of the rank-th largest, rank in 1 ... count.
     std::uint32_t largest(std::size_t rank) const {
         std::uint32_t where = bins - 1;
         for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
@@ -76,7 +77,7 @@ class Ranks {
         return work[held - rank];
     }
 
-    // A little below it: the lower edge of its bin.
+    // Slightly below the rank-th largest: the lower edge of its bin.
     std::uint32_t about_largest(std::size_t rank) const {
         std::uint32_t where = bins - 1;
         for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];

@@ -7,7 +7,7 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t line = 64;
-constexpr std::size_t far = 16384;  // a page and more ahead: processors stop at the end of a page
+constexpr std::size_t far = 16384;  // over a page: hardware prefetching stops at its end
 constexpr std::size_t block = 512;
 constexpr std::size_t rows_ahead = 8;
 constexpr std::size_t long_piece = 512;
@@ -18,7 +18,7 @@ std::uint64_t word_at(const char* bytes) {
     return word;
 }
 
-// All bits that are set in a multiple of eight bytes.
+// The bitwise or of all words of a multiple of eight bytes.
 template <std::size_t bytes>
 std::uint64_t united(const char* from) {
     std::uint64_t any = 0;
@@ -26,7 +26,7 @@ std::uint64_t united(const char* from) {
     return any;
 }
 
-// Whether any bit is set; a first line tells most rows that hold something.
+// Whether any bit is set; for most nonzero rows the first line shows it.
 bool any_set(const char* row, std::size_t bytes) {
     std::size_t i = 0;
     if (bytes >= line && united<line>(row) != 0) return true;
@@ -37,7 +37,7 @@ bool any_set(const char* row, std::size_t bytes) {
     std::uint64_t any = 0;
     for (; i + 8 <= bytes; i += 8) any |= word_at(row + i);
     std::uint64_t last = 0;
-    if (i < bytes) std::memcpy(&last, row + i, bytes - i);  // no address is given for no columns
+    if (i < bytes) std::memcpy(&last, row + i, bytes - i);  // without columns, row may be null
     return (any | last) != 0;
 }
 
@@ -50,7 +50,7 @@ void copy_step(char* to, const char* from, std::size_t at) {
     std::memcpy(to + at, from + at, size);
 }
 
-// Pieces are short: a call would take longer than the copy.
+// Copies a piece; pieces are short, so a call would take longer than the copy.
 void copy_piece(char* to, const char* from, std::size_t size) {
     if (size >= long_piece) {
         std::memcpy(to, from, size);
@@ -71,7 +71,7 @@ void copy_piece(char* to, const char* from, std::size_t size) {
     }
 }
 
-// Calls copy(row's bytes, stripe's bytes, how many) for each row and owner.
+// Calls copy(address in the row, offset in the stripes, bytes) for each row and owner.
 template <class Byte, class Copy>
 void each_piece(Byte* x, Rows rows, const std::vector<std::size_t>& bounds, Copy copy) {
     const std::size_t first = bounds.front(), width = bounds.back() - first;

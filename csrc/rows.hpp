@@ -1,5 +1,5 @@
-// Matrices of which few rows hold anything, and stripes: each owner has some columns of all rows.
-// Nothing is checked here; gradwire/kernels/rows.py does. Rows are bytes where nothing is computed.
+// Matrices with few nonzero rows, and stripes: each owner has some columns of all rows. Nothing is
+// checked here; gradwire/kernels/rows.py does. Rows are bytes where nothing is computed.
 #pragma once
 
 #include <vector>
@@ -14,11 +14,11 @@ struct Rows {
     std::size_t row_bytes;
 };
 
-// The rows that have a bit set, ascending; how many. id holds as many as there are.
+// Writes the rows that have a bit set, ascending; returns how many. id has room for all rows.
 std::size_t nonzero_rows(const void* x, std::size_t rows, std::size_t row_bytes, std::int32_t* id);
 
-// Columns bounds[j] ... bounds[j + 1] - 1, in bytes, of the rows: one owner after the other, each
-// row after row; and back.
+// Copies columns bounds[j] ... bounds[j + 1] - 1, in bytes, of the rows: one owner after the other,
+// row by row for each; and back.
 void gather_stripes(const void* x, Rows rows, const std::vector<std::size_t>& bounds, void* out);
 void scatter_stripes(void* x, Rows rows, const std::vector<std::size_t>& bounds,
                      const void* stripes);

@@ -20,7 +20,7 @@ Scratch& scratch() {
     return own;
 }
 
-// A non-finite element counts as zero.
+// Returns the bits of an element; a non-finite one counts as zero.
 template <class T>
 std::uint32_t finite_bits(const T* x, std::size_t i) {
     const std::uint32_t bits = bits_of(widen(x[i]));
@@ -64,9 +64,8 @@ void make_room(Candidates& found) {
     found.threshold = least;
 }
 
-// The number of candidates aimed at. 2k, because residuals pile up just under the k-th: those that
-// were not sent this time alone fill the next step. A little more for small k, where chance is
-// large.
+// The number of candidates to aim at: 2k, because residuals pile up just under the k-th, and those
+// not sent now fill the next step. Slightly more for small k, where chance matters more.
 std::size_t aim(std::size_t n, std::size_t k) { return std::min(n, 2 * k + 32); }
 
 bool is_known(float hint) { return hint > 0.0f && std::isfinite(hint); }
@@ -85,7 +84,7 @@ Candidates fresh(Scratch& own, std::size_t n, std::size_t k, std::uint32_t thres
             make_room};
 }
 
-// Fewer candidates than aimed at: go down the tail at the rate seen between the k-th and the last.
+// Lowers the hint after too few candidates, by the rate seen between the k-th and the last.
 float lower_hint(std::uint32_t kth, std::uint32_t last, std::size_t k, std::size_t count,
                  std::size_t wanted) {
     const float low = float_of(last);
@@ -96,8 +95,7 @@ float lower_hint(std::uint32_t kth, std::uint32_t last, std::size_t k, std::size
     return static_cast<float>(std::max(0.5 * low, low - drop));
 }
 
-// Magnitudes: the k-th largest, exactly; about the wanted-th, if there are so many, and about the
-// smallest.
+// Magnitudes: the exact k-th largest; about the wanted-th, or the last; about the smallest.
 struct Cut {
     std::uint32_t kth, wanted, smallest;
 };
@@ -108,12 +106,12 @@ Cut cut_by_ranks(const Candidates& found, std::size_t k, std::size_t wanted, Scr
     return {ranks.largest(k), ranks.about_largest(rank), ranks.smallest()};
 }
 
-// Of many candidates: a sample says between which two magnitudes the k-th lies, and only what lies
-// there is ranked. kth is 0 if it does not lie there: a sample may mislead.
+// For many candidates: a sample gives two magnitudes around the k-th; only candidates between them
+// are ranked. kth is 0 if the k-th is not between them: a sample may mislead.
 Cut cut_by_sample(const Passes& passes, const Sparse& sparse, const Candidates& found,
                   std::size_t k, std::size_t wanted, Scratch& own) {
     constexpr std::size_t size = sample_size;
-    constexpr std::size_t margin = 180;  // four times the deviation of a rank, at most
+    constexpr std::size_t margin = 180;  // four times the largest deviation of a rank
     const auto rank_of = [&](std::size_t rank) { return rank * size / found.count; };
     const std::size_t middle = rank_of(k);
     if (found.count < 4 * size || middle <= margin || middle + margin >= size) return {};
@@ -131,7 +129,7 @@ Cut cut_by_sample(const Passes& passes, const Sparse& sparse, const Candidates& 
     return {Ranks(band, held, own).largest(k - above), rough.wanted, rough.smallest};
 }
 
-// Writes the rank largest, `least` and more, in index order; overwrites the candidates.
+// Writes the k largest, those of `least` and more, in index order; overwrites the candidates.
 void take_largest(const Passes& passes, const Sparse& sparse, const Candidates& found,
                   std::uint32_t least, Selection out) {
     auto* const bits = reinterpret_cast<std::uint32_t*>(out.value);
@@ -158,7 +156,7 @@ float choose(const Passes& passes, const Sparse& sparse, const Candidates& found
     return std::max(hint, float_of(smallest_bits));
 }
 
-// All candidates and the first zeros between them, by index. count < k.
+// Writes all candidates and the first zeros between them, by index. Requires count < k.
 template <class T>
 float fill_up(const T* x, const Candidates& found, Selection out) {
     std::size_t zeros = out.k - found.count;
@@ -185,9 +183,8 @@ void take_all(const T* x, Selection out) {
     }
 }
 
-// After a pass over x that collected. 0 < k < n. Fewer than k candidates, by a hint that was too
-// high, need another look at x for all non-zeros; fewer than k of those leave room for the first
-// zeros.
+// Completes a selection after a pass that collected candidates. 0 < k < n. If a hint was too high
+// and gave fewer than k, scans x again for all non-zeros; if those are too few, zeros fill up.
 Outcome finish(const Passes& passes, const Sparse& sparse, Float type, const void* x, std::size_t n,
                Selection out, Candidates& found, bool finite, Scratch& own) {
     if (found.count < out.k && found.threshold != smallest_bits) {
@@ -203,7 +200,7 @@ Outcome finish(const Passes& passes, const Sparse& sparse, Float type, const voi
     return {hint, finite};
 }
 
-// Selected elements lie far apart, each a miss of cache and page table: asked for well ahead.
+// Clears the selected elements. They lie far apart, so they are prefetched well ahead.
 void clear_selected(float* u, float* v, bool mask, const Selection& out, float* velocities) {
     constexpr std::size_t ahead = 24;
     for (std::size_t j = 0; j < out.k; ++j) {
@@ -221,8 +218,8 @@ void clear_selected(float* u, float* v, bool mask, const Selection& out, float* 
 
 }  // namespace
 
-// What is not sent is about the threshold or less, so up to this limit inverting the recurrence
-// costs it little. Above huge_bits it cannot be told whether an element was left alone.
+// Elements not sent are about the threshold or less, so up to this limit inverting the recurrence
+// loses little. Above huge_bits it cannot be known whether an element was left alone.
 std::uint32_t journal_limit(float hint) {
     return is_known(hint) ? std::min(bits_of(journal_factor * hint), huge_bits) : 0;
 }
@@ -268,7 +265,7 @@ Outcome update_topk(const Passes& passes, const Sparse& sparse, Float type, cons
 std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const void* x,
                                       std::size_t n, std::uint32_t threshold, std::size_t room,
                                       std::int32_t* index, float* value) {
-    // Full: begin anew, so as to count the rest; found.keep holds what was counted before.
+    // When the arrays are full, start again, to count the rest; found.keep holds the count so far.
     const auto begin_anew = [](Candidates& found) {
         found.keep += found.count;
         found.count = 0;

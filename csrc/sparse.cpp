@@ -17,7 +17,7 @@ const char* at(const void* data, std::size_t i, Float type) {
     return static_cast<const char*>(data) + i * width_of(type);
 }
 
-// Calls add(begin, end, sum) for block after block of zeros and writes the quotient.
+// Calls add(begin, end, sum) for block after block and writes the quotient of each sum.
 template <class Add>
 void by_block(const Passes& passes, Float type, void* target, std::size_t n, float divisor,
               bool stream, Add add) {
@@ -36,7 +36,7 @@ std::size_t first_violation(const std::int32_t* index, std::size_t count, std::s
     const auto falls = [&](std::size_t j) { return index[j] <= index[j - 1]; };
     std::size_t j = count > 0 && index[0] >= 0 && static_cast<std::size_t>(index[0]) < n;
     if (j == 0) return 0;
-    for (; j + stride <= count; j += stride) {  // without a branch: compilers vectorise it
+    for (; j + stride <= count; j += stride) {  // no branches, so that compilers vectorise it
         int bad = static_cast<std::size_t>(index[j + stride - 1]) >= n;
         for (std::size_t i = j; i < j + stride; ++i) bad |= falls(i);
         if (bad != 0) break;

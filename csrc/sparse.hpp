@@ -13,8 +13,8 @@ struct DensePayload {
     Float type;
 };
 
-// Position of the first index that is negative, not below n, or not above the one before it; count
-// if none.
+// Returns the position of the first index that is negative, not below n, or not above the one
+// before it; count if there is none.
 std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n);
 
 // target = (sum in list order, in fp32, from zero) / divisor, rounded to the type. stream: write
@@ -25,7 +25,7 @@ void accumulate_dense(const Passes& passes, Float type, void* target, std::size_
 // v[index] += factor · value.
 void add(float* v, const std::int32_t* index, const float* value, std::size_t k, float factor);
 
-// values[index] += what was sent; for u (may be null), values[index] = what was there.
+// Undoes a selection: v[index] += value, and u[index] = velocities; u may be null.
 void restore(float* u, float* v, const std::int32_t* index, const float* value,
              const float* velocities, std::size_t k);
 

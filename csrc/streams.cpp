@@ -25,7 +25,7 @@ void put(const From& from, To* to) {
 
 // -- union ---------------------------------------------------------------------------------------
 
-constexpr std::uint32_t absent = 0x80000000u;  // -0: adds nothing to any value, -0 included
+constexpr std::uint32_t absent = 0x80000000u;  // -0: adding it changes no value, not even -0
 constexpr std::uint32_t any_nan = 0x7fc00000u;
 
 struct Workspace {

@@ -5,9 +5,9 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t kept_span = 512;
-constexpr std::size_t many_of = 32;  // from one entry in so many elements on
+constexpr std::size_t many_of = 32;  // many entries: more than one in so many elements
 
-// Sums on their way out: places and quotients are written in runs, many of them around the cache.
+// Output of sums: places and quotients are written in runs, around the cache if there are many.
 class Kept {
   public:
     Kept(Float type, float divisor, std::int32_t* place, void* value, bool around)
@@ -17,8 +17,8 @@ class Kept {
           value_(static_cast<char*>(value)),
           around_(around && is_aligned(place) && is_aligned(value)) {}
 
-    // Takes from vectors of sums, without the zeros, and clears them: the i-th is at offset_of(i),
-    // which is place first + offset_of(i). At most kept_span elements.
+    // Takes the nonzero sums from vectors and clears these: the i-th is at offset_of(i), which is
+    // place first + offset_of(i). At most kept_span elements.
     template <class Offset>
     void take(float* sum, std::size_t vectors, std::size_t first, Offset offset_of) {
         const Vector zero = fill(0);
@@ -39,7 +39,7 @@ class Kept {
         __builtin_memcpy(index_, index_ + whole, lines * sizeof *index_);
     }
 
-    // Writes what is left, and returns how many there were.
+    // Writes what is left, and returns how many were written in all.
     std::size_t finish() {
         around_ = false;
         write(count_);
@@ -47,7 +47,7 @@ class Kept {
     }
 
   private:
-    static constexpr std::size_t lines = 32;  // entries in whole lines, of 16-bit values too
+    static constexpr std::size_t lines = 32;  // entries that fill whole lines, also of 16-bit values
     static constexpr std::size_t room = 2 * kept_span + lines + W;
 
     static bool is_aligned(const void* data) {
@@ -93,7 +93,7 @@ std::size_t next_place(const SparsePayload* payloads, std::size_t count, std::si
     return n;
 }
 
-// Adds what the payloads have of a tile.
+// Adds the payloads' entries of a tile.
 template <class Note>
 void sum_tile(SparsePayload* payloads, std::size_t count, Tile tile, Note note) {
     for (std::size_t r = 0; r < count; ++r) {
@@ -103,7 +103,7 @@ void sum_tile(SparsePayload* payloads, std::size_t count, Tile tile, Note note) 
     }
 }
 
-// Many entries: every element is looked at.
+// For many entries: reads every element.
 void merge_many(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept) {
     alignas(64) float sum[sum_span + spare_sums] = {};
     for (std::size_t at = next_place(payloads, count, n); at < n;
@@ -118,7 +118,7 @@ void merge_many(SparsePayload* payloads, std::size_t count, std::size_t n, Kept&
     }
 }
 
-// Few entries: where they are is marked, and only there it is looked.
+// For few entries: takes only from where marks are set, and clears these.
 void take_marked(Marked& tile, std::size_t first, std::size_t last, Kept& kept) {
     constexpr std::size_t at_once = 64;
     constexpr std::size_t parts = mark_span / W;
@@ -170,7 +170,8 @@ std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, flo
 constexpr std::size_t dealt_at_once = 512;
 constexpr unsigned chunk_bits = 31 - chunk_shift;
 
-// Rounds of a deal, by multiplication: exact for chunks below 2^27 (Granlund & Montgomery 1994).
+// The rounds of a deal, divided by multiplication: exact for chunks below 2^27 (Granlund &
+// Montgomery 1994).
 class Rounds {
   public:
     explicit Rounds(Deal deal) : deal_(deal) {
@@ -180,7 +181,7 @@ class Rounds {
     std::uint32_t of(std::uint32_t chunk) const {
         return static_cast<std::uint32_t>(std::uint64_t{chunk} * factor_ >> shift_);
     }
-    // Who gets the first chunk of a round.
+    // The owner of the first chunk of a round.
     std::uint32_t first(std::uint32_t round) const {
         return drawn(round, deal_.seed, deal_.owners);
     }
@@ -191,7 +192,7 @@ class Rounds {
     unsigned shift_ = chunk_bits;
 };
 
-// Entries' owners, and their places among the owner's elements.
+// The owners of entries, and their places among the owner's elements.
 struct Dealt {
     alignas(64) std::uint32_t owner[dealt_at_once];
     alignas(64) std::uint32_t place[dealt_at_once];
@@ -207,7 +208,7 @@ struct Dealt {
     }
 };
 
-// Calls act(dealt, first, count) for all entries, some at a time.
+// Calls act(dealt, first, count) for all entries, in batches.
 template <class Act>
 void each_dealt(const std::int32_t* place, std::size_t count, Deal deal, Act act) {
     const Rounds rounds(deal);
@@ -220,7 +221,7 @@ void each_dealt(const std::int32_t* place, std::size_t count, Deal deal, Act act
 }
 
 std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value) {
-    constexpr std::size_t lanes = 4;  // so that a count is not waited for by the next of its owner
+    constexpr std::size_t lanes = 4;  // so that increments for the same owner do not wait
     const std::size_t owners = deal.owners;
     std::vector<std::uint32_t> counts(lanes * owners);
     each_dealt(whole.place, whole.count, deal, [&](const Dealt& dealt, std::size_t, std::size_t n) {
@@ -266,7 +267,7 @@ void flat_places(const std::int32_t* place, std::size_t count, std::uint32_t own
 
 // -- rows ----------------------------------------------------------------------------------------
 
-// One run of rows: their sum, divided, U vectors at a time from column i on. Returns the next column.
+// Sums and divides one run of rows, U vectors at a time from column i on. Returns the next column.
 template <int U, class T, class Sink>
 inline std::size_t sum_columns(const T* const* row, std::size_t count, std::size_t i,
                                std::size_t width, Sink sink) {
@@ -278,7 +279,7 @@ inline std::size_t sum_columns(const T* const* row, std::size_t count, std::size
 }
 
 void sum_runs(Float type, Runs runs, std::size_t width, float divisor, Float out_type, void* out) {
-    constexpr std::size_t ahead = 16;  // rows: they lie anywhere
+    constexpr std::size_t ahead = 16;  // rows to prefetch: they lie anywhere
     with_type(type, out, [&](auto* kind) {
         using T = std::remove_pointer_t<decltype(kind)>;
         const auto* const rows = reinterpret_cast<const T* const*>(runs.row);

@@ -68,7 +68,7 @@ inline Vector bit_or(Vector a, Vector b) { return {_mm256_or_ps(a.a, b.a)}; }
 
 struct Bound {
     __m256i less;
-};  // magnitudes are below 2^31, so the signed comparison serves
+};  // magnitudes are below 2^31, so a signed comparison works
 inline Bound bound(std::uint32_t bits) { return {_mm256_set1_epi32(static_cast<int>(bits) - 1)}; }
 
 inline std::uint32_t reaches(Vector v, Bound least) {
@@ -78,7 +78,8 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above)));
 }
 
-// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+// Returns the larger magnitude, compared as integers, so that NaN is the largest; a must be one
+// already.
 inline Vector larger(Vector a, Vector b) {
     const __m256i all = _mm256_set1_epi32(static_cast<int>(magnitude_mask));
     const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(b.a), all);
@@ -107,7 +108,7 @@ inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return {_mm256_blendv_ps(b.a, a.a, lanes_of(mask))};
 }
 
-// One of two values per lane, by its bit among many.
+// Chooses one of two values per lane, by the lane's bit in a bit array.
 struct Either {
     Vector clear, set;
 };
@@ -121,7 +122,7 @@ inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
     return choose(mask, add(sum, a), sum);
 }
 
-// The sign turned where the mask is set.
+// Flips the sign where the mask is set.
 inline Vector negated(std::uint32_t mask, Vector v) {
     return {_mm256_xor_ps(v.a, _mm256_and_ps(lanes_of(mask), _mm256_set1_ps(-0.0f)))};
 }
@@ -131,7 +132,7 @@ inline Vector from_signed(const std::uint8_t* from) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(from)))};
 }
 
-// The nearest integers (ties to even) as signed bytes.
+// Stores the nearest integers (ties to even) as signed bytes.
 inline void store_signed(std::uint8_t* to, Vector v) {
     const __m256i whole = _mm256_cvtps_epi32(v.a);
     const __m128i half =
@@ -144,7 +145,7 @@ inline Vector from_exponents(const std::uint8_t* from) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(eight_bytes(from)), 23))};
 }
 
-// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+// Floats from codes with the sign in bit 7; the rest is moved up by `left` to its position in fp16.
 inline Vector from_minifloat(const std::uint8_t* from, int left) {
     const __m128i code = _mm_slli_epi16(_mm_cvtepi8_epi16(eight_bytes(from)), left);
     const __m128i kept = _mm_set1_epi16(static_cast<short>(0x8000 | 0x7f << left));
@@ -172,22 +173,22 @@ inline Vector lookup(Table t, Small s) {
     return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(s.a, 28)))};
 }
 
-// 16 fractions of 65536.
+// 16 fractions, as multiples of 1 / 65536.
 struct Fractions {
     __m256i a;
 };
-inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+inline Fractions fractions(const std::uint8_t* from) {  // from bytes, multiples of 1 / 256
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8)};
 }
 
-// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+// The integer part of three times each, two in a lane: one in the lower half, one in the upper.
 inline Small thirds(Fractions f) { return {_mm256_mulhi_epu16(f.a, _mm256_set1_epi16(3))}; }
 
-// Three times each, without the whole part.
+// Three times each, without the integer part.
 inline Fractions tripled(Fractions f) { return {_mm256_mullo_epi16(f.a, _mm256_set1_epi16(3))}; }
 
-// Whether any lane of what was looked at reaches a bound.
+// Remembers whether any lane that it has seen reaches a bound.
 struct Seen {
     std::uint32_t lanes = 0;
     void look(Vector a, Bound least) { lanes |= reaches(a, least); }
@@ -209,13 +210,13 @@ inline Places count_from(std::uint32_t first) {
     return {_mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(first)))};
 }
 
-// The lanes of the mask first, one after the other.
+// Moves the lanes of the mask to the front, in order.
 inline __m256i packed(__m256i lanes, std::uint32_t mask) {
     const __m256i order = _mm256_cvtepu8_epi32(eight_bytes(ones_of.at[mask]));
     return _mm256_permutevar8x32_epi32(lanes, order);
 }
 
-// The lanes of the mask, one after the other; writes a whole vector. How many.
+// Writes the lanes of the mask, in order, as a whole vector; returns how many they are.
 inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
     store(to, {packed(p.a, mask & 0xffu)});
     return static_cast<std::size_t>(__builtin_popcount(mask & 0xffu));
@@ -228,7 +229,7 @@ inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, st
     return keep(count_from(base), mask, index);
 }
 
-// One bit per byte that is not 0, of 64.
+// Returns a bit for each of 64 bytes: whether it is not 0.
 inline std::uint64_t marked(const std::uint8_t* bytes) {
     std::uint64_t out = 0;
     for (int half = 0; half < 2; ++half) {
@@ -241,7 +242,7 @@ inline std::uint64_t marked(const std::uint8_t* bytes) {
     return out;
 }
 
-// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+// Describes how packed numbers of `bits` < 32 bits each are spread over the lanes.
 struct Spread {
     __m256i first, second, right, left, mask;
     __m128i shift;
@@ -259,7 +260,8 @@ inline Spread spread_of(unsigned bits) {
             _mm_cvtsi32_si128(static_cast<int>(bits))};
 }
 
-// (high - number) with the lower bits that 64 bytes hold behind it. A shift by 32 gives 0.
+// Returns (high - number) followed by the lower bits, which are packed in 64 bytes. A shift by 32
+// gives 0.
 inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low));
     const __m256i one =
@@ -271,7 +273,7 @@ inline Places joined(Places high, Places number, const std::uint8_t* low, const 
     return {_mm256_or_si256(upper, rest)};
 }
 
-// One bit per lane that is not above the lane before it, as signed numbers.
+// Returns a bit for each lane that is not above the lane before it, as signed numbers.
 inline std::uint32_t falls(Places before, Places now) {
     const __m256i across = _mm256_permute2x128_si256(before.a, now.a, 0x21);
     const __m256i last = _mm256_alignr_epi8(now.a, across, 12);

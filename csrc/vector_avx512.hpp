@@ -77,7 +77,8 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return _mm512_cmpge_epi32_mask(magnitude, least.least);
 }
 
-// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+// Returns the larger magnitude, compared as integers, so that NaN is the largest; a must be one
+// already.
 inline Vector larger(Vector a, Vector b) {
     const __m512i all = _mm512_set1_epi32(static_cast<int>(magnitude_mask));
     const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(b.a), all);
@@ -100,8 +101,9 @@ inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return {_mm512_mask_mov_ps(b.a, static_cast<__mmask16>(mask), a.a)};
 }
 
-// One of two values per lane, by its bit among many; the 32 bits around it are read. Looked up: the
-// lowest bit of an index decides, whatever is above it. Masks would come through a single unit.
+// Chooses one of two values per lane, by the lane's bit in a bit array; reads the 32 bits around
+// it. This is a table lookup, in which only the lowest bit of an index counts; masks would all need
+// the same execution unit.
 struct Either {
     __m512 values;
 };
@@ -126,7 +128,7 @@ inline __m128i sixteen_bytes(const std::uint8_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// The sign turned where the mask is set.
+// Flips the sign where the mask is set.
 inline Vector negated(std::uint32_t mask, Vector v) {
     const __m512i x = _mm512_castps_si512(v.a);
     const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
@@ -139,7 +141,7 @@ inline Vector from_signed(const std::uint8_t* from) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(from)))};
 }
 
-// The nearest integers (ties to even) as signed bytes.
+// Stores the nearest integers (ties to even) as signed bytes.
 inline void store_signed(std::uint8_t* to, Vector v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                      _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.a)));
@@ -150,7 +152,7 @@ inline Vector from_exponents(const std::uint8_t* from) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen_bytes(from)), 23))};
 }
 
-// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+// Floats from codes with the sign in bit 7; the rest is moved up by `left` to its position in fp16.
 inline Vector from_minifloat(const std::uint8_t* from, int left) {
     const __m256i code = _mm256_slli_epi16(_mm256_cvtepi8_epi16(sixteen_bytes(from)), left);
     const __m256i kept = _mm256_set1_epi16(static_cast<short>(0x8000 | 0x7f << left));
@@ -173,34 +175,34 @@ inline Table table(const float* meaning, float scale) {
 }
 inline Vector lookup(Table t, Small s) { return {_mm512_permutexvar_ps(s.a, t.a)}; }
 
-// 32 fractions of 65536.
+// 32 fractions, as multiples of 1 / 65536.
 struct Fractions {
     __m512i a;
 };
-inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+inline Fractions fractions(const std::uint8_t* from) {  // from bytes, multiples of 1 / 256
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return {_mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8)};
 }
 
-// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+// The integer part of three times each, two in a lane: one in the lower half, one in the upper.
 inline Small thirds(Fractions f) { return {_mm512_mulhi_epu16(f.a, _mm512_set1_epi16(3))}; }
 
-// Three times each, without the whole part. Compilers would turn the product into a shift and a sum,
-// and shifts wait for the units that `lookup` needs.
+// Three times each, without the integer part. Compilers would turn the product into a shift and a
+// sum, and shifts compete for the units that `lookup` needs.
 inline Fractions tripled(Fractions f) {
     __m512i three = _mm512_set1_epi16(3);
     asm("" : "+v"(three));
     return {_mm512_mullo_epi16(f.a, three)};
 }
 
-// Whether any lane of what was looked at reaches a bound.
+// Remembers whether any lane that it has seen reaches a bound.
 struct Seen {
     std::uint32_t lanes = 0;
     void look(Vector a, Bound least) { lanes |= reaches(a, least); }
     bool any() const { return lanes != 0; }
 };
 
-// Into a register, then stored whole: the form that compresses to memory is slow on some
+// Compresses into a register and stores it whole: compressing directly to memory is slow on some
 // processors.
 inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
                             std::uint32_t* index) {
@@ -223,20 +225,20 @@ inline Places count_from(std::uint32_t first) {
     return {_mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)))};
 }
 
-// The lanes of the mask, one after the other; writes a whole vector. How many.
+// Writes the lanes of the mask, in order, as a whole vector; returns how many they are.
 inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
     const auto lanes = static_cast<__mmask16>(mask);
     _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(lanes, p.a));
     return static_cast<std::size_t>(__builtin_popcount(mask));
 }
 
-// One bit per byte that is not 0, of 64.
+// Returns a bit for each of 64 bytes: whether it is not 0.
 inline std::uint64_t marked(const std::uint8_t* bytes) {
     const __m512i all = _mm512_loadu_si512(bytes);
     return _mm512_test_epi8_mask(all, all);
 }
 
-// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+// Describes how packed numbers of `bits` < 32 bits each are spread over the lanes.
 struct Spread {
     __m512i first, second, right, left, mask;
     __m128i shift;
@@ -254,7 +256,8 @@ inline Spread spread_of(unsigned bits) {
             _mm_cvtsi32_si128(static_cast<int>(bits))};
 }
 
-// (high - number) with the lower bits that 64 bytes hold behind it. A shift by 32 gives 0.
+// Returns (high - number) followed by the lower bits, which are packed in 64 bytes. A shift by 32
+// gives 0.
 inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
     const __m512i words = _mm512_loadu_si512(low);
     const __m512i one = _mm512_srlv_epi32(_mm512_permutexvar_epi32(how.first, words), how.right);
@@ -264,7 +267,7 @@ inline Places joined(Places high, Places number, const std::uint8_t* low, const 
     return {_mm512_or_si512(upper, rest)};
 }
 
-// One bit per lane that is not above the lane before it, as signed numbers.
+// Returns a bit for each lane that is not above the lane before it, as signed numbers.
 inline std::uint32_t falls(Places before, Places now) {
     return _mm512_cmple_epi32_mask(now.a, _mm512_alignr_epi32(now.a, before.a, 15));
 }

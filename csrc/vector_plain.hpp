@@ -1,4 +1,4 @@
-// Eight floats as two vectors of four, in the vector extension of GCC and Clang: any machine.
+// Eight floats as two vectors of four, in the vector extension of GCC and Clang, for any machine.
 #pragma once
 
 #include "half.hpp"
@@ -26,7 +26,7 @@ inline Words select(Ints where, Words a, Words b) {
     return (a & set) | (b & ~set);
 }
 
-// Both halves of a vector or of what stands for one, by what makes either.
+// Makes both halves of a vector, or of a type like it, with one function.
 template <class Out = Vector, class Operation>
 inline Out halves(Operation operation) {
     return {{operation(0), operation(1)}};
@@ -50,7 +50,7 @@ inline void store(std::uint32_t* to, Places p) {
     for (int i = 0; i < 2; ++i) __builtin_memcpy(to + 4 * i, &p.half[i], sizeof p.half[i]);
 }
 
-// Wider vectors than any register of most machines: what compilers turn into two unpackings.
+// Vectors wider than any register of most machines; compilers turn them into two unpackings.
 using Shorts = std::uint16_t __attribute__((vector_size(16)));
 using Bytes = std::uint8_t __attribute__((vector_size(8)));
 using Wide = std::uint32_t __attribute__((vector_size(32)));
@@ -70,7 +70,8 @@ inline void store(std::uint16_t* to, Places p) {
     __builtin_memcpy(to, &out, sizeof out);
 }
 
-// fp16 as words, and back; the cases are those of half.hpp, each taken in every lane.
+// Converts fp16 words to floats, and back; the cases are those of half.hpp, each computed in every
+// lane.
 inline Floats widened(Words half) {
     const Words sign = (half & 0x8000u) << 16, rest = half & 0x7fffu, up = rest << 13;
     const Words subnormal = words_of(__builtin_convertvector(ints_of(rest), Floats) * 0x1p-24f);
@@ -148,7 +149,7 @@ inline Vector bit_or(Vector a, Vector b) {
     return halves([&](int i) { return floats_of(words_of(a.half[i]) | words_of(b.half[i])); });
 }
 
-// One bit per lane that is set, of two halves.
+// Returns one bit per lane that is set in two halves.
 inline std::uint32_t mask_of(Ints low, Ints high) {
     const Ints bits = (low & Ints{1, 2, 4, 8}) | (high & Ints{16, 32, 64, 128});
     std::uint64_t pairs[2];
@@ -157,7 +158,7 @@ inline std::uint32_t mask_of(Ints low, Ints high) {
     return static_cast<std::uint32_t>(pair | pair >> 32);
 }
 
-// Which lanes of one half the mask sets.
+// The lanes of one half that the mask sets.
 inline Ints set_in(std::uint32_t mask, int half) {
     const Ints lane = Ints{1, 2, 4, 8} << (4 * half);
     return (lane & static_cast<std::int32_t>(mask)) == lane;
@@ -165,7 +166,7 @@ inline Ints set_in(std::uint32_t mask, int half) {
 
 struct Bound {
     std::int32_t bits;
-};  // magnitudes are below 2^31, so the signed comparison serves
+};  // magnitudes are below 2^31, so a signed comparison works
 inline Bound bound(std::uint32_t bits) { return {static_cast<std::int32_t>(bits)}; }
 
 // One bit per lane: magnitude at or above the bound.
@@ -174,7 +175,8 @@ inline std::uint32_t reaches(Vector a, Bound least) {
                    ints_of(magnitudes(a.half[1])) >= least.bits);
 }
 
-// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+// Returns the larger magnitude, compared as integers, so that NaN is the largest; a must be one
+// already.
 inline Vector larger(Vector a, Vector b) {
     return halves([&](int i) {
         const Words one = words_of(a.half[i]), other = magnitudes(b.half[i]);
@@ -199,7 +201,7 @@ inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     });
 }
 
-// One of two values per lane, by its bit among many.
+// Chooses one of two values per lane, by the lane's bit in a bit array.
 struct Either {
     Vector clear, set;
 };
@@ -213,7 +215,7 @@ inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
     return choose(mask, add(sum, a), sum);
 }
 
-// The sign turned where the mask is set.
+// Flips the sign where the mask is set.
 inline Vector negated(std::uint32_t mask, Vector v) {
     return halves([&](int i) {
         const auto turned = reinterpret_cast<Words>(set_in(mask, i)) & 0x80000000u;
@@ -229,7 +231,7 @@ inline Vector from_signed(const std::uint8_t* from) {
     });
 }
 
-// The nearest integers (ties to even) as signed bytes.
+// Stores the nearest integers (ties to even) as signed bytes.
 inline void store_signed(std::uint8_t* to, Vector v) {
     for (std::size_t i = 0; i < Vector::width; ++i)
         to[i] = static_cast<std::uint8_t>(nearest(v.half[i / 4][i % 4]));
@@ -241,7 +243,7 @@ inline Vector from_exponents(const std::uint8_t* from) {
     return halves([&](int i) { return floats_of(p.half[i] << 23); });
 }
 
-// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+// Floats from codes with the sign in bit 7; the rest is moved up by `left` to its position in fp16.
 inline Vector from_minifloat(const std::uint8_t* from, int left) {
     const Places p = eight(from);
     return halves([&](int i) {
@@ -270,17 +272,17 @@ inline Vector lookup(const Table& t, Small s) {
     });
 }
 
-// 16 fractions of 65536, two in a lane: one in the lower half, one in the upper.
+// 16 fractions, as multiples of 1 / 65536, two in a lane: one in the lower half, one in the upper.
 struct Fractions {
     Shorts half[2];
 };
-inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+inline Fractions fractions(const std::uint8_t* from) {  // from bytes, multiples of 1 / 256
     return halves<Fractions>([&](int i) {
         return __builtin_convertvector(lanes<Bytes>(from + 8 * i), Shorts) << 8;
     });
 }
 
-// The whole part of three times each.
+// The integer part of three times each.
 inline Small thirds(Fractions f) {
     return halves<Small>([&](int i) {
         const Words both = reinterpret_cast<Words>(f.half[i]);
@@ -289,12 +291,12 @@ inline Small thirds(Fractions f) {
     });
 }
 
-// Three times each, without the whole part.
+// Three times each, without the integer part.
 inline Fractions tripled(Fractions f) {
     return halves<Fractions>([&](int i) { return f.half[i] + f.half[i] + f.half[i]; });
 }
 
-// Whether any lane of what was looked at reaches a bound.
+// Remembers whether any lane that it has seen reaches a bound.
 struct Seen {
     Ints lanes = {};
     void look(Vector a, Bound least) {
@@ -321,7 +323,7 @@ inline Places count_from(std::uint32_t first) {
     return {{Words{0, 1, 2, 3} + first, Words{4, 5, 6, 7} + first}};
 }
 
-// The lanes of the mask, one after the other; how many.
+// Writes the lanes of the mask, in order; returns how many they are.
 inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
     std::uint32_t lane[Vector::width];
     store(lane, p);
@@ -330,7 +332,7 @@ inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
     return count;
 }
 
-// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
+// Writes the positions of the ones of a word, plus `base`, where 64 + width fit; returns how many.
 inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
     std::size_t count = 0;
     for (; word != 0; word &= word - 1)
@@ -343,20 +345,20 @@ inline void add_four(float* sum, const std::uint32_t* place, const float* term) 
     for (std::size_t i = 0; i < 4; ++i) sum[place[i]] += term[i];
 }
 
-// One bit per byte that is not 0, of 64.
+// Returns a bit for each of 64 bytes: whether it is not 0.
 inline std::uint64_t marked(const std::uint8_t* bytes) {
     std::uint64_t out = 0;
     for (unsigned i = 0; i < 64; ++i) out |= std::uint64_t{bytes[i] != 0} << i;
     return out;
 }
 
-// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+// Describes how packed numbers of `bits` < 32 bits each are spread over the lanes.
 struct Spread {
     unsigned bits;
 };
 inline Spread spread_of(unsigned bits) { return {bits}; }
 
-// (high - number) with the lower bits that 64 bytes hold behind it.
+// Returns (high - number) followed by the lower bits, which are packed in 64 bytes.
 inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
     const std::uint64_t mask = (std::uint64_t{1} << how.bits) - 1;
     std::uint32_t rest[Vector::width];
@@ -371,7 +373,7 @@ inline Places joined(Places high, Places number, const std::uint8_t* low, const 
     });
 }
 
-// One bit per lane that is not above the lane before it, as signed numbers.
+// Returns a bit for each lane that is not above the lane before it, as signed numbers.
 inline std::uint32_t falls(Places before, Places now) {
     std::int32_t lane[1 + Vector::width];
     lane[0] = static_cast<std::int32_t>(before.half[1][3]);

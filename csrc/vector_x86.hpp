@@ -1,4 +1,4 @@
-// What AVX2 and AVX-512 do alike.
+// Shared by AVX2 and AVX-512.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ inline __m128i eight_bytes(const std::uint8_t* from) {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
 }
 
-// The places of the ones in each byte.
+// The positions of the ones in each byte.
 struct Ones {
     std::uint8_t at[256][8];
 };
@@ -28,8 +28,8 @@ constexpr Ones make_ones() {
 }
 constexpr Ones ones_of = make_ones();
 
-// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
-// Byte by byte: looked up, half a word takes 12 cycles on Zen 5, compressed by a mask 20.
+// Writes the positions of the ones of a word, plus `base`, where 64 + width fit; returns how many.
+// It works byte by byte: looked up, half a word takes 12 cycles on Zen 5; compressed by a mask, 20.
 inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
     __m256i first = _mm256_set1_epi32(static_cast<int>(base));
     const __m256i byte_on = _mm256_set1_epi32(8);
@@ -49,8 +49,8 @@ inline void add_lowest(float* sum, __m128 term) {
     _mm_store_ss(sum, _mm_add_ss(_mm_load_ss(sum), term));
 }
 
-// sum[place[i]] += term[i] for four different places. Places come in pairs and terms together:
-// one load for each addition, of the sum, is what memory ports have to spare.
+// sum[place[i]] += term[i] for four different places. Places are loaded in pairs and terms
+// together, because memory ports can spare only one load for each addition, that of the sum.
 inline void add_four(float* sum, const std::uint32_t* place, const float* term) {
     std::uint64_t pair[2];
     __builtin_memcpy(pair, place, sizeof pair);

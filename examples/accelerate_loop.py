@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def batches_for(count: int) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """So many batches, the same on all ranks: Accelerate deals them out."""
+    """Returns `count` batches, the same on all ranks: Accelerate distributes them."""
     x, teacher = torch.randn(16 * count, 64), torch.randn(64, 10)
     return DataLoader(TensorDataset(x, (x @ teacher).argmax(1)), batch_size=16, shuffle=True)
 

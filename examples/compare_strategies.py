@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def train(strategy: str, steps: int) -> None:
-    """The same model on the same pictures in the same order, and one row of the table."""
+    """Trains the same model on the same pictures in the same order, and prints a row of the
+    table."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -61,7 +62,7 @@ def train(strategy: str, steps: int) -> None:
 
 
 def judge(model: nn.Module) -> tuple[float, float]:
-    """Loss and accuracy on pictures that no rank has seen."""
+    """Returns loss and accuracy on pictures that no rank has seen."""
     x, y = next(glyphs(2000, seed=0))
     with torch.no_grad():
         scores = model(x)
@@ -70,7 +71,7 @@ def judge(model: nn.Module) -> tuple[float, float]:
 
 
 def glyphs(count: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pictures of 16 × 16: one of 20 smooth random shapes, shifted, under noise."""
+    """Yields pictures of 16 × 16: one of 20 smooth random shapes, shifted, under noise."""
     shapes = nn.functional.interpolate(
         torch.randn(20, 1, 5, 5, generator=torch.Generator().manual_seed(7)), size=16,
         mode="bicubic",

@@ -21,7 +21,8 @@ ROWS, WIDTH, FIELDS = 400_000, 64, 8
 
 
 class Clicks(nn.Module):
-    """Who clicks on what: two tables of 100 MB, of which a batch looks up some thousand rows."""
+    """Predicts clicks of users on items: two tables of 100 MB; a batch looks up some thousand
+    rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ def main() -> None:
     model = Clicks()
     handle = gradwire.attach(model, "topk(0.01)+ef | allgather")
     ours = Job(model)
-    for step in range(arguments.steps):  # in turn, so that both meet the same machine
+    for step in range(arguments.steps):  # in turn, so that both run under the same load
         ddp.step(step)
         ours.step(step)
     if dist.get_rank() == 0:
@@ -76,12 +77,13 @@ class Job:
         self._seconds.append(time.perf_counter() - began)
 
     def milliseconds(self) -> float:
-        """Of a step, the first two apart."""
+        """The median time of a step, without the first two."""
         return 1e3 * median(self._seconds[2:] or self._seconds)
 
 
 def batch(step: int, size: int = 1024) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows are looked up as words are used: the n-th most frequent 1/n times as often."""
+    """Returns one batch. Row frequencies are those of words: the n-th most frequent row is looked
+    up 1/n times as often as the first."""
     dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     where = torch.pow(ROWS, torch.rand(2, size, FIELDS, generator=dice)).long() - 1
     clicked = torch.rand(size, generator=dice).lt(0.3).float()

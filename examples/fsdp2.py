@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Words to the logarithms of the next words' probabilities."""
+    """Maps words to the log-probabilities of the next words."""
 
     def __init__(self, layers: int = 4) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def batch(data: torch.Generator, size: int = 16) -> Tensor:
-    """Sequences in which each word follows from the one before."""
+    """Returns sequences in which each word follows from the one before."""
     start = torch.randint(WORDS, (size, 1), generator=data)
     stride = torch.randint(1, 4, (size, 1), generator=data)
     return (start + stride * torch.arange(LENGTH)) % WORDS

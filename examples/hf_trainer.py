@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Counting(Dataset[dict[str, Tensor]]):
-    """From some word on, each is the one after the one before."""
+    """Sequences that count up: each word is the one after the word before it."""
 
     def __len__(self) -> int:
         return 4096

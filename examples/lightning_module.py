@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def batches() -> DataLoader[tuple[Tensor, ...]]:
-    """The same on all ranks: Lightning deals them out."""
+    """Returns the same batches on all ranks: Lightning distributes them."""
     x, teacher = torch.randn(2048, 64), torch.randn(64, 10)
     return DataLoader(TensorDataset(x, (x @ teacher).argmax(1)), batch_size=16, shuffle=True)
 

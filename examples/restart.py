@@ -27,7 +27,7 @@ PLAN = "dgc(0.01) | allgather"
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part of what the step learns from; the same whenever it is asked for."""
+    """Returns this rank's part of the step's batch; the same whenever it is requested."""
     dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     teacher = torch.randn(64, 10, generator=torch.Generator().manual_seed(0))
     x = torch.randn(32, 64, generator=dice)
@@ -35,7 +35,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def last(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole: .metadata is written last."""
+    """Returns the newest complete checkpoint: .metadata is written last."""
     whole = [path.parent for path in folder.glob("*/.metadata")]
     return max(whole, key=lambda path: int(path.name), default=None)
 
@@ -43,7 +43,7 @@ def last(folder: Path) -> Path | None:
 def resume(
     checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, handle: gradwire.Handle
 ) -> int:
-    """How many steps the checkpoint is from the beginning."""
+    """Loads the checkpoint and returns how many steps had been trained when it was saved."""
     weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=checkpoint)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -70,7 +70,7 @@ def main() -> None:
         begin = resume(checkpoint, model, optimizer, handle)
     first_try = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
-    loss = torch.tensor(float("nan"))  # of a job that is gone on with when it is done
+    loss = torch.tensor(float("nan"))  # for a job that resumes after its last step
     for step in range(begin, arguments.steps):
         if step == arguments.kill_at and dist.get_rank() == 1 and first_try:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -24,9 +24,9 @@ DENSITY = 0.001
 
 
 def count(x: Tensor, threshold: float) -> int:
-    """One read, and a little room that is written again and again."""
+    """Counts in one read of x, into a small buffer that is overwritten again and again."""
     core, which = native()
-    room, beyond = 4096, 128  # a pass may write 128 past its room
+    room, beyond = 4096, 128  # a pass may write 128 entries past its buffer
     places, values = torch.empty(room + beyond, dtype=torch.int32), torch.empty(room + beyond)
     found, _ = core.reaching(
         which, 0, x.data_ptr(), x.numel(), threshold, room, places.data_ptr(), values.data_ptr()
@@ -89,7 +89,8 @@ def mstopk(x: Tensor, k: int) -> int:
 
 
 def residual(n: int) -> Tensor:
-    """What selection really sees: the residual of top-k after 200 steps of normal gradients."""
+    """Returns what selection really works on: the residual of top-k after 200 steps of normal
+    gradients."""
     v = torch.zeros(n)
     encoder_k = math.ceil(DENSITY * n)
     places, values = torch.empty(encoder_k, dtype=torch.int32), torch.empty(encoder_k)

@@ -28,11 +28,11 @@ from gradwire.strategy import Compressor
 RESULTS = Path(__file__).parent / "results"
 STARTS = (10, 150, 300)
 WINDOW = 50
-MORE = ("topk(0.1)", "terngrad(clip=2.5)")  # beside what `gradwire bench compressors` measures
+MORE = ("topk(0.1)", "terngrad(clip=2.5)")  # in addition to `gradwire bench compressors`
 
 
 def main() -> None:
-    """Measure and save, unless only the tables are asked for; print them."""
+    """Measures and saves, unless only the tables are requested; prints them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", action="store_true", help="only print what was measured")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"))
@@ -53,7 +53,7 @@ def compressors() -> list[Compressor]:
 
 
 def run(made: Sequence[Workload], starts: tuple[int, ...], window: int) -> dict[str, Any]:
-    """All models, all moments, all compressors."""
+    """Measures all compressors at all moments of all models."""
     return {"window": window, "models": [_model(each, starts, window) for each in made]}
 
 
@@ -72,7 +72,7 @@ def _model(workload: Workload, starts: tuple[int, ...], window: int) -> dict[str
 
 
 def save(document: dict[str, Any], folder: Path) -> None:
-    """error.json, and error.png where matplotlib is."""
+    """Writes error.json, and error.png if matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "error.json").write_text(json.dumps(document, indent=1) + "\n")
     panels = [(model["name"], _points(model)) for model in document["models"]]
@@ -80,7 +80,8 @@ def save(document: dict[str, Any], folder: Path) -> None:
 
 
 def _points(model: dict[str, Any]) -> list[plot.Point]:
-    """All but an absolute threshold, which says nothing here, and twins in a short format."""
+    """Returns all points except an absolute threshold, which says nothing here, and duplicates in
+    a short format."""
     hidden = "threshold(2.0)", 'topk(0.001, values="bf16")'
     return [
         plot.Point(
@@ -95,7 +96,7 @@ def _points(model: dict[str, Any]) -> list[plot.Point]:
 def middle(
     row: dict[str, Any], what: str, of: str = "mean", number: str = "error"
 ) -> float | None:
-    """The median over the moments; None if it was not measured."""
+    """Returns the median over the moments, or None if it was not measured."""
     given = [moment[what][of][number] for moment in row["moments"].values() if what in moment]
     return statistics.median(given) if given else None
 
@@ -104,7 +105,7 @@ def middle(
 
 
 def tables(folder: Path) -> str:
-    """What lies in the folder, as README.md has it."""
+    """Returns the tables of README.md, from the files in the folder."""
     parts = []
     if (folder / "speed.json").exists():
         speed = json.loads((folder / "speed.json").read_text())

@@ -1,13 +1,13 @@
-"""How far what arrives is from what was sent, for one compressor on recorded gradients.
+"""The distance between what was sent and what arrives, for a compressor on recorded gradients.
 
     one step     what arrives of one gradient, without memory
     sum          what arrives in all steps of the window, against the sum of the gradients
     sum_ef       the same, with error feedback: what is left is the residual
     last_ef      what arrives in the last step of the window, with error feedback
 
-Each for one rank (over all ranks) and for the mean over the ranks: relative L2 error and cosine
-over all matrices together. What a compressor with a unit of its own sends is multiplied first by
-the factor that makes its error least.
+Each is given for one rank (over all ranks) and for the mean over the ranks: relative L2 error and
+cosine over all matrices together. If a compressor has a unit of its own, its output is first
+multiplied by the factor with the least error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Measure = dict[str, dict[str, float]]
 
 @dataclass
 class Distance:
-    """Sums over elements, added up part by part."""
+    """Sums over elements, accumulated part by part."""
 
     given: float = 0.0
     arrived: float = 0.0
@@ -82,7 +82,7 @@ class Rank:
 
 
 class Totals:
-    """What was given and what arrived, by rank and in the mean; summed over steps."""
+    """Totals of what was given and what arrived, by rank and for the mean, summed over steps."""
 
     def __init__(self, compressor: Compressor, gradients: Gradients, ranks: int) -> None:
         self._compressor = compressor
@@ -119,7 +119,7 @@ def _zeros(like: Gradients) -> Gradients:
 
 
 def measure(compressor: Compressor, recorded: list[list[Gradients]]) -> dict[str, Measure]:
-    """Everything above, of one compressor on one moment."""
+    """Measures everything that the module's docstring lists, for one compressor at one moment."""
     first, _, total = _run(compressor, None, recorded)
     found = {"one_step": first, "sum": total}
     claims = compressor.claims(1 << 20)
@@ -132,7 +132,7 @@ def measure(compressor: Compressor, recorded: list[list[Gradients]]) -> dict[str
 def _run(
     compressor: Compressor, feedback: Feedback | None, recorded: list[list[Gradients]]
 ) -> tuple[Measure, Measure, Measure]:
-    """The first step alone, the last alone, and all steps summed."""
+    """Returns the measures of the first step alone, the last alone, and all steps summed."""
     count = len(recorded[0])
     ranks = [Rank(compressor, feedback, rank) for rank in range(count)]
     total = Totals(compressor, recorded[0][0], count)
@@ -148,7 +148,7 @@ def _run(
 
 
 def bits_per_element(compressor: Compressor, gradients: Gradients) -> float:
-    """Of all matrices together, without headers."""
+    """The bits per element over all matrices, without headers."""
     bits = elements = 0
     rank = Rank(compressor, None, 0)
     for name, sections in rank.send(gradients, 0).items():

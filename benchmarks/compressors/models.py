@@ -31,7 +31,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Moment:
-    """The gradients of some steps in a row: by step, by rank."""
+    """The gradients of consecutive steps: by step, then by rank."""
 
     step: int
     loss: float
@@ -39,10 +39,10 @@ class Moment:
 
 
 def moments(workload: Workload, starts: tuple[int, ...], window: int) -> Iterator[Moment]:
-    """Train with the exact mean gradient; at each start, record `window` steps.
+    """Trains with the exact mean gradient; at each start, records `window` steps.
 
-    SGD with momentum 0.9; what is recorded is the gradient itself. starts: ascending, at least
-    `window` apart.
+    SGD with momentum 0.9; the gradient itself is recorded. starts: ascending, at least `window`
+    apart.
     """
     optimizer = torch.optim.SGD(workload.module.parameters(), workload.learning_rate, 0.9)
     recorded: list[list[Gradients]] = []
@@ -60,7 +60,7 @@ def moments(workload: Workload, starts: tuple[int, ...], window: int) -> Iterato
 
 
 def _step(workload: Workload, step: int) -> tuple[float, list[Gradients]]:
-    """Every rank's gradient, and their mean left in .grad; the mean loss."""
+    """Returns the mean loss and every rank's gradient, and leaves their mean in .grad."""
     names = [(name, p) for name, p in workload.module.named_parameters() if p.dim() > 1]
     losses, gradients = [], []
     before = {name: torch.zeros(p.numel()) for name, p in names}
@@ -86,7 +86,8 @@ def _gradient(p: nn.Parameter) -> Tensor:
 
 
 def workloads(hidden: int = 40, documents: list[str] | None = None) -> list[Workload]:
-    """A convolutional network on generated pictures; an LSTM and a transformer on Python's text.
+    """Returns a convolutional network on generated pictures, and an LSTM and a transformer on
+    Python's text.
 
     hidden: the width of the language models. documents: the texts; all by default.
     """
@@ -118,7 +119,7 @@ def pictures(classes: int = 10, side: int = 16, batch: int = 32) -> Workload:
 
 
 def lstm(text: corpus.Corpus, hidden: int, time: int = 16, streams: int = 8) -> Workload:
-    """The demo's language model, narrow."""
+    """The demo's language model, with a smaller width."""
     module = LanguageModel(len(text.words), hidden)
 
     def loss(rank: int, generator: torch.Generator) -> Tensor:
@@ -170,7 +171,7 @@ class _Transformer(nn.Module):
 def _passages(
     words: Tensor, rank: int, generator: torch.Generator, length: int, count: int
 ) -> Tensor:
-    """(count, length) words from random places of this rank's quarter of the text."""
+    """Returns (count, length) words from random positions in this rank's quarter of the text."""
     quarter = len(words) // RANKS
     starts = torch.randint(quarter - length, (count, 1), generator=generator)
     return words[rank * quarter + starts + torch.arange(length)]

@@ -12,8 +12,8 @@ from gradwire.report.labels import spread
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#8A8A8A"
 _PANEL, _HEIGHT, _DOTS_PER_INCH = 5.2, 6.6, 140
-_ROW = 0.036  # of the panel's height: a label's
-_LEFT_BITS = 3.0  # below, labels are on the left
+_ROW = 0.036  # a label's height, as a fraction of the panel's
+_LEFT_BITS = 3.0  # below this, labels are on the left
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Point:
 
 
 def save(panels: Sequence[tuple[str, Sequence[Point]]], window: int, path: Path) -> bool:
-    """Write the PNG; False where matplotlib is missing. Points without error are left out."""
+    """Writes the PNG; returns False if matplotlib is missing. Points without error are left
+    out."""
     if importlib.util.find_spec("matplotlib") is None:
         return False
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ def save(panels: Sequence[tuple[str, Sequence[Point]]], window: int, path: Path)
         _draw(axes, title, points)
     grid[0].set_ylabel("relative error of the mean of 4 ranks")
     _legend(figure, grid[0], window)
-    figure.draw_without_rendering()  # settles the limits, which the labels' places depend on
+    figure.draw_without_rendering()  # fixes the limits, on which the labels' positions depend
     for axes, (_, points) in zip(grid, panels):
         _label(axes, [point for point in points if point.error])
     figure.savefig(path, dpi=_DOTS_PER_INCH)
@@ -77,7 +78,8 @@ def _legend(figure: Any, axes: Any, window: int) -> None:
 
 
 def _label(axes: Any, points: Sequence[Point]) -> None:
-    """Names in a column on either side, in the order of the points' heights, none on another."""
+    """Draws names in a column on either side, in the order of the points' heights, without
+    overlaps."""
     for left in (True, False):
         side = [p for p in points if (p.bits < _LEFT_BITS) == left]
         places = [_place(axes, point) for point in side]
@@ -93,7 +95,7 @@ def _label(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _place(axes: Any, point: Point) -> tuple[float, float]:
-    """Where a point lies, in fractions of the panel."""
+    """Returns a point's position, in fractions of the panel."""
     data = axes.transScale.transform((point.bits, point.error))
     x, y = axes.transLimits.transform(data)
     return float(x), float(y)

@@ -1,9 +1,9 @@
 """Microseconds that a bucket's exchange takes: all of it, on one rank.
 
-Gradients handed over, encoded, sent to nobody, added up; 64 parameters of 4,096 elements, each in
-a bucket of its own, and eight to a bucket. The tenth percentile of the steps, so that what else
-the machine does counts little. To compare two states of the source, run it with each of them in
-turn: PYTHONPATH names the other one.
+Gradients are handed over, encoded, sent to no other rank, and summed: 64 parameters of 4,096
+elements, each in a bucket of its own, and eight in a bucket. It reports the tenth percentile of
+the steps, so that other load on the machine matters little. To compare two versions of the source,
+run it with each in turn: PYTHONPATH names the other one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PER_BUCKET = (1, 8)
 
 
 def measured(text: str, per_bucket: int) -> float:
-    """Seconds for each bucket. Needs a process group of one rank."""
+    """Returns seconds for each bucket. Needs a process group of one rank."""
     module = nn.Module()
     for i in range(PARAMETERS):
         module.register_parameter(f"p{i}", nn.Parameter(torch.zeros(1, ELEMENTS)))
     handle = gradwire.attach(module, text, bucket_bytes=4 * ELEMENTS * per_bucket, lanes=1)
     seconds = []
     for _ in range(STEPS):
-        for p in module.parameters():  # another one, as a backward gives
+        for p in module.parameters():  # a new tensor, as backward gives
             p.grad = torch.randn(1, ELEMENTS)
         began = perf_counter()
         handle.synchronize()
@@ -44,7 +44,7 @@ def measured(text: str, per_bucket: int) -> float:
 
 
 def main() -> None:
-    """A row for each strategy."""
+    """Prints a row for each strategy."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined]

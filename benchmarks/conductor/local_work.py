@@ -1,9 +1,10 @@
 """Microseconds of local work for each parameter: begin and encode, and add up and end.
 
-Four ranks in one process, one thread, by the same buffers step after step, as the network's are;
-the tenth percentile of the steps, so that what else the machine does counts little. Of many
-buckets each is met once a step, when others have been through the caches since. To compare two
-states of the source, run it with each of them in turn: PYTHONPATH names the other one.
+Four ranks run in one process and one thread, and reuse the same buffers in every step, as those of
+the network are. It reports the tenth percentile of the steps, so that other load on the machine
+matters little. With many buckets each is used once a step, after others have been through the
+caches. To compare two versions of the source, run it with each in turn: PYTHONPATH names the other
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gradwire.strategy import StepInfo
 RANKS, STEPS = 4, 200
 TEXTS = ("topk(0.01)+ef", "dgc(0.01)", "int8+ef", "lloyd(2)+adam", "none")
 SHAPES = ((1, 64, 32, 32), (1, 1, 64, 64), (64, 1, 64, 64))
-"""Buckets, parameters of each, and the sides of these."""
+"""The number of buckets, the parameters of each, and the sides of these."""
 SUMMED = ("none", "bf16")
 VECTORS = ((1, 20, 256, 1), (1, 1, 4096, 1), (64, 1, 4096, 1))
 
@@ -39,7 +40,7 @@ class Rank:
         self.parameters, self.spent = parameters, 0.0
 
     def encode(self, step: int) -> list[Tensor]:
-        """The messages of all buckets."""
+        """Returns the messages of all buckets."""
         messages = []
         for context in self.contexts:
             own = [torch.randn(self.n) for _ in range(self.parameters)]
@@ -50,7 +51,8 @@ class Rank:
         return messages
 
     def add_up(self, messages: list[Tensor], arrived: list[Tensor]) -> None:
-        """The averages of all buckets; of what is summed on the wire, of its own message."""
+        """Computes the averages of all buckets; what is summed on the wire averages its own
+        message."""
         for context, own, all_ranks in zip(self.contexts, messages, arrived):
             began = perf_counter()
             context.divide(own) if self.is_summed else context.accumulate(all_ranks)
@@ -58,13 +60,13 @@ class Rank:
             self.spent += perf_counter() - began
 
     def lap(self) -> float:
-        """Seconds for each parameter since the last one."""
+        """Returns seconds for each parameter since the last call."""
         spent, self.spent = self.spent, 0.0
         return spent / len(self.contexts) / self.parameters
 
 
 def measured(strategy: Strategy, shape: tuple[int, int, int, int]) -> tuple[float, float]:
-    """Seconds to encode and to add up, for each parameter."""
+    """Returns seconds to encode and to add up, for each parameter."""
     ranks = [Rank(strategy, rank, shape) for rank in range(RANKS)]
     encode, add, arrived = list[float](), list[float](), list[Tensor]()
     for step in range(STEPS):
@@ -80,7 +82,7 @@ def measured(strategy: Strategy, shape: tuple[int, int, int, int]) -> tuple[floa
 
 
 def main() -> None:
-    """A row for each strategy."""
+    """Prints a row for each strategy."""
     for collective, texts, shapes in (
         ("allgather", TEXTS, SHAPES),
         ("allreduce", SUMMED, VECTORS),

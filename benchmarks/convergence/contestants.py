@@ -1,6 +1,6 @@
-"""What a step takes, and what a whole run does, on a slow network: the job of one rank in the lab.
+"""How long a step and a whole run take on a slow network: the job of one rank in the lab.
 
-Contestants take turns in one job: whatever else the machine does, it does to all of them.
+Contestants take turns in one job, so that other load on the machine affects all of them.
 
     python contestants.py JOB RUNS FILE ROUNDS      (by `in_lab`, which asks the lab for a cluster)
 """
@@ -31,7 +31,7 @@ from train import Run
 FP32, FP16, ALONE = "DDP fp32", "DDP fp16", "no synchronization"
 ROUNDS, TURN = 4, 12
 SETTLED = 5
-"""Steps of a whole run that connect and allocate: not timed."""
+"""The first steps of a whole run, which connect and allocate: they are not timed."""
 
 
 class Ddp(Rank):
@@ -50,7 +50,7 @@ class HalfDdp(Ddp):
 
 
 class Alone(Rank):
-    """What the processors take."""
+    """Training without synchronization: only the processors' time."""
 
     def synchronize(self, density: float | None) -> None:
         pass
@@ -60,7 +60,8 @@ PLAIN: dict[str, type[Rank]] = {ALONE: Alone, FP32: Ddp, FP16: HalfDdp}
 
 
 def contestants(runs: Sequence[Run]) -> dict[str, Rank]:
-    """Of the lab: a step of each density that these runs have, beside PyTorch's own."""
+    """Returns the contestants in the lab: each density of these runs, and PyTorch's own
+    methods."""
     dense = replace(runs[0], method="dense")
     found = {name: kind(dense) for name, kind in PLAIN.items()}
     for run in runs:
@@ -69,7 +70,7 @@ def contestants(runs: Sequence[Run]) -> dict[str, Rank]:
 
 
 def stages(run: Run) -> dict[str, float]:
-    """The densities that a run has, by the name of the contestant that measures each."""
+    """Returns the densities of a run, by the name of the contestant that measures each."""
     return {stage(run, density): density for density in densities(run)}
 
 
@@ -78,14 +79,15 @@ def stage(run: Run, density: float) -> str:
 
 
 def densities(run: Run, begin: int = 0) -> Counter[float]:
-    """Of a run's steps from one on: the warm-up's, then its own."""
+    """Counts the densities of a run's steps from `begin` on: the warm-up's, then its own."""
     warmup = BY_NAME[run.method].warmup(TASKS[run.task].settings, run.steps)
     at = [warmup.density(step) if warmup else None for step in range(begin, run.steps)]
     return Counter(run.density if density is None else density for density in at)
 
 
 def take_turns(runs: Sequence[Run], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step until all ranks are done, by contestant, in each round. Collective."""
+    """Returns the seconds of a step until all ranks are done, by contestant, in each round.
+    Collective."""
     seconds: dict[str, list[float]] = {}
     ranks = contestants(runs)
     for turn in range(rounds + 1):
@@ -97,13 +99,14 @@ def take_turns(runs: Sequence[Run], rounds: int) -> dict[str, list[float]]:
             for step in range(TURN):
                 rank.advance(first + 1 + step)
             dist.barrier()
-            if turn > 0:  # the first finds caches and connections cold
+            if turn > 0:  # in the first, caches and connections are cold
                 seconds.setdefault(name, []).append((time.perf_counter() - began) / TURN)
     return seconds
 
 
 def whole_run(runs: Sequence[Run], _: int) -> dict[str, list[float]]:
-    """The first: seconds of its steps once it has settled, and all mean losses. Collective."""
+    """Trains the first run; returns the seconds of its steps after SETTLED, and all mean losses.
+    Collective."""
     run = runs[0]
     rank = Ddp(run) if run.method == "dense" else Rank(run)
     losses = [rank.advance(step) for step in range(SETTLED)]
@@ -121,7 +124,7 @@ JOBS = {"turns": take_turns, "whole": whole_run}
 
 
 def work(job: str, runs: Sequence[Run], out: Path, rounds: int) -> None:
-    """One rank of a job."""
+    """Does the work of one rank of a job."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found = JOBS[job](runs, rounds)
@@ -133,7 +136,7 @@ def work(job: str, runs: Sequence[Run], out: Path, rounds: int) -> None:
 def in_lab(
     job: str, runs: Sequence[Run], rate: str, folder: Path, rounds: int = ROUNDS
 ) -> dict[str, list[float]]:  # fmt: skip
-    """What rank 0 of a job found."""
+    """Runs a job in the lab and returns what rank 0 measured."""
     out = (folder / f"{job},{rate}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with Cluster(runs[0].workers, rate) as cluster:

@@ -1,7 +1,7 @@
-"""Negative controls: mistakes that others made, what is right, and the gate that tells them.
+"""Negative controls: mistakes that others made, the right form, and the gate that separates them.
 
 A gate that passes everything proves nothing. Every mistake here is a small change of a correct
-method; a gate must pass the one and fail the other.
+method; a gate must pass the method and fail the mistake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDED = replace(
 
 
 class SignError(Workers):
-    """v = C(v) - v: what was not sent comes back with the wrong sign."""
+    """v = C(v) - v: the residual comes back with the wrong sign."""
 
     def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
         averages = super().exchange(gradients, clip_scales)
@@ -39,9 +39,9 @@ class SignError(Workers):
 
 
 class LossScaled(Workers):
-    """Right: gradients are those of 10,000 times the loss, as with automatic mixed precision."""
+    """Right: gradients of 10,000 times the loss, as with automatic mixed precision."""
 
-    unit = LOSS_SCALE  # of what waits
+    unit = LOSS_SCALE  # of the residual
 
     def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
         scaled = [{n: g * LOSS_SCALE for n, g in mine.items()} for mine in gradients]
@@ -50,7 +50,8 @@ class LossScaled(Workers):
 
 
 class RoundingDropped(LossScaled):
-    """Wrong: sent places are cleared, whatever 16 bits left of them or could not hold."""
+    """Wrong: sent places are cleared, although 16 bits lost a part of them or could not hold
+    them."""
 
     def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
         before = [
@@ -75,9 +76,9 @@ def decay_outside(model: nn.Module, settings: Settings, warm_up: int) -> Optimiz
 
 @dataclass(frozen=True)
 class Control:
-    """A mistake, what it is a mistake in, and the gate: how far off a method's state is.
+    """A mistake, the right method, and the gate: how far off a method's state is.
 
-    in_accuracy: whether parity of a short run sees it too; the others only the state betrays.
+    in_accuracy: whether parity of a short run sees it too; otherwise only the state shows it.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
     python elastic.py --task gpt --method adam-2-allgather dense --rate 1.5 --seeds 0 1
 
-Each method so, and on 4 workers throughout. What workers remember passes on by the rule by which
+Each method runs so, and on 4 workers throughout. Workers' memory is passed on by the rule by which
 `attach` resumes with another number of ranks. Prints a line of JSON for each run.
 """
 
@@ -25,7 +25,7 @@ WORKERS = (4, 2, 4), (4, 4, 4)
 
 
 def trained(run: Run, workers: Sequence[int]) -> float:
-    """The metric at the end of a run whose equal parts have so many workers."""
+    """Returns the metric at the end of a run whose equal parts have these numbers of workers."""
     training = Training(replace(run, workers=workers[0]))
     for part, now in enumerate(workers):
         if now != training.run.workers:
@@ -36,7 +36,7 @@ def trained(run: Run, workers: Sequence[int]) -> float:
 
 
 def among(before: Training, workers: int) -> Training:
-    """The same run, gone on from by so many workers."""
+    """Returns the same run, continued by another number of workers."""
     now = Training(replace(before.run, workers=workers))
     now.model.load_state_dict(before.model.state_dict())
     now.optimizer.load_state_dict(before.optimizer.state_dict())
@@ -46,7 +46,7 @@ def among(before: Training, workers: int) -> Training:
 
 
 def pass_on(before: Exchange, now: Exchange) -> None:
-    """What workers remember."""
+    """Passes on what workers remember."""
     old, new = before.workers, now.workers
     rates = {} if before.rates is None else before.rates.units
     saved = [

@@ -1,4 +1,4 @@
-"""The workers of one run in lockstep: gradients in, averages out; all of it can be saved."""
+"""The workers of one run in lockstep: gradients in, averages out; all state can be saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = "model"
 
 
 class Exchange:
-    """A method's plan on so many workers, with its warm-up and its clipping."""
+    """A method's plan on a number of workers, with its warm-up and its clipping."""
 
     def __init__(
         self, model: nn.Module, method: Method, settings: Settings, *,
@@ -47,7 +47,7 @@ class Exchange:
         if self._clip is not None:
             self._clip.follow(self._at(0).strategies)
         device = next(model.parameters()).device
-        options = {} if device.type == "cpu" else {"device": device}  # rivals have no other
+        options = {} if device.type == "cpu" else {"device": device}  # rivals run on the CPU only
         self.workers = method.workers(self._at(0), workers, seed=seed, **options)
         follows = method.follows_rate and (settings.optimizer == "sgd" or method.keeps_moments)
         self.rates = Rates() if follows else None
@@ -57,7 +57,7 @@ class Exchange:
         return at_density(self._plan, density, self._world)
 
     def _follow(self) -> None:
-        """To the plan that warm-up has for the step to come."""
+        """Changes to the plan that warm-up has for the next step."""
         plan = self._at(self.workers.step)
         if plan != self.workers.plan:
             self.workers.adopt(plan)
@@ -65,7 +65,7 @@ class Exchange:
                 self._clip.follow(plan.strategies)
 
     def __call__(self, gradients: Sequence[Gradients]) -> dict[str, Tensor]:
-        """One step's averages, by name. Gradients may be changed."""
+        """Returns one step's averages, by name. Gradients may be changed."""
         self._follow()
         scales = self._scales(gradients)
         if self._whole:
@@ -80,14 +80,14 @@ class Exchange:
         return averages
 
     def follow(self, rate: float) -> None:
-        """The step is made at this rate: `attach` learns it from the optimizer."""
+        """Tells the exchange the step's learning rate, which `attach` reads from the optimizer."""
         if self.rates is not None:
             names = self.workers.ledgers[0].memory
             self.rates.follow(dict.fromkeys(names, rate), self.workers.ledgers)
 
     @contextmanager
     def seen_by(self, worker: int, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        """The weights are where that worker computes."""
+        """Moves the weights to where that worker computes gradients."""
         view, ledger = OwnView(), self.workers.ledgers[worker]
         view.enter(weights, ledger, {} if self.rates is None else self.rates.units)
         try:
@@ -97,7 +97,7 @@ class Exchange:
 
     @property
     def bytes_sent(self) -> float:
-        """Of the last step: mean over workers."""
+        """The bytes sent in the last step: the mean over workers."""
         sent = self.workers.trace.bytes_sent
         return sum(sent) / len(sent)
 
@@ -120,7 +120,7 @@ class Exchange:
     # -- to be saved -----------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What all workers remember, between two steps; the live tensors."""
+        """Returns what all workers remember between two steps; the tensors are not copied."""
         ledgers = self.workers.ledgers
         return {
             "step": self.workers.step,
@@ -129,9 +129,10 @@ class Exchange:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Into a fresh one of the same run; it goes on bit by bit."""
-        # The plan that was in force at the last step, not the one of the step to come: it is
-        # adopting that turns what was remembered under the one into memory under the other.
+        """Loads a state into a new exchange of the same run, which continues with the same
+        bits."""
+        # The last step's plan, not the next one's, because adopting the next plan converts
+        # memory of the one into memory of the other.
         plan = self._at(max(state["step"] - 1, 0))
         if plan != self.workers.plan:
             self.workers.adopt(plan)

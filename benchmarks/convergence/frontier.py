@@ -1,10 +1,10 @@
-"""What the bytes buy: bits per character over dense's, against how many times fewer are sent.
+"""Quality against bytes: bits per character over dense's, against how many times fewer bytes.
 
 python benchmarks/convergence/frontier.py results/full.json results/frontier.png
 
-A panel for each task of four workers, every method at its best rate of those run near dense's own
-best; means over seeds, hollow where there is one. Above the line is what counts as worse than
-dense. What lies beyond a panel is named at its top.
+Draws a panel for each task of four workers, with every method at its best rate of those run near
+dense's own best; points are means over seeds, hollow if there is one. Points above the line count
+as worse than dense. Points beyond a panel are named at its top.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.report.labels import spread
 
 
 class Panel(NamedTuple):
-    """Of a task's runs those of so many steps, at rates between two."""
+    """Selects of a task's runs those of `steps` steps, at rates between two."""
 
     title: str
     steps: int
@@ -38,13 +38,14 @@ PANELS = {
 WORSE = 1.01
 LEAST, MOST = 0.984, 1.062
 ROW = 0.0021
-"""A label's height."""
+"""The height of a label."""
 COLOURS = {True: "#0072B2", False: "#D55E00"}
-"""Of what is as good as dense, and of others."""
+"""The colours of methods that are as good as dense, and of others."""
 
 
 class Point(NamedTuple):
-    """ratio: of bits to dense's at its best, seed by seed; fewer: times fewer bytes than it."""
+    """A method's result. ratio: its bits over dense's at its best rate, seed by seed; fewer: times
+    fewer bytes than dense."""
 
     fewer: float
     ratio: float
@@ -52,7 +53,7 @@ class Point(NamedTuple):
 
 
 def points(records: Sequence[report.Record], task: str) -> dict[str, Point]:
-    """By method, without dense."""
+    """Returns the points by method, without dense."""
     panel = PANELS[task]
     own = [r for r in records if (r["task"], r["workers"], r["steps"]) == (task, 4, panel.steps)]
     low, high = panel.rates
@@ -74,7 +75,7 @@ def points(records: Sequence[report.Record], task: str) -> dict[str, Point]:
 
 
 def draw(axes: Axes, found: dict[str, Point]) -> None:
-    """One panel."""
+    """Draws one panel."""
     axes.axhline(1.0, color="#888888", linewidth=1, linestyle="--")
     axes.axhline(WORSE, color="#CC3311", linewidth=1)
     inside = sorted(

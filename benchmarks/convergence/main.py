@@ -5,7 +5,7 @@ python benchmarks/convergence/main.py --full --task language --method dense dgc 
 python benchmarks/convergence/main.py --processes [--workers 2] [--steps 300]
 python benchmarks/convergence/main.py --read FOLDER_OR_FILE … [--json FILE] [--plot FILE]
 
-One file for each run in the folder: what is there is read, what was left off is gone on with.
+The folder has one file for each run: finished runs are read, unfinished ones are resumed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def planned(arguments: argparse.Namespace) -> list[Run]:
-    """The first seed of everything first, dense before what is compared with it."""
+    """Returns the runs: the first seed of everything first, and dense before what is compared with
+    it."""
     names = arguments.task or (SMALL_TASKS if arguments.small else FULL_TASKS)
     runs = []
     for seed in range(arguments.seeds or (5 if arguments.small else 3)):
@@ -118,7 +119,7 @@ def _methods(task: Task, small: bool) -> Iterable[str]:
 
 
 def perform(runs: list[Run], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Their records, in their order."""
+    """Yields the records of the runs, in order."""
     began = time.monotonic()
     for run, record in zip(runs, _records(runs, arguments)):
         shown = f"{record['metric']:.3f}, training loss {record['training_loss']:.4f}"
@@ -132,14 +133,15 @@ def _records(runs: list[Run], arguments: argparse.Namespace) -> Iterator[dict[st
     if arguments.jobs == 1:
         yield from map(each, runs)
         return
-    # Not forked: torch's threads do not survive that.
+    # Spawned, because torch's threads do not survive a fork.
     spawn = get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, torch.set_num_threads, (1,)) as pool:
         yield from pool.map(each, runs)
 
 
 def controls(records: list[dict[str, Any]], folder: Path) -> str:
-    """Each mistake, and who sees it: its state's gate, and parity of the runs above."""
+    """Returns a table of the mistakes and what sees each: its state's gate, and parity of the runs
+    above."""
     dense = [r for r in records if r["method"] == "dense"][:1]
     cells = []
     for control in CONTROLS:
@@ -156,7 +158,7 @@ def controls(records: list[dict[str, Any]], folder: Path) -> str:
 
 
 def _in_accuracy(control: Control, dense: dict[str, Any], folder: Path) -> str:
-    """Of one run, of the same seed as dense's."""
+    """Returns the verdict on one run with the same seed as dense's."""
     same = {key: dense[key] for key in ("task", "seed", "workers", "steps", "density")}
     record = train(Run(method=control.wrong.name, **same), folder)
     kind = TASKS[dense["task"]].metric.kind
@@ -166,7 +168,7 @@ def _in_accuracy(control: Control, dense: dict[str, Any], folder: Path) -> str:
 
 
 def processes(arguments: argparse.Namespace) -> str:
-    """A sample by torchrun, and whether its losses are lockstep's."""
+    """Runs a sample by torchrun and returns a table of whether its losses are lockstep's."""
     cells = []
     for task in arguments.task or ("digits-mlp",):
         for method in arguments.method or ("dense", "dgc"):

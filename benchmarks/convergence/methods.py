@@ -1,4 +1,4 @@
-"""Who competes: how the gradient travels, and who keeps the momentum."""
+"""The methods that compete: how the gradient travels, and what keeps the momentum."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gradwire.testing import Workers
 from gradwire.warmup import PAPER, Warmup
 
 BETAS = 0.9, 0.99
-"""Of AdamW. Runs of thousands of steps, not of hundreds of thousands."""
+"""AdamW's betas, for runs of thousands of steps, not of hundreds of thousands."""
 
 MOMENTUM = 0.95
-"""Of Muon."""
+"""Muon's momentum."""
 
 MakeOptimizer = Callable[[nn.Module, Settings, int], Optimizer]
-"""(model, settings, steps of the warm-up) -> what steps with the averages."""
+"""(model, settings, steps of the warm-up) -> the optimizer that steps with the averages."""
 
 
 def _muon(model: nn.Module, settings: Settings, kept: bool) -> Optimizer:
@@ -36,7 +36,7 @@ def _muon(model: nn.Module, settings: Settings, kept: bool) -> Optimizer:
 
 
 def momentum_on_average(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
-    """For what arrives as a gradient: torch's own."""
+    """Torch's own optimizers, for averages that are gradients."""
     if settings.optimizer == "muon":
         return _muon(model, settings, kept=False)
     if settings.optimizer == "adamw":
@@ -50,7 +50,7 @@ def momentum_on_average(model: nn.Module, settings: Settings, warm_up: int) -> O
 
 
 def momentum_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
-    """For what arrives with its momentum: only weight decay still goes through one."""
+    """For averages that contain the momentum: only weight decay still goes through one."""
     if settings.optimizer != "sgd":
         raise SystemExit(
             "momentum correction is for SGD's momentum; this task has "
@@ -63,7 +63,7 @@ def momentum_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimiz
 
 
 def variance_frozen(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
-    """For what arrives as the momentum of all: AdamW whose variance the warm-up has taught."""
+    """For averages that are the momentum: AdamW whose variance is learnt in the warm-up."""
     return OneBitAdam(
         model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
         freeze_step=warm_up, momentum_kept=True,
@@ -71,7 +71,7 @@ def variance_frozen(model: nn.Module, settings: Settings, warm_up: int) -> Optim
 
 
 def moments_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
-    """For what arrives as steps of AdamW, without rate and weight decay."""
+    """For averages that are AdamW's steps, without learning rate and weight decay."""
     return AdamW(
         model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
         moments_kept=True,
@@ -79,7 +79,7 @@ def moments_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimize
 
 
 def muon_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
-    """For what arrives as steps of Muon, and of AdamW for the rest."""
+    """For averages that are Muon's steps, and AdamW's for the rest."""
     return _muon(model, settings, kept=True)
 
 
@@ -89,16 +89,16 @@ class Method:
 
     Attributes:
         name: on the command line and in tables.
-        text: of its strategy; {density}, {momentum} and {nesterov} stand for the run's.
-        densities: of the warm-up, or texts, before the run's own; none: there is no warm-up.
-        warm_up: the first one in so many steps, if not the task's.
-        whole: the model as one tensor, so that selection is over all of it.
+        text: its strategy; {density}, {momentum} and {nesterov} stand for the run's.
+        densities: of the warm-up, or strategies' texts, before the run's own; empty: no warm-up.
+        warm_up: one step in this many is warm-up, if not as in the task.
+        whole: whether the model is one tensor, so that selection is over all of it.
         clips: "average" after the exchange, "local" each worker's own before it, "nothing".
-        follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
-        optimizer: of the averages.
-        workers: what performs the exchange; a negative control has its own, and a rival.
-        every: steps that each worker takes alone, by an optimizer of its own, before what travels
-            is how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
+        follows_rate: whether residuals keep the learning rate they came with, as by `attach`.
+        optimizer: steps with the averages.
+        workers: performs the exchange; negative controls and rivals have their own.
+        every: steps that each worker takes alone, with its own optimizer, before the exchange of
+            how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
     """
 
     name: str
@@ -114,7 +114,7 @@ class Method:
 
     @property
     def keeps_moments(self) -> bool:
-        """Whether what waits is in the unit of an optimizer's steps."""
+        """Whether residuals are in the unit of an optimizer's steps."""
         return self.optimizer in (moments_kept, muon_kept)
 
     def strategy(self, density: float, settings: Settings) -> Strategy:
@@ -122,12 +122,12 @@ class Method:
         return Strategy.parse(self.text.format(density=density, **facts))
 
     def make_optimizer(self, model: nn.Module, settings: Settings, steps: int) -> Optimizer:
-        """Of a run of so many steps."""
+        """For a run of this many steps."""
         warmup = self.warmup(settings, steps)
         return self.optimizer(model, settings, warmup.steps if warmup else 0)
 
     def warmup(self, settings: Settings, steps: int) -> Warmup | None:
-        """Of a run of so many steps."""
+        """For a run of this many steps."""
         length = max(steps // (self.warm_up or settings.warm_up), len(self.densities))
         return Warmup(length, self.densities) if self.densities else None
 
@@ -147,10 +147,10 @@ METHODS = (
     DGC,
     EF_TOPK,
     GTOPK,
-    # k elements of all workers arrive, not of each: what waits is so many times as old.
+    # k elements arrive in all, not from each worker, so residuals are as many times older.
     MERGED,
     replace(MERGED, name="gtopk-butterfly-long", warm_up=5),
-    # As its authors run it: mass is lost on the way, selection is over the model, the average is
+    # As its authors run it: a part of the sum is lost, selection is over the model, the average is
     # clipped, and the first of 141 epochs has four times the density of 0.1 %.
     Method(
         "gtopk-published", 'topk({density})+ef | gtopk(variant="tree")', whole=True,
@@ -161,18 +161,18 @@ METHODS = (
     Method("qsgd", "qsgd(4) | allgather"),
     Method("powersgd", "none | powersgd(4)"),
 )  # fmt: skip
-"""The table of the full form."""
+"""The methods in the full form's table."""
 
 DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
-"""Beside the others where a task clips: what of a difference is clipping's own."""
+"""Runs beside the others on tasks that clip, to show clipping's part of a difference."""
 
 _ADAM = f"{{}}+adam(beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
 _MUON = f"{{}}+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
 _REST = ', rest="{} | alltoall"'
 MORE = (
-    # What waited is applied at the rate of the step in which it is sent, as published.
+    # Residuals are applied at the learning rate of the step in which they are sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, MERGED)),
-    # What each of DGC's parts is worth: `ef-topk-warm` has all but the correction.
+    # The effect of each of DGC's parts: `ef-topk-warm` has all but momentum correction.
     replace(DGC, name="dgc-nowarm", densities=()),
     replace(DGC, name="dgc-noclip", clips="nothing"),
     Method(
@@ -234,7 +234,7 @@ MORE = (
         )
         for name, turns in (("whole", ""), ("half", ", turns=2"), ("quarter", ", turns=4"))
     ),
-    # What is coarse begins finer.
+    # Coarse methods begin with a finer one.
     *(
         Method(
             f"adam-1-warm-{name}", _ADAM.format("lloyd(1)", collective),
@@ -245,7 +245,7 @@ MORE = (
             ("alltoall-4", 'alltoall(means="qsgd(4)")'),
         )
     ),
-    # Matrices take turns; what is no hidden matrix, the rest, travels otherwise.
+    # Hidden matrices take turns; all others, the rest, have a strategy of their own.
     *(
         Method(
             f"muon-{name}",
@@ -271,7 +271,7 @@ MORE = (
         densities=(1.0,), warm_up=5, optimizer=variance_frozen,
     ),
 )  # fmt: skip
-"""On request, by name."""
+"""Methods that run on request, by name."""
 
 LOCAL = tuple(
     Method(f"local-{every}-{name}-{collective}", f"{text} | {collective}", every=every)
@@ -284,7 +284,7 @@ LOCAL = tuple(
     for collective in ("allgather", "alltoall")
     if not (name == "topk" and collective == "alltoall")
 )  # fmt: skip
-"""Likewise: local steps."""
+"""Local steps, also on request."""
 
 _DENSE = Method("", "none | allreduce", follows_rate=False)
 _DION = f"none+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}{{}}) | allgather"
@@ -317,7 +317,8 @@ RIVALS = (
         workers=partial(ZeroOneAdam, betas=BETAS),
     ),
 )  # fmt: skip
-"""Likewise: what others have published (`rivals`). The number is Dion's rank, DeMo's waves, and
-SparseLoCo's local steps; "senders": its mean is over those alone that sent an element."""
+"""Methods that others have published (`rivals`), also on request. The number is Dion's rank,
+DeMo's waves, and SparseLoCo's local steps; "senders": its mean is over only those that sent an
+element."""
 
 BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE, *LOCAL, *RIVALS)}

@@ -1,7 +1,7 @@
-"""What must hold of a method's state, whatever it is trained on: gates that need no training.
+"""Gates that need no training: what must hold for a method's state, whatever it is trained on.
 
-Each takes a method, gives it gradients from dice, and returns how far it is off: a relative
-error, which is to be below TOLERANCE.
+Each gives a method random gradients and returns how far off it is: a relative error, which must be
+below TOLERANCE.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ PLAIN = Settings(rate=0.1, schedule=lambda part: 1.0)
 
 
 def model() -> nn.Module:
-    """Two matrices and two vectors; equal whenever it is made."""
+    """Returns a model of two matrices and two vectors, with the same weights each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         return nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 20))
 
 
 def gradients(network: nn.Module, step: int, scale: float = 1.0) -> list[dict[str, Tensor]]:
-    """Of all workers: they share a direction, and each has noise of its own."""
+    """Returns the gradients of all workers: they share a direction, and each has noise of its
+    own."""
     generator = dice("oracle", step)
     shapes = {name: p.shape for name, p in network.named_parameters()}
     common = {n: torch.randn(s, generator=dice("oracle", n)) for n, s in shapes.items()}
@@ -39,9 +40,9 @@ def gradients(network: nn.Module, step: int, scale: float = 1.0) -> list[dict[st
 
 
 def conservation(method: Method, density: float = 0.05) -> float:
-    """What was given, less what came out and what waits: nothing is lost.
+    """Checks that nothing is lost: what was given, minus averages and residuals.
 
-    Σ residuals + workers · Σ averages = Σ gradients. Of error feedback without momentum.
+    Σ residuals + workers · Σ averages = Σ gradients, for error feedback without momentum.
     """
     network = model()
     exchange = _exchange(network, method, PLAIN, density)
@@ -61,7 +62,8 @@ def conservation(method: Method, density: float = 0.05) -> float:
 
 
 def same_as_sgd(method: Method) -> float:
-    """At density 1 without masking, momentum correction is torch.optim.SGD, weight decay too."""
+    """Checks that at density 1 without masking, momentum correction is torch.optim.SGD, with
+    weight decay too."""
     settings = replace(PLAIN, momentum=0.9, weight_decay=0.01)
     ours, theirs = model(), model()
     exchange = _exchange(ours, replace(method, densities=()), settings, density=1.0)
@@ -88,6 +90,6 @@ def _exchange(network: nn.Module, method: Method, settings: Settings, density: f
 
 
 def _apart(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-    """The largest relative error of a parameter; inf where numbers are not finite."""
+    """Returns the largest relative error of a parameter; inf if a number is not finite."""
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, expected)]
     return max(e if e == e else float("inf") for e in errors)

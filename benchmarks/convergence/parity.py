@@ -1,6 +1,7 @@
-"""What "as good as dense" means, as pure functions of numbers; and what the papers found.
+"""The meaning of "as good as dense", as pure functions of numbers; and the papers' results.
 
-Runs are paired: the same seeds, so the same model at first and the same data in the same order.
+Runs are paired: they have the same seeds, so the same initial model and the same data in the same
+order.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Literal
 
 POINTS_OF_ACCURACY = 0.5
 MOST_POINTS_OF_ACCURACY = 1.0
-"""However far apart runs are: a method that fails now and then must not widen its own margin."""
+"""The most that the margin may grow: a method that fails now and then must not widen its own
+margin."""
 BITS = 1.01
 POINTS_OF_ERRORS = 1.0
 LOSS = 1.10
 LOSS_FLOOR = 0.01
-"""Nats: where dense has learnt its data by heart, ten percent of nothing is no criterion."""
+"""In nats: if dense has learnt its data by heart, ten percent of nothing is no criterion."""
 GLOBAL_TOPK = 1.0
 """Points of accuracy between gTop-k and top-k with error feedback."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A number, what it may be at worst, and whether it is."""
+    """A number, its limit, and whether it keeps the limit."""
 
     found: float
     limit: float
@@ -35,7 +37,7 @@ class Verdict:
 def metric(
     kind: Literal["accuracy", "bits", "errors"], dense: Sequence[float], other: Sequence[float]
 ) -> Verdict:
-    """The rule of a task's metric; runs that diverged (NaN) pass none."""
+    """Applies the rule of a task's metric; runs that diverged (NaN) never pass."""
     if kind == "accuracy":
         margin = max(POINTS_OF_ACCURACY, pooled_deviation(dense, other))
         return _at_least(fmean(other), fmean(dense) - min(margin, MOST_POINTS_OF_ACCURACY))
@@ -49,24 +51,25 @@ def reaches(kind: str, found: float, goal: float) -> bool:
 
 
 def training_loss(dense: Sequence[float], other: Sequence[float]) -> Verdict:
-    """Within ten percent: a method may not be saved by a test set that is too easy."""
+    """Requires a loss within ten percent, so that a test set that is too easy does not save a
+    method."""
     return _at_most(fmean(other), LOSS * fmean(dense) + LOSS_FLOOR)
 
 
 def like_topk(topk: Sequence[float], global_topk: Sequence[float]) -> Verdict:
-    """gTop-k's accuracy beside that of top-k with error feedback."""
+    """Compares gTop-k's accuracy with that of top-k with error feedback."""
     return _at_least(fmean(global_topk), fmean(topk) - GLOBAL_TOPK)
 
 
 def pooled_deviation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of two samples of equal weight; 0 for single runs, which have none."""
+    """The pooled deviation of two samples of equal weight; 0 for single runs, which have none."""
     if min(len(one), len(other)) < 2:
         return 0.0
     return math.sqrt((deviation(one) ** 2 + deviation(other) ** 2) / 2)
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Of a sample; NaN if one of it is not finite."""
+    """The standard deviation of a sample; NaN if a value is not finite."""
     return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
@@ -87,4 +90,4 @@ PAPERS = {
     ("speech", "ef-topk"): "14.1 % of words, DGC 12.9 % (AN4)",
 }
 PAPERS |= {("digits", method): text for (task, method), text in PAPERS.items() if task == "glyphs"}
-"""What Lin et al. 2018 and Shi et al. 2019 report, by (task that mirrors theirs, method)."""
+"""The results of Lin et al. 2018 and Shi et al. 2019, by (task that mirrors theirs, method)."""

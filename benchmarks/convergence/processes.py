@@ -29,14 +29,15 @@ from train import Run, Training
 
 @dataclass(frozen=True)
 class Comparison:
-    """Steps whose mean loss has the same bits, and the largest difference of all steps."""
+    """The number of steps whose mean loss has the same bits, and the largest difference of all
+    steps."""
 
     same: int
     apart: float
 
 
 def compare(run: Run) -> Comparison:
-    """Train twice: in this process and in `run.workers` others.
+    """Trains twice: in this process and in `run.workers` others.
 
     Raises SystemExit for a method that `attach` does not have.
     """
@@ -55,7 +56,7 @@ def compare(run: Run) -> Comparison:
 
 
 def losses_of_processes(run: Run) -> list[float]:
-    """The mean over ranks, for each step."""
+    """Returns the mean loss over ranks, for each step."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "losses.json"
         command = [
@@ -78,7 +79,7 @@ def losses_of_processes(run: Run) -> list[float]:
 class Rank:
     """One rank of a run: a model with gradwire attached, and its optimizer.
 
-    density: one that stays, instead of the run's with its warm-up.
+    density: a constant one, instead of the run's with its warm-up.
     """
 
     def __init__(self, run: Run, density: float | None = None) -> None:
@@ -93,7 +94,7 @@ class Rank:
         return self.method.clips == "average"
 
     def synchronize(self, density: float | None) -> None:
-        """Let gradients become averages."""
+        """Attaches gradwire, so that gradients become averages."""
         run, settings = self.run, self.task.settings
         parameters = describe(dict(self.model.named_parameters()))
         strategy = self.method.strategy(run.density, settings)
@@ -105,7 +106,7 @@ class Rank:
         )  # fmt: skip
 
     def advance(self, step: int) -> float:
-        """Train one step; this rank's loss. Collective."""
+        """Trains one step and returns this rank's loss. Collective."""
         batch = self.task.batches(self.run.seed, step, self.run.workers)[dist.get_rank()]
         self.optimizer.zero_grad()
         loss = self.task.loss(self.model, batch)
@@ -119,7 +120,7 @@ class Rank:
 
 
 def work(run: Run, out: Path) -> None:
-    """All steps of one rank."""
+    """Trains all steps of one rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = Rank(run)
@@ -128,8 +129,8 @@ def work(run: Run, out: Path) -> None:
 
 
 def leave() -> None:
-    """End this rank when all have come here; torch 2.13 now and then aborts while it takes
-    Gloo's threads down."""
+    """Ends this rank when all have arrived here, because torch 2.13 sometimes aborts while it
+    shuts down Gloo's threads."""
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""From records to a table and to loss curves; a method that diverged stays in both."""
+"""Makes a table and loss curves from records; a method that diverged stays in both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The method, and its rate where that is not the task's."""
+        """The method, and its rate if that is not the task's."""
         return self.method if self.rate == 1.0 else f"{self.method}, rate × {self.rate:g}"
 
     @cached_property
@@ -42,7 +42,7 @@ class Row:
 
     @cached_property
     def verdicts(self) -> tuple[parity.Verdict, parity.Verdict] | None:
-        """Of the metric and of the training loss; None where dense has not run."""
+        """The verdicts on the metric and on the training loss; None if dense has not run."""
         if not self.dense:
             return None
         kind = TASKS[self.runs[0]["task"]].metric.kind
@@ -72,7 +72,8 @@ def _mean(runs: Iterable[Record], key: str) -> float:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """Of one task and one length, in the order of the list of methods and of rates."""
+    """Returns the rows of one task and one length, in the order of the list of methods and of
+    rates."""
     found: dict[tuple[str, float], dict[int, Record]] = {}
     for record in records:
         by = record["method"], record.get("rate", 1.0)
@@ -90,8 +91,8 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
-    """Of the same runs at several rates: those that learnt most, any two compared on the seeds of
-    both, those of most seeds first."""
+    """Returns the runs at the rate at which they learnt most; two rates are compared on the seeds
+    of both, and the one with most seeds comes first."""
     if not candidates:
         return {}
     kind = TASKS[next(iter(candidates[0].values()))["task"]].metric.kind
@@ -112,7 +113,7 @@ def _place(method: str) -> int:
 
 
 def groups(records: Iterable[Record]) -> dict[tuple[str, int, int, float], list[Record]]:
-    """By task, workers, steps and density: what may be compared."""
+    """Groups records by task, workers, steps and density: those in a group can be compared."""
     found: dict[tuple[str, int, int, float], list[Record]] = {}
     for r in records:
         found.setdefault((r["task"], r["workers"], r["steps"], r["density"]), []).append(r)
@@ -120,7 +121,7 @@ def groups(records: Iterable[Record]) -> dict[tuple[str, int, int, float], list[
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Markdown, a table for each task and length."""
+    """Returns Markdown, with a table for each task and length."""
     parts = []
     for (name, workers, steps, density), own in groups(records).items():
         metric = TASKS[name].metric
@@ -138,7 +139,7 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def _global_topk(records: Sequence[Record]) -> list[str]:
-    """gTop-k beside top-k with error feedback, where both ran and accuracy is the metric."""
+    """Compares gTop-k with top-k with error feedback, if both ran and accuracy is the metric."""
     if TASKS[records[0]["task"]].metric.kind != "accuracy":
         return []
     found = {
@@ -158,7 +159,7 @@ def _global_topk(records: Sequence[Record]) -> list[str]:
 
 
 def read(places: Iterable[Path]) -> list[Record]:
-    """From folders of runs, or from files of records that `--json` wrote."""
+    """Reads records from folders of runs, or from files that `--json` wrote."""
     records: list[Record] = []
     for place in places:
         if place.is_dir():
@@ -190,11 +191,11 @@ LOOKS = {
     "ef-topk-warm": ("tab:cyan", "-"),
     "topk-adam": ("tab:brown", "-"), "onebit-adam": ("tab:brown", ":"), "sign": ("gold", ":"),
 }  # fmt: skip
-"""Whole lines: top-k and dense; dashed: as published; dotted: a few bits for every element."""
+"""Solid lines: top-k and dense; dashed: as published; dotted: a few bits for every element."""
 
 
 def plot(records: Sequence[Record], file: Path) -> None:
-    """A row for each task: training loss and metric against steps, means over seeds."""
+    """Plots a row for each task: training loss and metric against steps, means over seeds."""
     from matplotlib.figure import Figure
 
     chosen = groups(records)
@@ -228,7 +229,7 @@ def _mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _dress(axis: Any, label: str, curves: Sequence[Sequence[float]], *, log: bool = False) -> None:
-    """Limits that show the end of the run, where methods differ, more than its beginning."""
+    """Sets limits that show the end of the run, where methods differ, more than its beginning."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     late = [v for curve in curves for v in curve[len(curve) // 8 :] if math.isfinite(v)]

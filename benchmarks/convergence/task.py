@@ -1,7 +1,7 @@
-"""What a task of the suite is: data, model, loss, optimizer; all dice from seeds and steps.
+"""The parts of a task: data, model, loss, optimizer; all randomness comes from seeds and steps.
 
-A batch is a function of (seed, step), not of what was drawn before: a run that is interrupted goes
-on with the same bits, and every method of one seed sees the same data in the same order.
+A batch is a function of (seed, step), not of what was drawn before: a run that is interrupted
+continues with the same bits, and every method of one seed sees the same data in the same order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gradwire.buckets import digest
 
 Batch: TypeAlias = tuple[Tensor, ...]
 Schedule: TypeAlias = Callable[[float], float]
-"""The learning rate's factor at a part of the run, both from 0 to 1."""
+"""The learning rate's factor at a fraction of the run, both from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured on data that training never saw.
+    """A measure on data that training never saw.
 
-    kind: which of `parity.py`'s rules it has. unit: as tables print it.
+    kind: the rule in `parity.py` that applies. unit: as tables print it.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the optimizer; the same for every method.
+    """The optimizer's settings; the same for every method.
 
     clip: the norm at which the average is clipped, dense; √workers times it for each worker's own.
     optimizer: of the average; methods that keep SGD's momentum are not for the others.
@@ -56,7 +56,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Length:
-    """Of a run, and the density of what is sparse in it: parity takes many times 1/density."""
+    """A run's length, and the density of its sparse methods: parity takes many times 1/density
+    steps."""
 
     steps: int
     density: float
@@ -68,13 +69,13 @@ class Task:
 
     Attributes:
         name: on the command line.
-        mirrors: the experiment of the papers that it stands for.
-        model: a fresh one; drawn from torch's global dice.
+        mirrors: the experiment of the papers that it represents.
+        model: makes a new one, drawn from torch's global generator.
         batches: (seed, step, workers) -> each worker's part of that step's batch.
         loss: of one worker's part, a mean.
         evaluate: the metric, on a fixed test set.
-        small, full: how long its runs are in either form of the suite.
-        data: what tells apart data that may differ from machine to machine.
+        small, full: how long its runs are in each form of the suite.
+        data: identifies data that may differ from machine to machine.
     """
 
     name: str
@@ -90,23 +91,23 @@ class Task:
     data: Callable[[], str] = str
 
     def fresh(self, seed: int) -> nn.Module:
-        """The model that every method of this seed begins with."""
+        """Returns the model with which every method of this seed begins."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(digest(self.name, "model", seed))
             return self.model()
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate at a step of a run of so many."""
+        """The learning rate at a step of a run of `steps` steps."""
         return self.settings.rate * self.settings.schedule(step / steps)
 
 
 def dice(*facts: object) -> torch.Generator:
-    """Dice that the facts alone decide, on every machine."""
+    """Returns a generator that depends on the facts alone, on every machine."""
     return torch.Generator().manual_seed(digest(*facts))
 
 
 def cosine(warm: float = 0.02) -> Schedule:
-    """Up linearly in the first part of the run, then down to zero by half a cosine."""
+    """Rises linearly in the first part of the run, then falls to zero by half a cosine."""
 
     def factor(part: float) -> float:
         if part < warm:
@@ -117,13 +118,13 @@ def cosine(warm: float = 0.02) -> Schedule:
 
 
 def linear() -> Schedule:
-    """Down to zero in a straight line."""
+    """Falls to zero linearly."""
     return lambda part: 1 - part
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode and without gradients; after that in the mode that it was in."""
+    """Runs in eval mode and without gradients; restores the mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -134,13 +135,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, at_once: int = 1000) -> float:
-    """Percent of images whose largest score is their label's."""
+    """Returns the percentage of images whose largest score is their label's."""
     with evaluating(model):
         found = [model(*there(model, part)).argmax(1).cpu() for part in images.split(at_once)]
     return 100 * float((torch.cat(found) == labels).double().mean())
 
 
 def there(model: nn.Module, *data: Tensor) -> Batch:
-    """Tensors where the model computes."""
+    """Returns the tensors on the model's device."""
     device = next(model.parameters()).device
     return tuple(x.to(device) for x in data)

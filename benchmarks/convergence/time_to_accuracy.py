@@ -5,8 +5,8 @@
 
     python benchmarks/convergence/time_to_accuracy.py [--rate 1gbit 100mbit] [--json FILE]
 
-What FILE holds already is not measured again; runs are read from the folder. A whole short run in
-the lab, beside the sum for one of its length, is the check.
+Results that FILE already holds are not measured again; runs are read from the folder. The check is
+a whole short run in the lab, beside the sum for a run of its length.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from gradwire.report.table import Table
 from train import Run, Training, train
 
 LONGER = (1.0, 1.05, 1.1, 1.15, 1.25, 1.5)
-"""Runs of so many times dense's steps, tried until one is as good; each with a whole schedule."""
+"""Lengths of runs, as multiples of dense's steps, tried until one is as good; each with a whole
+schedule."""
 CHECK = 60
-"""Steps of a whole run in the lab."""
+"""The steps of a whole run in the lab."""
 Seconds = Mapping[str, float]
 
 
 def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
-    """Of its steps from one on, warm-up and all."""
+    """Returns the seconds of a run's steps from `begin` on, warm-up included."""
     if run.method == "dense":
         return (run.steps - begin) * of_step[FP32]
     stages = densities(run, begin).items()
@@ -47,7 +48,8 @@ def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
 
 
 def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dict[int, float]]:
-    """The shortest run of a method that is as good as dense's; means of seeds by steps tried.
+    """Returns the shortest run of a method that is as good as dense's, and means over seeds by
+    steps tried.
 
     Raises SystemExit if none of LONGER is.
     """
@@ -67,7 +69,7 @@ def _mean_metric(run: Run, seeds: int, folder: Path) -> float:
 
 
 def _metrics(run: Run, seeds: int, folder: Path) -> list[float]:
-    """Of every seed."""
+    """Returns the metric of every seed."""
     metrics = []
     for one in (replace(run, seed=seed) for seed in range(seeds)):
         metrics.append(train(one, folder)["metric"])
@@ -76,7 +78,8 @@ def _metrics(run: Run, seeds: int, folder: Path) -> list[float]:
 
 
 def check(run: Run, rate: str, of_step: Seconds, folder: Path) -> dict[str, Any]:
-    """A whole run in the lab: its seconds beside the sum, its losses beside lockstep's."""
+    """Measures a whole run in the lab: its seconds beside the sum, its losses beside
+    lockstep's."""
     found = in_lab("whole", [run], rate, folder)
     training = Training(run)
     while not training.is_over:
@@ -89,7 +92,7 @@ def check(run: Run, rate: str, of_step: Seconds, folder: Path) -> dict[str, Any]
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """What is in the file, in markdown."""
+    """Returns the content of the file, in Markdown."""
     cells, checks = [], []
     for rate, one in found["rates"].items():
         of_step = {name: median(values) for name, values in one["seconds"].items()}
@@ -125,8 +128,8 @@ def tables(found: Mapping[str, Any]) -> str:
 def _by_whole_runs(
     checks: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Seconds, if all steps took as long as those of the checks: contestants in turn share the
-    caches with each other, and a run has them alone."""
+    """Returns the seconds if all steps took as long as those of the checks: contestants in turn
+    share the caches with each other, and a run has them alone."""
     names = {"dense": FP32}
     return {
         name: seconds[name] * c["seconds"] / c["expected"]
@@ -165,7 +168,7 @@ def main() -> int:
 def in_turn(
     dense: Run, methods: Sequence[str], rate: str, folder: Path, rounds: int
 ) -> dict[str, Any]:  # fmt: skip
-    """One rate: seconds of steps, and the checks."""
+    """Measures one rate: seconds of steps, and the checks."""
     runs = [replace(dense, method=name) for name in methods]
     seconds = in_lab("turns", runs, rate, folder, rounds)
     of_step = {name: median(values) for name, values in seconds.items()}

@@ -1,10 +1,10 @@
-"""One run: a task, a method, a seed; N workers in lockstep; in a file that can be gone on from.
+"""One run: a task, a method, a seed; N workers in lockstep; in a file from which it can resume.
 
     batches ─► N gradients ─► exchange ─► averages ─► one optimizer (all workers' models are equal)
 
 A run's file is `NAME.pt` while it trains, written anew at every evaluation, and `NAME.json` when
-it is done. Started again, it goes on from there and ends with the same bits. The name says nothing
-of a task's own numbers: whoever changes those takes another folder.
+it is done. Started again, it resumes from there and ends with the same bits. The name does not
+contain a task's own numbers: if you change those, use another folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from task import Batch, Settings, Task, there
 from tasks import TASKS
 
 POINTS = 200
-"""Of a loss curve: each is the mean of so many equal parts of the run."""
+"""Points of a loss curve: each is the mean of one of so many equal parts of the run."""
 EVALUATIONS = 20
-"""Of the metric in a run, the last at its end."""
+"""Evaluations of the metric in a run, the last at its end."""
 LAST = 10
-"""Points of the curve, 5 % of the run, whose mean is the training loss that tables have."""
+"""Points at the curve's end, 5 % of the run, whose mean is the training loss in tables."""
 
 
 KNOWN = BY_NAME | {control.wrong.name: control.wrong for control in CONTROLS}
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         rate = "" if self.rate == 1.0 else f",{self.rate:g}"
         return (
             f"{self.task},{self.method},{self.density:g},{self.workers}x{self.steps},"
@@ -83,11 +83,11 @@ class Training:
 
     @staticmethod
     def settings_of(task: Task) -> Settings:
-        """Of the exchange and the optimizer."""
+        """The settings of the exchange and the optimizer."""
         return task.settings
 
     def advance(self) -> None:
-        """One step of all workers."""
+        """Trains one step of all workers."""
         began = time.process_time()
         losses = self.take(self.task.rate(self.step, self.run.steps) * self.run.rate)
         self.step += 1
@@ -97,7 +97,7 @@ class Training:
             self.metrics.append((self.step, self.task.evaluate(self.model)))
 
     def take(self, rate: float) -> list[float]:
-        """The step itself. Returns each worker's loss."""
+        """Takes the step itself. Returns each worker's loss."""
         losses, gradients = self.gradients()
         for name, average in self.exchange(gradients).items():
             self._named[name].grad = average
@@ -110,16 +110,16 @@ class Training:
 
     @property
     def _is_due(self) -> bool:
-        """Whether an evaluation falls on the step just done."""
+        """Whether an evaluation is due after the step just done."""
         now, before = (at * EVALUATIONS // self.run.steps for at in (self.step, self.step - 1))
         return now > before
 
     def gradients(self) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
-        """Each worker's loss, and its gradient by name.
+        """Returns each worker's loss, and its gradient by name.
 
-        One worker after the other: on one core that is as fast as all in one batch (`vmap` over
-        gradients takes twice the time for the perceptron, an LSTM a quarter less at best; an LSTM
-        written for all workers at once is no faster either).
+        Computes one worker after the other: on one core that is as fast as all in one batch
+        (`vmap` over gradients takes twice the time for the perceptron, an LSTM a quarter less at
+        best; an LSTM written for all workers at once is no faster either).
         """
         losses, found = [], []
         for worker, batch in enumerate(self.batches()):
@@ -131,7 +131,7 @@ class Training:
         return torch.stack(losses).tolist(), found
 
     def batches(self) -> list[Batch]:
-        """Each worker's of this step, where it computes."""
+        """Returns each worker's batch of this step, on its device."""
         drawn = self.task.batches(self.run.seed, self.step, self.run.workers)
         return [there(self.model, *batch) for batch in drawn]
 
@@ -140,7 +140,7 @@ class Training:
         return self.step >= self.run.steps
 
     def record(self) -> dict[str, Any]:
-        """What tables and plots are made of: plain values."""
+        """Returns the record for tables and plots: plain values."""
         return asdict(self.run) | {
             "metric": self.metrics[-1][1] if self.metrics else math.nan,
             "training_loss": _mean(_curve(self.losses)[-LAST:]),
@@ -170,7 +170,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Into a fresh one of the same run."""
+        """Loads a state into a new training of the same run."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["exchange"])
@@ -179,10 +179,10 @@ class Training:
 
 
 class LocalTraining(Training):
-    """Workers that step alone, and exchange how far they came: N models, N optimizers.
+    """Training whose workers step alone and exchange how far they came: N models, N optimizers.
 
-    `model` is what all have in common, as of the last exchange; the run ends with one. A worker
-    clips its own gradient as methods do whose clipping is local.
+    `model` is common to all, as of the last exchange; the run ends with an exchange. A worker
+    clips its own gradient, as methods with local clipping do.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class LocalTraining(Training):
 
     @staticmethod
     def settings_of(task: Task) -> Settings:
-        """Progress is not clipped, and has no rate."""
+        """Settings without clipping: progress is not clipped, and has no rate."""
         return replace(task.settings, clip=None)
 
     def take(self, rate: float) -> list[float]:
@@ -219,7 +219,7 @@ class LocalTraining(Training):
 
     @torch.no_grad()
     def _meet(self) -> None:
-        """The exchange: everybody goes on from the mean, as it arrived."""
+        """Exchanges progress: all workers continue from the mean, as it arrived."""
         apart = [
             {name: self._named[name] - p for name, p in model.named_parameters()}
             for model in self._models
@@ -244,7 +244,8 @@ class LocalTraining(Training):
 
 
 def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
-    """The record of a run: read, if it is there; else made, from where it was left off."""
+    """Returns the record of a run: reads it if it exists, otherwise trains, from where the run was
+    left off."""
     done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
     if done.exists():
         found: dict[str, Any] = json.loads(done.read_text())
@@ -255,7 +256,7 @@ def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
             )
         return found
     if device != "cpu":
-        torch.set_float32_matmul_precision("high")  # as one would there: TF32
+        torch.set_float32_matmul_precision("high")  # TF32, as is usual on GPUs
     kind = Training if KNOWN[run.method].every == 1 else LocalTraining
     training = kind(run, device=device)
     if under_way.exists():
@@ -273,7 +274,7 @@ def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
 
 
 def _replace(path: Path, write: Any) -> None:
-    """At once, so that a run that is killed leaves a whole file."""
+    """Replaces a file atomically, so that a run that is killed leaves a whole file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(path.suffix + ".new")
     write(new)
@@ -281,12 +282,12 @@ def _replace(path: Path, write: Any) -> None:
 
 
 def _name(device: torch.device) -> str:
-    """As people call it."""
+    """The device's usual name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _curve(losses: list[float]) -> list[float]:
-    """At most POINTS means of equal parts."""
+    """Returns at most POINTS means of equal parts."""
     length = max(1, math.ceil(len(losses) / POINTS))
     return [_mean(losses[i : i + length]) for i in range(0, len(losses), length)]
 

@@ -1,9 +1,9 @@
-"""The axis over workers: is a method as good as dense among more of them, and what is sent?
+"""Results over the number of workers: is a method as good as dense among more, and what is sent?
 
 python benchmarks/convergence/workers.py results/workers.json results/workers.png
 
-Each number of workers has its own dense runs: a worker's batch stays as large, so all of a step
-grow with their number.
+Each number of workers has its own dense runs: a worker's batch keeps its size, so a step's whole
+batch grows with their number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tasks import TASKS
 from gradwire.report.table import Table
 
 Rows = dict[int, dict[str, report.Row]]
-"""By number of workers and method."""
+"""Rows by number of workers, then by method."""
 
 
 def of(records: Iterable[report.Record]) -> dict[tuple[str, int, float], Rows]:
-    """The runs of each task, length and density."""
+    """Returns the runs of each task, length and density."""
     found: dict[tuple[str, int, float], Rows] = {}
     for (task, workers, steps, density), own in report.groups(records).items():
         by_method = {row.method: row for row in report.rows(own) if row.rate == 1.0}
@@ -32,7 +32,7 @@ def of(records: Iterable[report.Record]) -> dict[tuple[str, int, float], Rows]:
 
 
 def table(records: Iterable[report.Record]) -> str:
-    """Markdown: a row for each method, a column for each number of workers."""
+    """Returns Markdown: a row for each method, a column for each number of workers."""
     parts = []
     for (task, steps, density), rows in of(records).items():
         metric = TASKS[task].metric
@@ -61,7 +61,7 @@ def _cell(row: report.Row | None) -> str:
 
 
 def plot(records: Sequence[report.Record], file: Path) -> None:
-    """A row for each task and length: what is lost against dense, and what is sent."""
+    """Plots a row for each task and length: the loss against dense, and what is sent."""
     from matplotlib.figure import Figure
 
     chosen = of(records)

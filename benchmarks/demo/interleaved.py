@@ -1,9 +1,9 @@
-"""The demo's step times, all contestants in turn in one job, so that noise hits them alike.
+"""The demo's step times, with all contestants in turn in one job, so that noise affects all alike.
 
     python benchmarks/demo/interleaved.py --rate 1gbit --rounds 6
 
-Each contestant has a model and an optimizer of its own in every rank. A turn is a few steps, one
-more to warm up; its step time is the mean of the slowest rank's.
+Each contestant has a model and an optimizer of its own in every rank. A turn is a few steps, after
+one to warm up; its step time is the slowest rank's mean.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def work(arguments: argparse.Namespace) -> None:
         report(seconds, arguments)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 def contestant(name: str) -> Callable[[], float]:
-    """One step of this row, which returns its seconds."""
+    """Returns a function that takes one step of this row and returns its seconds."""
     torch.manual_seed(0)
     model = LanguageModel(hidden=650)
     trained: nn.Module = model

@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Run the settings that are asked for, all by default."""
+    """Runs the requested settings, all by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rates", nargs="*", choices=[[], *SETTINGS], help="all by default")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"))
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def run(setting: Setting, origin: dict[str, str], folder: Path) -> str:
-    """Run one setting, save what was measured, return its table as markdown."""
+    """Runs one setting, saves what was measured, and returns its table as Markdown."""
     began = time.monotonic()
     with Cluster(setting.hosts, setting.rate) as cluster:
         ran = runner.run(setting, cluster, Lines(partial(print, flush=True)))

@@ -1,9 +1,9 @@
-"""What the host takes to ask a GPU for the work on many small parameters; it needs no GPU.
+"""The host's time to launch work on many small parameters on a GPU; it needs no GPU.
 
-Launches do nothing here, but all that leads to them is done: faces check, tables are written, what
-was compiled is looked for. Tensors lie in the host's memory, so copies of tables and Triton's own
-launch, 8 microseconds each on an H200's host, come on top. A step is what one bucket takes to be
-encoded, and the averages of two ranks' payloads to be written; or the step to be taken back
+Launches do nothing here, but everything before them is done: faces check, tables are written,
+compiled kernels are looked up. Tensors are in the host's memory, so copies of tables and Triton's
+own launch, 8 microseconds each on an H200's host, come on top. A step is what one bucket takes to
+be encoded, and the averages of two ranks' payloads to be written; or the step to be taken back
 ("undo"), or what was sent to be given back ("return"); of a kernel's call alone "call".
 
     python benchmarks/gpu/host_time.py [--profile "topk(0.01)+ef"] [--parameters 300]
@@ -40,7 +40,7 @@ PARAMETERS, ELEMENTS, WORLD, STEPS = 300, 2000, 2, 100
 
 
 class Launches:
-    """In the place of what Triton compiles: counts, and does nothing."""
+    """Replaces Triton's compiled kernels: counts launches and does nothing."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,8 +51,8 @@ class Launches:
 
 
 class Operations(TorchDispatchMode):
-    """Counts torch's operations that make or write a tensor: on a device, one more launch, or an
-    allocation. Views are none."""
+    """Counts torch's operations that make or write a tensor, each of which is a further launch or
+    an allocation on a device. Views do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Operations(TorchDispatchMode):
 
 
 class Found(NamedTuple):
-    """Of a step: milliseconds of the fastest, launches, and operations of torch beside them."""
+    """A step: milliseconds of the fastest, launches, and torch's operations beside them."""
 
     milliseconds: float
     launches: float
@@ -75,7 +75,7 @@ class Found(NamedTuple):
 
 @contextmanager
 def nothing_launched() -> Iterator[Launches]:
-    """The room of CUDA works for tensors of the host's memory; its kernels do nothing."""
+    """Lets the CUDA room work on tensors in the host's memory, with kernels that do nothing."""
     launches = Launches()
     with (
         mock.patch.dict(rooms.ROOMS, {"cpu": cuda}),
@@ -90,7 +90,7 @@ def nothing_launched() -> Iterator[Launches]:
 
 
 def steps_of(text: str, parameters: int, elements: int) -> dict[str, Callable[[], None]]:
-    """What is done in a step of a bucket, in order."""
+    """Returns the parts of a bucket's step, in order."""
     strategy = Strategy.parse(f"{text} | allgather")
     bucket = Bucket(tuple(Parameter(f"p{i}", (elements,)) for i in range(parameters)))
     codec = Codec(strategy, bucket, 0, WORLD, {})
@@ -115,20 +115,20 @@ def steps_of(text: str, parameters: int, elements: int) -> dict[str, Callable[[]
 
 
 def undone_of(text: str, parameters: int, elements: int) -> dict[str, Callable[[], None]]:
-    """What is done where a step comes to nothing, in order; again and again, as nothing is
+    """Returns the parts of undoing a step, in order; they can be repeated, as nothing is
     launched."""
     strategy = Strategy.parse(f"{text} | allgather")
     bucket = Bucket(tuple(Parameter(f"p{i}", (elements,)) for i in range(parameters)))
     codec = Codec(strategy, bucket, 0, WORLD, {})
     gradients = [torch.randn(elements) for _ in range(parameters)]
-    for step in range(2):  # of the first there would be no states to keep
+    for step in range(2):  # the first step has no states to keep
         codec.begin(gradients, gradients, StepInfo(step, 1.0))
         codec.compress()
     return {"undo": codec._undo, "return": codec._give_back}
 
 
 def calls_of(parameters: int, n: int) -> dict[str, Callable[[], Any]]:
-    """Calls of the room alone, as main.py times them on a device."""
+    """Returns calls of the room alone, as main.py times them on a device."""
     status, k = new_status(), max(1, n // 100)
 
     def zeros() -> Tensor:
@@ -152,7 +152,7 @@ def calls_of(parameters: int, n: int) -> dict[str, Callable[[], Any]]:
 
 
 def measured(works: dict[str, Callable[[], Any]], launches: Launches) -> dict[str, Found]:
-    """Of each, in turns."""
+    """Measures each, in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for step in range(STEPS + 5):
         for name, work in works.items():
@@ -171,7 +171,7 @@ def measured(works: dict[str, Callable[[], Any]], launches: Launches) -> dict[st
 
 
 def main() -> int:
-    """Print a table; or what Python's profiler says of one strategy."""
+    """Prints a table, or the profile of one strategy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", help="a strategy")
     parser.add_argument("--parameters", type=int, default=PARAMETERS)

@@ -23,13 +23,13 @@ from gradwire.demo.rows import keeps_momentum
 
 DEVICE = torch.device(os.environ.get("GRADWIRE_BENCH_DEVICE", "cuda:0"))
 VOCABULARY, WIDTH, BLOCKS, HEADS, TIME, BATCH = 50_304, 768, 12, 12, 512, 8
-if DEVICE.type == "cpu":  # to try this program where there is no GPU
+if DEVICE.type == "cpu":  # to try this program without a GPU
     VOCABULARY, WIDTH, BLOCKS, TIME, BATCH = 512, 96, 2, 32, 2
 CLASSES, SIDE, PICTURES = 100, 64, 32
 
 
 class Block(nn.Module):
-    """Attention to what came before, and two layers of four times the width."""
+    """Causal attention, and two layers of four times the width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Gpt(nn.Module):
 
 
 def convnet() -> nn.Module:
-    """25 M parameters: twelve convolutions, the last of 512 channels."""
+    """A model of 25 M parameters: twelve convolutions, the last of 512 channels."""
     layers: list[nn.Module] = []
     last = 3
     for width, count, stride in ((64, 2, 1), (128, 2, 2), (256, 3, 2), (512, 5, 2)):
@@ -79,7 +79,7 @@ def convnet() -> nn.Module:
 
 
 def batch(model: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What a rank learns from in one step: each word follows from the one before it."""
+    """Returns a rank's batch of one step; in text each word follows from the one before it."""
     if model == "gpt":
         first = torch.randint(VOCABULARY, (BATCH, 1), generator=generator)
         words = (first + 7 * torch.arange(TIME + 1)) % VOCABULARY
@@ -90,8 +90,8 @@ def batch(model: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def together(model: nn.Module, how: str) -> tuple[Any, float, Any]:
-    """What to call for a forward pass, the momentum that is left to the optimizer, and the handle
-    where gradients are gradwire's."""
+    """Returns the module to call for a forward pass, the momentum that the optimizer keeps, and
+    the handle if gradwire averages the gradients."""
     if how == "alone":
         return model, 0.9, None
     if how not in ("ddp", "bf16", "powersgd"):
@@ -107,7 +107,7 @@ def together(model: nn.Module, how: str) -> tuple[Any, float, Any]:
 
 
 def main(name: str, how: str, steps: int) -> None:
-    """Train so many steps."""
+    """Trains `steps` steps."""
     torch.set_num_threads(1)
     backend = os.environ.get("GRADWIRE_BENCH_BACKEND", "gloo")
     dist.init_process_group(backend, device_id=DEVICE if backend == "nccl" else None)
@@ -147,7 +147,7 @@ def main(name: str, how: str, steps: int) -> None:
 
 
 def done() -> None:
-    """Wait for the device."""
+    """Waits for the device."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
 

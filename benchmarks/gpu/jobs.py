@@ -1,4 +1,4 @@
-"""Two ranks on one GPU train over an emulated network: DDP's ways and gradwire's, in turn.
+"""Two ranks on one GPU train over an emulated network: DDP's methods and gradwire's, in turn.
 
 Each is a host of its own (`gradwire.lab`, which needs root and Linux), linked at the given rate;
 both share the GPU. A row's step is the median after its first steps, which compile.
@@ -20,7 +20,7 @@ JOB = Path(__file__).with_name("job.py")
 
 
 class Row(NamedTuple):
-    """One run. fresh: steps that do not count."""
+    """One run. fresh: its first steps, which do not count."""
 
     model: str
     rate: str
@@ -44,7 +44,7 @@ ROWS = (
 
 
 def run(row: Row, limit_seconds: float = 60.0) -> dict[str, Any]:
-    """What rank 0 says, or why it said nothing."""
+    """Returns what rank 0 reports, or the reason for a failure."""
     said: list[str] = []
 
     def listen(rank: int, stream: str, line: str) -> None:
@@ -62,7 +62,7 @@ def run(row: Row, limit_seconds: float = 60.0) -> dict[str, Any]:
 
 
 def main() -> None:
-    """A line for each row, in the order above; all into a file."""
+    """Prints a line for each row, in the order above, and writes all to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     output = parser.parse_args().output

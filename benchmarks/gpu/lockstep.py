@@ -1,7 +1,7 @@
-"""Whole strategies on CUDA tensors against the same on the processor: results and states, bit for
-bit, over steps of which one is spoiled by infinity; what is taken back then, to rounding.
+"""Compares whole strategies on CUDA tensors with the same on the CPU: results and states, bit for
+bit, over steps of which one is spoiled by infinity; what is undone then, up to rounding.
 
-Two ranks in one process, one after the other up to each move.
+Two ranks run in one process, one after the other up to each move.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ STRATEGIES = (
     "lloyd(1)+ef | allgather", "int8+ef21 | allgather", "powersgd(2)", "int8+ef | hierarchical",
 )  # fmt: skip
 ROUNDED = {"lloyd(2)+adam(beta2=0.99) | allgather", "powersgd(2)"}
-"""In which torch's own operations take part, reductions and products of matrices, whose order of
-additions is another on a device: alike to rounding."""
+"""Strategies that use torch's own operations, reductions and matrix products, whose order of
+additions differs on a device: alike up to rounding."""
 SHAPES = {"a": (7000,), "b": (30, 50), "c": (70_001,), "d": (1,)}
 WORLD, STEPS, SPOILED = 2, 5, 3
 
@@ -43,8 +43,8 @@ def drawn(step: int, rank: int, device: torch.device) -> list[Tensor]:
 
 
 def run(text: str, device: torch.device) -> tuple[list[list[Tensor]], list[dict[str, Tensor]]]:
-    """The results of every step and rank, and the states before the spoiled step and after all;
-    on the processor."""
+    """Returns the results of every step and rank, and the states before the spoiled step and after
+    all; on the CPU."""
     strategy = Strategy.parse(text)
     bucket = Bucket(tuple(Parameter(name, shape) for name, shape in SHAPES.items()))
     memories: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(WORLD)]
@@ -77,7 +77,7 @@ def _told(memories: list[dict[str, dict[str, Tensor]]]) -> dict[str, Tensor]:
 
 
 def difference(text: str, device: torch.device) -> str:
-    """What is not as on the processor, or what stops it; "": nothing."""
+    """Returns what differs from the CPU, or the error that stops it; "" if nothing does."""
     try:
         return _difference(text, device)
     except Exception as error:
@@ -89,7 +89,7 @@ def _difference(text: str, device: torch.device) -> str:
     wanted, known = run(text, torch.device("cpu"))
     rounded = text in ROUNDED
     for at, (own, theirs) in enumerate(zip(mine, wanted)):
-        step = at // WORLD  # what the spoiled one takes back comes back to rounding
+        step = at // WORLD  # after the spoiled step, state is restored up to rounding
         for name, x, y in zip(SHAPES, own, theirs):
             if not _are_alike(x, y, exact=step <= SPOILED and not rounded):
                 by = float((x - y).abs().max())

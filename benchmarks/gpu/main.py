@@ -44,19 +44,19 @@ from gradwire.kernels.status import new_status
 from gradwire.kernels.values import SILENCE, AdamStep, Noise
 
 TRIED = 5000, 70_001
-"""Elements, for bits."""
+"""Elements of the tensors that compare bits."""
 SIZES = 25_500_000, 100_000_000
-"""For speed."""
+"""Elements of the tensors that measure speed."""
 DENSITY, RANKS, RUNS = 0.001, 8, 20
 SETTLED = 30
-"""Steps until a selection's threshold follows what waits."""
+"""Steps until a selection's threshold follows the residual."""
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8)
 DEVICE = torch.device("cuda", 0)
 
 
 def bits() -> dict[str, Any]:
-    """How many operations and strategies were tried, and what differs in which. Processes compile
-    side by side, and what one breaks others do not see."""
+    """Returns how many operations and strategies were tried, and what differs. Processes compile
+    in parallel, and a failure in one does not affect others."""
     began = perf_counter()
     groups = sorted({group_of(case) for case in cases(600)})
     with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
@@ -71,25 +71,26 @@ def bits() -> dict[str, Any]:
 
 
 def group_of(case: Case) -> tuple[str, str]:
-    """What shares kernels, about: of one operation and dtype."""
+    """The group of a case, one operation and dtype; a group shares most of its kernels."""
     return case.operation, case.name.split()[-1]
 
 
 def bits_of(group: tuple[str, str]) -> tuple[int, list[str]]:
-    """Of one group, on tensors of two sizes."""
+    """Compares one group, on tensors of two sizes."""
     room, told, tried = room_of_cuda(), [], 0
     for case in (case for n in TRIED for case in cases(n) if group_of(case) == group):
         tried += 1
         try:
             said = difference(case, room, DEVICE)
-        except Exception as error:  # a kernel that does not compile or run is found, too
+        except Exception as error:  # also report a kernel that does not compile or run
             said = f"{case.name}: {type(error).__name__}: {str(error)[:300]}"
         told += [said] if said else []
     return tried, told
 
 
 def device_seconds_of(work: Callable[[], object]) -> float:
-    """What its kernels and copies take on the device, without the gaps between them."""
+    """The seconds that the work's kernels and copies take on the device, without the gaps between
+    them."""
     work()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -101,8 +102,8 @@ def device_seconds_of(work: Callable[[], object]) -> float:
 
 
 def seconds_of(work: Callable[[], object], warm: int = 3) -> float:
-    """Median seconds from the first kernel's begin to the last's end, where the host is the
-    slower of both with its gaps."""
+    """Median seconds from the begin of the first kernel to the end of the last; includes gaps if
+    the host is slower than the device."""
     for _ in range(warm):
         work()
     times = []
@@ -117,7 +118,7 @@ def seconds_of(work: Callable[[], object], warm: int = 3) -> float:
 
 
 def copied_bytes_per_second() -> float:
-    """Of a copy of 1 GiB, read and written."""
+    """The bytes per second of a copy of 1 GiB, read and written."""
     x = torch.zeros(2**28, device=DEVICE)
     y = torch.empty_like(x)
     return 2 * x.nbytes / seconds_of(lambda: y.copy_(x))
@@ -136,7 +137,7 @@ def coded(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:
 
 
 def jobs(n: int) -> dict[str, tuple[Callable[[], object], float]]:
-    """The work of each, and bytes for each element that it cannot do without."""
+    """Returns the work of each job, and the bytes per element that it needs at least."""
     room, status, k = room_of_cuda(), new_status(DEVICE), int(DENSITY * n)
     g, u, v = numbers(n), numbers(n) * 0.1, numbers(n) * 0.1
     draws = cycle([g, *(numbers(n) for _ in range(3))])
@@ -180,7 +181,7 @@ def jobs(n: int) -> dict[str, tuple[Callable[[], object], float]]:
 
 
 def rival(n: int) -> float:
-    """Seconds of dgc with an exact top-k by torch's operations."""
+    """The seconds of dgc with an exact top-k by torch's operations."""
     g, u, v, k = numbers(n), numbers(n) * 0.1, numbers(n) * 0.1, int(DENSITY * n)
 
     def work() -> None:
@@ -195,7 +196,7 @@ def rival(n: int) -> float:
 
 
 def small(parameters: int = 300, n: int = 2000) -> float:
-    """Seconds of dgc with top-k of many small parameters, in one call."""
+    """The seconds of dgc with top-k of many small parameters, in one call."""
     room, status, k = room_of_cuda(), new_status(DEVICE), 20
     made = []
     for _ in range(parameters):
@@ -207,7 +208,7 @@ def small(parameters: int = 300, n: int = 2000) -> float:
 
 
 def speed() -> dict[str, Any]:
-    """Each job's seconds, and how many times a copy of its bytes takes them."""
+    """Measures each job's seconds, and their ratio to a copy of its bytes."""
     copied = copied_bytes_per_second()
     rows = []
     for n in SIZES:
@@ -229,7 +230,7 @@ def speed() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print a table, and write all to a file; 1 if some bits differ."""
+    """Prints a table and writes all to a file; returns 1 if some bits differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     given = parser.parse_args()

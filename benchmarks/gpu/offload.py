@@ -46,13 +46,14 @@ PAIRS = {
     "top-k": ("topk(0.001)+ef | allgather", "topk(0.001)+ef | offload"),
     "int8": ("int8+ef | alltoall", 'int8+ef | offload(outer="alltoall")'),
 }
-"""On the device, and in the host's memory. Vectors travel dense by either, from the device."""
+"""Each kind's strategy on the device, and in the host's memory. With either, vectors travel dense,
+from the device."""
 NEAR = 0.01
-"""Of a step: who is no more than that behind is no worse."""
+"""A plan that is behind by at most this part of a step counts as no worse."""
 
 
 class Model(NamedTuple):
-    """shapes: of parameters, as they are registered. backward: seconds on the device."""
+    """A model. shapes: of parameters, as they are registered. backward: seconds on the device."""
 
     shapes: tuple[tuple[int, ...], ...]
     backward: float
@@ -86,12 +87,12 @@ MODELS = {
     "convnet": Model(tuple(_convolutions()), 15e-3),
     "gpt": Model(((50_304, 768), (512, 768), *_blocks(768, 12), (768,), (768,)), 23e-3),
 }
-"""job.py's two, and three that are small."""
+"""The two models of job.py, and three small ones."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """gbit: of the link. bus: its generation. cores: of a rank."""
+    """A cell. gbit: of the link. bus: its generation. cores: of a rank."""
 
     model: str
     kind: str
@@ -111,7 +112,8 @@ CELLS = [
 
 
 def ready_of(model: Model) -> tuple[Ready, ...]:
-    """The last parameter comes first, each when its share of the elements is done."""
+    """Returns when gradients are ready: the last parameter comes first, each when its share of the
+    elements is done."""
     sizes = [Parameter(f"p{i}", shape) for i, shape in enumerate(model.shapes)][::-1]
     whole, done, found = sum(p.elements for p in sizes), 0, []
     for parameter in sizes:
@@ -121,7 +123,7 @@ def ready_of(model: Model) -> tuple[Ready, ...]:
 
 
 def cost_of(machine: Machine, text: str, largest: int, dice: Random) -> StrategyCost:
-    """What a profile would measure: as `tuning.probe` does, of buckets that run alone."""
+    """Returns what a profile would measure: as `tuning.probe` does, of buckets that run alone."""
     sizes = [n for n in SIZES if n < largest] + [min(largest, LARGEST)]
     strategy = Strategy.parse(text)
 
@@ -148,7 +150,7 @@ def cost_of(machine: Machine, text: str, largest: int, dice: Random) -> Strategy
 
 
 def profile_of(machine: Machine, model: Model, texts: Sequence[str], dice: Random) -> Profile:
-    """Of the model on that machine."""
+    """Returns the profile of the model on that machine."""
     ready = ready_of(model)
     largest = sum(own.parameter.elements for own in ready)
     return Profile(
@@ -162,7 +164,7 @@ def profile_of(machine: Machine, model: Model, texts: Sequence[str], dice: Rando
 
 
 def replayed(machine: Machine, model: Model, plan: Plan, dice: Random, steps: int) -> float:
-    """The mean step of the plan."""
+    """Returns the mean step of the plan, replayed."""
     ready = {own.parameter.name: own.seconds for own in ready_of(model)}
     seconds = []
     for _ in range(steps):
@@ -178,7 +180,7 @@ def replayed(machine: Machine, model: Model, plan: Plan, dice: Random, steps: in
 
 
 def look_at(cell: Cell, times: Times, steps: int = STEPS) -> dict[str, Any]:
-    """Both plans of a cell: seconds of their steps, as planned and as replayed."""
+    """Returns both plans of a cell: seconds of their steps, as planned and as replayed."""
     dice, model = Random(f"{cell}"), MODELS[cell.model]
     machine = Machine(times, cell.gbit * 1e9, cell.bus, cell.cores, cell.lanes)
     profile = profile_of(machine, model, (FP32, *PAIRS[cell.kind]), dice)
@@ -197,7 +199,8 @@ def look_at(cell: Cell, times: Times, steps: int = STEPS) -> dict[str, Any]:
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each cell: milliseconds of a step on the device and in the host's memory."""
+    """Returns a table with a row for each cell: milliseconds of a step on the device and in the
+    host's memory."""
     lines = [
         "| model | | Gbit/s | bus | cores, lanes | planned: device, host | replayed | named |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
@@ -218,7 +221,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Print the table, and write what it is of."""
+    """Prints the table and writes its data."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="this machine's processor first")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")

@@ -1,11 +1,11 @@
-"""Times that were recorded: of a device (results/h200.json, by main.py; and the spread of whole
-steps, by jobs.py), and of a processor (results/host.json, which `measure` writes).
+"""Recorded times: of a device (results/h200.json, by main.py; and the spread of whole steps, by
+jobs.py), and of a CPU (results/host.json, which `measure` writes).
 
     times = Times.load()
     times.on_host("ef, top-k", 4096, dice)     as long as one of the measured calls took
 
-What lies between two sizes is on a line between a call of each, drawn by dice: repeated draws
-differ as repeated calls did.
+A size between two recorded ones is interpolated between a randomly drawn call of each: repeated
+draws differ as repeated calls did.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ STRATEGIES = {
     "none": "none | allreduce",
 }
 Points: TypeAlias = Mapping[int, Sequence[float]]
-"""Of sizes, each with the seconds of repeated calls."""
+"""For each size, the seconds of repeated calls."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """device, launches: seconds of work on the device, and of its launches on the host. host: of
-    the same work by a processor. python: of buckets of 1 and of MANY parameters with hardly an
-    element, the host's work around kernels before the first move and after. further: seconds of
-    launches for each further parameter. spread: of steps, each over their median."""
+    """Recorded times. device, launches: seconds of work on the device, and of its launches on the
+    host. host: of the same work on a CPU. python: for buckets of 1 and of MANY parameters with
+    hardly an element, the host's work around kernels before the first move and after it. further:
+    seconds of launches for each further parameter. spread: of steps, each over their median."""
 
     device: Mapping[str, Points]
     launches: Mapping[str, float]
@@ -63,13 +63,13 @@ class Times:
 
     @staticmethod
     def load() -> Times:
-        """Of the files in results."""
+        """Reads the files in results."""
         kernels = json.loads((RESULTS / "h200.json").read_text())["speed"]
         device: dict[str, dict[int, list[float]]] = {}
         launches: dict[str, float] = {}
         for row in kernels["jobs"]:
             device.setdefault(row["job"], {})[row["elements"]] = [row["device seconds"]]
-            launches.setdefault(row["job"], row["seconds"])  # of the smaller: the host is slower
+            launches.setdefault(row["job"], row["seconds"])  # of the smaller size: host-bound
         steps = json.loads((RESULTS / "h200_jobs.json").read_text())
         seconds = next(r["seconds"][2:] for r in steps if r["how"].startswith("dgc"))
         host = json.loads((RESULTS / "host.json").read_text())
@@ -86,30 +86,31 @@ class Times:
         )  # fmt: skip
 
     def on_device(self, job: str, elements: float, dice: Random) -> float:
-        """Seconds of the device."""
+        """Draws seconds on the device."""
         return drawn(self.device[job], elements, dice) * dice.choice(self.spread)
 
     def launched(self, job: str, parameters: int, dice: Random) -> float:
-        """Seconds of the host, for work on so many parameters."""
+        """Draws the host's seconds to launch work on this many parameters."""
         own = self.launches[job] + (parameters - 1) * self.further
         return own * dice.choice(self.spread)
 
     def on_host(self, job: str, elements: float, dice: Random) -> float:
-        """Seconds of one processor."""
+        """Draws seconds on one CPU core."""
         return drawn(self.host[job], elements, dice)
 
     def around(self, strategy: str, part: str, parameters: int, dice: Random) -> float:
-        """Seconds of the interpreter, for a bucket of so many parameters."""
+        """Draws the interpreter's seconds for a bucket of this many parameters."""
         return drawn(self.python[strategy][part], parameters, dice)
 
 
 def drawn(points: Points, size: float, dice: Random) -> float:
-    """On a line between a call of each of the nearest sizes, or through the two last ones."""
+    """Interpolates linearly between a drawn call of each of the nearest sizes, or extrapolates
+    from the last two."""
     sizes = sorted(points)
     at = min(max(bisect_left(sizes, size), 1), len(sizes) - 1)
     a, b = sizes[at - 1 : at + 1]
     x, y = (dice.choice(points[near]) for near in (a, b))
-    if size < a:  # no less than what starts it
+    if size < a:  # no less than a part of the start-up cost
         return max(x + (y - x) * (size - a) / (b - a), 0.02 * x)
     return max(x + max(y - x, 0.0) * (size - a) / (b - a), 0.0)
 
@@ -122,7 +123,7 @@ def _points(own: Mapping[str, Sequence[float]]) -> Points:
 
 
 def measure(sizes: Sequence[int] = SIZES, calls: int = CALLS) -> dict[str, Any]:
-    """What `Times` has of the host. A minute."""
+    """Measures the host's part of `Times`. Takes a minute."""
     jobs: dict[str, dict[int, list[float]]] = {}
     for n in sizes:
         for name, work in host_jobs(n).items():
@@ -139,7 +140,7 @@ def measure(sizes: Sequence[int] = SIZES, calls: int = CALLS) -> dict[str, Any]:
 
 
 def host_jobs(n: int) -> dict[str, Callable[[], object]]:
-    """The work of main.py's jobs that strategies here are made of, by the C++ kernels."""
+    """Returns the jobs of main.py that the strategies here consist of, by the C++ kernels."""
     room, status, k = room_of(), new_status(), max(1, int(DENSITY * n))
     draws, v, turn = [torch.randn(n) for _ in range(3)], torch.zeros(n), [0]
     places, values = torch.zeros(k, dtype=torch.int32), torch.zeros(k)
@@ -175,7 +176,7 @@ def _coded(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _calls(work: Callable[[], object], calls: int) -> list[float]:
-    """Seconds of each, after some that settle."""
+    """Returns the seconds of each call, after some that settle."""
     found = []
     for call in range(calls + 5):
         began = perf_counter()
@@ -186,7 +187,8 @@ def _calls(work: Callable[[], object], calls: int) -> list[float]:
 
 
 def _laps(text: str, parameters: int, calls: int) -> tuple[list[float], list[float]]:
-    """One rank's, of buckets of so many parameters of a few elements."""
+    """Returns one rank's seconds to encode and decode, for a bucket of this many small
+    parameters."""
     bucket = Bucket(tuple(Parameter(f"p{i}", (16, 8)) for i in range(parameters)))
     contexts = [
         make_context(Strategy.parse(text), bucket, rank, 2, {}, device=torch.device("cpu"))
@@ -208,7 +210,7 @@ def _laps(text: str, parameters: int, calls: int) -> tuple[list[float], list[flo
 
 
 def _timed(rounds: Rounds[None], laps: list[float]) -> Rounds[None]:
-    """The same moves; seconds of local work between them."""
+    """Yields the same moves, and records the seconds of local work between them."""
     arrived: Any = None
     while True:
         began = perf_counter()

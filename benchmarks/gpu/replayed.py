@@ -6,8 +6,8 @@ cores         ├ a lane's work ┤                   backward's thread has one,
 python        ├ part of it ┤                      one at a time
 link               ├──── moves ────┤              all lanes share it
 
-A bucket's parts come from what its strategy's own rounds are priced at (moves, and work by kind,
-elements and place); their seconds are drawn from recorded calls. No curve is fitted here.
+A bucket's parts are the moves and the work (by kind, elements and place) for which its strategy's
+rounds are priced; their seconds are drawn from recorded calls. No curve is fitted here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gradwire.strategy import Strategy
 
 
 class Part(Enum):
-    """Of a machine: what activities share."""
+    """The parts of a machine that activities share."""
 
     DEVICE = auto()
     DOWN = auto()
@@ -40,28 +40,28 @@ class Part(Enum):
 
 
 class Activity(NamedTuple):
-    """on: all that it needs at once; its speed is that of the scarcest."""
+    """An activity. on: all parts that it needs at once; its speed is that of the scarcest."""
 
     on: tuple[Part, ...]
     seconds: float
 
 
 Stage: TypeAlias = tuple[Activity, ...]
-"""Activities that begin together; the stage is over with the last of them."""
+"""Activities that begin together; the stage ends with the last of them."""
 Kind: TypeAlias = tuple[str, Stage]
-"""What a stage is for, "encode", "wire" or "decode", and the stage."""
+"""The purpose of a stage, "encode", "wire" or "decode", and the stage."""
 
 ISSUE, COPY, START = 8e-6, 10e-6, 200e-6
-"""Seconds. Not recorded, but taken to be: of the host, to ask for one copy (a compiled kernel's
-launch takes as long); until a copy begins and is waited for; of a move, until it moves."""
+"""Assumed seconds, not recorded: of the host, to issue one copy (a compiled kernel's launch takes
+as long); until a copy begins and has been waited for; until a move starts to transfer."""
 RATES = {4: 25e9, 5: 50e9}
-"""Bytes a second of a bus of 16 lanes, each way, by its generation: taken to be."""
+"""Assumed bytes per second of a bus of 16 lanes, each way, by its generation."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """bits: a second, of the link. bus: its generation. cores: of this rank. lanes: of the
-    conductor. world: ranks."""
+    """A machine. bits: the link's rate per second. bus: its generation. cores: of this rank.
+    lanes: of the conductor. world: ranks."""
 
     times: Times
     bits: float
@@ -71,7 +71,7 @@ class Machine:
     world: int = 8
 
     def stages(self, bucket: Bucket, strategy: Strategy, dice: Random) -> Iterator[Kind]:
-        """A bucket's, in order."""
+        """Yields a bucket's stages, in order."""
         steps = price(strategy, bucket.parameters, self.world).steps
         places = [Place(self, bucket, strategy, own) for own in _runs(steps)]
         last = len(places) - 1
@@ -84,7 +84,7 @@ class Machine:
                     yield "wire", stage
 
     def alone(self, bucket: Bucket, strategy: Strategy, dice: Random) -> dict[str, float]:
-        """Seconds of each kind with nothing beside it: what a profile measures."""
+        """Returns the seconds of each kind with nothing beside it, as a profile measures them."""
         found = dict.fromkeys(("encode", "wire", "decode"), 0.0)
         for kind, stage in self.stages(bucket, strategy, dice):
             found[kind] += max((own.seconds for own in stage), default=0.0)
@@ -96,7 +96,7 @@ class Machine:
 
 
 def _runs(steps: Sequence[Step]) -> Iterator[tuple[list[Work], PricedMove | None]]:
-    """Work up to each move, and the rest."""
+    """Yields the work up to each move with the move, then the rest."""
     work: list[Work] = []
     for step in steps:
         if isinstance(step, PricedMove):
@@ -108,11 +108,11 @@ def _runs(steps: Sequence[Step]) -> Iterator[tuple[list[Work], PricedMove | None
 
 
 NAMES = {"topk": "top-k", "int8": "int8", "none": "none"}
-"""Compressors, as recorded times name them."""
+"""The names of compressors in recorded times."""
 
 
 class Place:
-    """What one rank does on a bucket up to a move, and the move."""
+    """One rank's work on a bucket up to a move, and the move."""
 
     def __init__(
         self, machine: Machine, bucket: Bucket, strategy: Strategy,
@@ -124,7 +124,8 @@ class Place:
         self.item = 4 if bucket.dtype == "float32" else 2
 
     def stages(self, part: str, is_outer: bool, dice: Random) -> Iterator[Stage]:
-        """Copies down; work; copies up. is_outer: it has the bucket's own Python, too."""
+        """Yields copies down, work, and copies up. is_outer: whether it includes the bucket's own
+        Python work."""
         copies = [work.elements * self.item for work in self.work if work.kind == "copy"]
         if copies and part == "encode":
             yield from self._copied(copies, Part.DOWN)
@@ -153,27 +154,29 @@ class Place:
         )
 
     def _job(self, work: Work) -> str:
-        if self.name == "none":  # is copied into a message, and out of it
+        if self.name == "none":  # only copied into a message and out of it
             return "none"
         if work.kind == "encode":
             return f"ef, {self.name}"
         return "sum of 8 int8" if self.name == "int8" else "sum of 8 sparse"
 
     def _share(self, work: Work) -> float:
-        """Of the recorded job's bytes for each element: sums were of eight payloads."""
+        """The share of the recorded job's bytes per element: recorded sums were of eight
+        payloads."""
         if work.kind == "encode" or self.name != "int8":
             return 1.0
         return (4 + work.contributions) / 12
 
     def _copied(self, sizes: Sequence[float], way: Part) -> Iterator[Stage]:
-        """One copy for each of these bytes, and one wait."""
+        """Yields a stage of one copy for each of these sizes, and one wait."""
         yield (
             Activity((Part.CORES, Part.PYTHON), len(sizes) * ISSUE + COPY),
             Activity((way,), sum(sizes) / RATES[self.machine.bus]),
         )
 
     def moves(self, dice: Random) -> Iterator[Stage]:
-        """The move; a device's message goes down before, and what arrives goes up."""
+        """Yields the move; a device's message is copied down before it, and what arrives is copied
+        up."""
         move = self.move
         assert move is not None
         if not self.on_host:
@@ -186,7 +189,7 @@ class Place:
 
 
 class Lane:
-    """Buckets in turn: each when it is ready, and then its stages."""
+    """A lane that runs buckets in turn: each when it is ready, and then its stages."""
 
     def __init__(self, queue: Sequence[tuple[float, Sequence[Stage]]]) -> None:
         self.queue, self.at = list(queue), 0
@@ -197,7 +200,7 @@ class Lane:
         return not self.queue and not self.left
 
     def go_on(self, progress: float) -> None:
-        """Begin what can begin, when so much of backward is done."""
+        """Begins what can begin, at this progress of backward."""
         while not self.left and self.queue and self.queue[0][0] <= progress + 1e-12:
             stages = self.queue[0][1]
             if self.at == len(stages):
@@ -211,8 +214,8 @@ class Lane:
 def replay(
     machine: Machine, buckets: Sequence[tuple[float, Sequence[Stage]]], backward: float
 ) -> float:
-    """Seconds from the begin of backward to the end of all. buckets: when each is ready, in
-    seconds of backward, and its stages, in order of issue."""
+    """Returns seconds from the begin of backward to the end of all. buckets: when each is ready,
+    in seconds of backward, and its stages, in order of issue."""
     lanes = [Lane(buckets[i :: machine.lanes]) for i in range(machine.lanes)]
     progress, now = 0.0, 0.0
     while True:
@@ -230,7 +233,7 @@ def replay(
             return min((speed[part] for part in a.on), default=1.0)
 
         step = min(a.seconds / of(a) for a in running)
-        if own:  # a bucket may be ready before
+        if own:  # a bucket may become ready before
             due = [q[0][0] for q in (lane.queue for lane in lanes if not lane.left) if q]
             step = min([step, *((d - progress) / of(own[0]) for d in due if d > progress)])
             progress += step * of(own[0])

@@ -1,11 +1,12 @@
-"""How often a selection on CUDA has too few candidates, or many, by its rule for thresholds.
-Three minutes; it needs no GPU.
+"""How often a selection on CUDA has too few or too many candidates by its rule for thresholds.
+Takes three minutes; needs no GPU.
 
-Gradients of log-normal scales that jump, up at step 150 and down at 280; and, with "trained" as
-an argument, those of the demo's language model, of as many parameters as it has. The rule is that
-of kernels/cuda/candidates.py and radix.py: candidates reach the upper of two thresholds or, where
-these are fewer than k, the lower; if they are fewer than k still, or more than 16 k, all elements
-are looked at. Each step foresees what 1.75 k and 3.5 k will reach in the next.
+Gradients have log-normal scales that jump up at step 150 and down at 280; with "trained" as an
+argument, those of the demo's language model are used, too, for all of its parameters. The rule is
+that of kernels/cuda/candidates.py and radix.py: candidates reach the upper of two thresholds or,
+where these are fewer than k, the lower; if they are still fewer than k, or more than 16 k, all
+elements are read. Each step predicts which magnitudes 1.75 k and 3.5 k elements will reach in the
+next.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ STEPS, WARM, CAPACITY = 400, 50, 16
 SIZES = (100_000, 100), (300_000, 300)
 JUMPS = 3.0, 10.0
 FEW = 100
-"""Below so many that are selected, chance alone makes half as many or twice as many reach."""
+"""If fewer than this are selected, chance alone makes half as many or twice as many reach."""
 
 
 class Found(NamedTuple):
-    """Of one step, for each of the k: how many candidates, and how many reached the lower
-    threshold; whether all elements had to be looked at."""
+    """One step, relative to k: the number of candidates, and of elements that reached the lower
+    threshold; and whether all elements had to be read."""
 
     candidates: float
     marked: float
@@ -38,13 +39,14 @@ class Found(NamedTuple):
 
 
 class Thresholds:
-    """Of a segment. upper, lower: of the next step; 0: nobody knows yet."""
+    """The thresholds of a segment. upper, lower: of the next step; 0: not known yet."""
 
     def __init__(self) -> None:
         self.upper = self.lower = 0.0
 
     def select(self, size: Tensor, k: int) -> tuple[Tensor, Found]:
-        """The places of the k largest magnitudes, and what the kernels would have had to do."""
+        """Returns the indices of the k largest magnitudes, and what the kernels would have had to
+        do."""
         few, many = (int((size >= least).sum()) for least in (self.upper, self.lower))
         total = few if few >= k else many
         largest, places = size.topk(min(2 * k, size.numel()))
@@ -61,7 +63,7 @@ class Thresholds:
 def reached_by(
     rank: float, k: int, kth: float, few: int, upper: float, many: int, lower: float
 ) -> float:
-    """As radix.py has it."""
+    """The same as in radix.py."""
     between = k < few < min(rank, many)
     before = few > k and (few >= rank or few == many)
     near, begin = (few, upper) if between else (k, kth)
@@ -71,7 +73,8 @@ def reached_by(
 
 
 def simulated(dgc: bool, n: int, k: int, jump: float, seed: int) -> Iterator[Found]:
-    """Steps with gradients of log-normal scales, each as much as a fifth larger or smaller."""
+    """Yields steps with gradients of log-normal scales, all of them about a fifth larger or
+    smaller in each step."""
     torch.manual_seed(seed)
     u, v, scale, thresholds = torch.zeros(n), torch.zeros(n), torch.randn(n).exp(), Thresholds()
     for step in range(STEPS):
@@ -92,8 +95,8 @@ def _step(
 
 
 def trained(dgc: bool, density: float) -> dict[bool, list[Found]]:
-    """Steps of a language model that learns from what is selected: of parameters of which few
-    elements are, and of the others."""
+    """Returns steps of a language model that learns from what is selected: of parameters with few
+    selected elements, and of the others."""
     torch.manual_seed(1)
     model = LanguageModel(hidden=64)
     memories = [
@@ -117,7 +120,8 @@ def trained(dgc: bool, density: float) -> dict[bool, list[Found]]:
 
 
 def row(name: str, found: Sequence[Found]) -> str:
-    """Shares of steps: fewer than k reach the lower threshold; more than 4 k, 16 k candidates."""
+    """Returns a row: the shares of steps in which fewer than k reach the lower threshold, and with
+    more than 4 k and 16 k candidates."""
     many = torch.tensor([one.candidates for one in found])
     shares = (many < 1, many > 4, many > CAPACITY)
     marked = torch.tensor([one.marked for one in found]).quantile(0.99)
@@ -126,7 +130,7 @@ def row(name: str, found: Sequence[Found]) -> str:
 
 
 def main() -> None:
-    """A row for each recurrence and kind of gradients."""
+    """Prints a row for each recurrence and kind of gradients."""
     print(f"{'':<40}{'below k':>12}{'above 4 k':>12}{'above 16 k':>12}{'marked, p99':>12}")
     rules = ("dgc", True), ("ef", False)
     for (n, k), jump, (name, dgc) in itertools.product(SIZES, JUMPS, rules):

@@ -34,17 +34,17 @@ BETAS = 0.9, 0.99
 
 
 _CLIPPED = "AdamW", "gradwire.optim.Muon"
-"""Whose averages are clipped; what arrives as a step must not be."""
+"""The optimizers whose averages are clipped; averages that are steps must not be."""
 
 
 class Twice(torch.optim.SGD):
-    """A mistake: it says that it leaves the momentum to the plan, and has one."""
+    """A mistake: it declares that the plan keeps the momentum, and has one of its own."""
 
     asks_the_plan = True
 
 
 class Case(NamedTuple):
-    """rate: times the task's learning rate, at which dense does best."""
+    """A case. rate: times the task's learning rate, at which dense does best."""
 
     task: str
     plan: str
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def _cases() -> tuple[list[Case], list[Case]]:
-    """Sound ones, and those that do harm."""
+    """Returns the sound cases, and those that do harm."""
     by_adamw = (
         "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall", "fp8 | alltoall",
         "qsgd(4) | alltoall", "qsgd(4) | allgather",
@@ -101,7 +101,7 @@ def _optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def run(case: Case, rank: int, ranks: int) -> Apart:
-    """How far apart the paths were."""
+    """Trains a case and returns how far apart the weights' paths were."""
     task = TASKS[case.task]
     model = task.fresh(case.seed)
     optimizer = _optimizer(case, model)

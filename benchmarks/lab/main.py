@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parent / "results" / "delivered.json"
 
 
 def main() -> None:
-    """Probe every rate several times, interleaved, so that a busy minute hits all alike."""
+    """Probes every rate several times, interleaved, so that a busy minute affects all alike."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--times", type=int, default=3)

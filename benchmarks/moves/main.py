@@ -40,7 +40,7 @@ def main() -> int:
         exchanges() if arguments.exchange else collectives()
         dist.barrier()
         sys.stdout.flush()
-        os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+        os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
     with Cluster(arguments.hosts, arguments.rate) as cluster:
         return cluster.run([sys.executable, *sys.argv])
 
@@ -64,7 +64,7 @@ def collectives() -> None:
 
 
 def exchanges() -> None:
-    """The slowest rank's time of one exchange; medians."""
+    """Prints the slowest rank's time of one exchange: medians."""
     assert dist.group.WORLD is not None
     performer = Performer(dist.group.WORLD)
     others = [r for r in range(performer.world) if r != performer.rank]
@@ -85,7 +85,7 @@ def exchanges() -> None:
 
 
 def exchange(x: torch.Tensor, out: torch.Tensor) -> None:
-    """Everybody to everybody, receives posted first."""
+    """Sends from every rank to every other, with receives posted first."""
     rank, world = dist.get_rank(), dist.get_world_size()
     others = [(rank + i) % world for i in range(1, world)]
     works = [dist.irecv(out[other], other) for other in others]

@@ -15,7 +15,7 @@ from gradwire.report.table import Table
 
 
 def permutation(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
-    """Every host sends to another, at random."""
+    """Returns flows in which every host sends to a random other one."""
     target = np.random.default_rng(seed).permutation(fabric.hosts)
     source = np.arange(fabric.hosts)
     own = target != source
@@ -23,13 +23,13 @@ def permutation(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
 
 
 def ring(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
-    """One step of a ring whose ranks are placed at random."""
+    """Returns one step of a ring whose ranks are on random hosts."""
     order = np.random.default_rng(seed).permutation(fabric.hosts)
     return Flows(order, np.roll(order, -1), bytes)
 
 
 def groups(fabric: Fabric, size: int, seed: int, bytes: int = 1 << 20) -> Flows:
-    """All to all within groups of hosts at random places."""
+    """Returns all-to-all flows within groups of random hosts."""
     order = np.random.default_rng(seed).permutation(fabric.hosts).reshape(-1, size)
     a, b = np.divmod(np.arange(size * size), size)
     own = a != b
@@ -37,21 +37,21 @@ def groups(fabric: Fabric, size: int, seed: int, bytes: int = 1 << 20) -> Flows:
 
 
 def all_to_all(fabric: Fabric, bytes: int = 1 << 20) -> Flows:
-    """Every host to every other."""
+    """Returns flows from every host to every other."""
     a, b = np.divmod(np.arange(fabric.hosts**2), fabric.hosts)
     own = a != b
     return Flows(a[own], b[own], bytes)
 
 
 def shown(value: object) -> str:
-    """In a table."""
+    """Returns a value as tables show it."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def tell(doc: str, kinds: Mapping[str, Callable[[], Iterable[dict[str, Any]]]]) -> int:
-    """A benchmark's main: a table of each kind that is asked for, and all in one file."""
+    """Runs a benchmark: prints a table of each requested kind, and writes all to one file."""
     parser = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
     parser.add_argument("--json", type=Path)

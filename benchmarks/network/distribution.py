@@ -1,11 +1,12 @@
-"""How full the fullest link gets by ideal hashes: exactly, without drawing any.
+"""The exact load of the fullest link with ideal hashing, without sampling.
 
 A leaf with n equal flows and s uplinks is a throw of n balls into s bins. Poisson counts of mean
 n / s, given that they sum to n, are such a throw, so
 
     P(no bin has more than k) = [bins of at most k sum to n] / [all bins sum to n]
 
-is a sum of s equal and independent counts. Leaves, up and down, are taken as independent.
+is computed from sums of s equal and independent counts. Leaves, up and down, are treated as
+independent.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ Chances = NDArray[np.float64]
 
 
 class Distribution(NamedTuple):
-    """Of the most flows on a link: cdf[k] is the chance of k or fewer."""
+    """The distribution of the most flows on a link: cdf[k] is the chance of k or fewer."""
 
     cdf: Chances
 
     def quantile(self, chance: float) -> int:
-        """The fewest flows that are not exceeded with this chance, 0 to 1."""
+        """Returns the fewest flows that are not exceeded with this chance, 0 to 1."""
         return int(np.searchsorted(self.cdf, chance - 1e-12))
 
 
 def fullest_by_hash(
     flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric
 ) -> Distribution:
-    """Of flows of one size that start together, in a leaf-spine whose links are alike; else
-    NetworkError: `samples` is for those."""
+    """Returns the distribution for flows of one size that start together, in a leaf-spine whose
+    links are alike. Raises NetworkError for others: use `samples`."""
     given = Flows.of(flows)
     given.refuse_beyond(topology.hosts)
     crossing = Crossing(topology, given)
@@ -64,7 +65,7 @@ def fullest_by_hash(
 
 
 def at_most(balls: int, bins: int, k: int) -> float:
-    """The chance that no bin has more than k."""
+    """Returns the chance that no bin has more than k."""
     if k >= balls:
         return 1.0
     if k * bins < balls:
@@ -72,7 +73,7 @@ def at_most(balls: int, bins: int, k: int) -> float:
     mean, number = balls / bins, np.arange(k + 1)
     gamma = np.array([math.lgamma(i + 1) for i in number])
     law = np.exp(number * math.log(mean) - mean - gamma)
-    length = 1 << (k * bins).bit_length()  # no sum comes round again
+    length = 1 << (k * bins).bit_length()  # so long that no sum wraps around
     summed = np.fft.irfft(np.fft.rfft(law, length) ** bins, length)
     all_bins = math.exp(balls * math.log(balls) - balls - math.lgamma(balls + 1))
     return min(max(float(summed[balls]) / all_bins, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""How fast the engines are, and what packets say of the schemes.
+"""The speed of the engines, and what packets show about the schemes.
 
 OMP_NUM_THREADS=1 python benchmarks/network/engines.py [--only packets flows hashes]
 """
@@ -30,7 +30,8 @@ def main() -> int:
 
 
 def schemes() -> list[dict[str, Any]]:
-    """256 hosts, a ring at random places, 4,000 packets of 4 KiB each, 400 Gbit/s."""
+    """Compares schemes: 256 hosts, a ring on random hosts, 4,000 packets of 4 KiB each, 400
+    Gbit/s."""
     fabric = leaf_spine(16, 16, 16, host_gbps=400)
     traffic = ring(fabric, 3, 4000 * 4096)
     how = Transport(queue_bytes=1 << 40, mark_bytes=1 << 40)
@@ -57,7 +58,7 @@ def schemes() -> list[dict[str, Any]]:
 
 
 def packets() -> list[dict[str, Any]]:
-    """Events a second."""
+    """Measures events per second."""
     rows = []
     for leaves, hosts in ((16, 16), (32, 32), (64, 64)):
         fabric = leaf_spine(leaves, hosts, hosts, host_gbps=400)
@@ -75,7 +76,7 @@ def packets() -> list[dict[str, Any]]:
 
 
 def flows() -> list[dict[str, Any]]:
-    """Completions by fair shares."""
+    """Measures completions by fair shares."""
     cases: list[tuple[str, Fabric, Flows]] = [
         (name, fabric, groups(fabric, size, 1))
         for name, fabric, size in (
@@ -97,7 +98,8 @@ def flows() -> list[dict[str, Any]]:
 
 
 def steps() -> list[dict[str, Any]]:
-    """A training step of 1,024 ranks: TP 8, PP 4, DP 32; 7 billion parameters in 16 bits."""
+    """Predicts a training step of 1,024 ranks: TP 8, PP 4, DP 32; 7 billion parameters in 16
+    bits."""
     job = Parallelism(
         dp=32, pp=4, tp=8, gradient_bytes=7_000_000_000 * 2 // 32, activation_bytes=8 << 20,
         microbatches=16, forward_seconds=0.012, backward_seconds=0.024, buckets=4,
@@ -114,7 +116,7 @@ def steps() -> list[dict[str, Any]]:
 
 
 def failures() -> list[dict[str, Any]]:
-    """Every cable of 512 leaves and 64 spines, one at a time."""
+    """Sweeps every cable of 512 leaves and 64 spines, one at a time."""
     fabric, rows = leaf_spine(512, 64, 64), []
     for name, traffic in (
         ("permutation", permutation(fabric, 1)), ("groups of 64", groups(fabric, 64, 1)),

@@ -1,4 +1,4 @@
-"""A training step between 16 hosts below 4 leaves, ranks at random places: hashed and pinned.
+"""A training step between 16 hosts below 4 leaves, with ranks on random hosts: hashed and pinned.
 
 OMP_NUM_THREADS=1 python benchmarks/network/job.py [--places 3] [--json FILE]
 """
@@ -30,7 +30,7 @@ SIDE = 3072
 BYTES = 4 * SIDE * SIDE
 EXPERTS = 4
 STOCK = {"none | allreduce": ring, "none | alltoall": direct}
-"""What Gloo does: a ring; all pairs at once, twice."""
+"""The patterns that Gloo uses: a ring; all pairs at once, twice."""
 
 
 def main() -> int:
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
-    """Seconds of steps by variant, on one cluster."""
+    """Returns seconds of steps by variant, on one cluster."""
     lines: list[str] = []
     demands = {"all": pairwise(16, BYTES), "groups": in_groups(all_to_all, 16, EXPERTS, BYTES)}
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def spread(seconds: list[float]) -> str:
 
 
 def demand(among: str, strategy: str, carried: str) -> Flows:
-    """Between ranks, there and back."""
+    """Returns the flows between ranks, in both directions."""
     if among == "groups":
         return in_groups(direct, 16, EXPERTS, BYTES)
     return STOCK[strategy](16, BYTES) if carried == "Gloo" else in_turns(16, BYTES)
@@ -135,7 +135,7 @@ def in_turns(ranks: int, bytes: int) -> Flows:
 
 
 def expected(flows: Flows, scheme: str) -> float:
-    """What the planner says, the median of 200 where hashes decide."""
+    """Returns the planner's prediction, the median of 200 samples for hashed schemes."""
     if scheme == "coloured":
         return route(flows, FABRIC, scheme).seconds
     return float(median(samples(flows, FABRIC, scheme, 200, hosts=True)))

@@ -1,4 +1,4 @@
-"""One rank of `job.py`: steps of one matrix, each variant attached anew, so that hashed
+"""One rank of `job.py`: steps of one matrix; each variant is attached anew, so that hashed
 connections have other ports. Rank 0 prints seconds by variant."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import gradwire
 
 PLANES = os.environ["GRADWIRE_PLANES"]
 OWN = ",".join(["10.77." + PLANES.split(",")[0].split(".", 2)[2]] * len(PLANES.split(",")))
-"""The host's own address instead of one for each plane: the same messages, hashed."""
+"""The host's own address instead of one per plane: the same messages, hashed."""
 STEPS = 2
 EXPERTS = 4
-"""Ranks of a group that exchanges among itself."""
+"""The ranks of a group that exchanges within itself."""
 
 
 def main() -> None:
@@ -49,7 +49,8 @@ def steps(
     model: torch.nn.Linear, strategy: str, group: dist.ProcessGroup | None, file: str,
     addresses: str | None,
 ) -> list[float]:  # fmt: skip
-    """Of the slowest rank of all; after one that finds all memory new."""
+    """Returns the steps' seconds on the slowest rank, after one step that first touches all
+    memory."""
     if addresses:
         os.environ["GRADWIRE_PLANES"] = addresses
     handle = gradwire.attach(

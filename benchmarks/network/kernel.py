@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def to_other_leaves(fabric: Fabric, seed: int) -> Flows:
-    """A random permutation of hosts, until nobody stays below its leaf."""
+    """Returns a random permutation of hosts in which no flow stays below its leaf."""
     draw, source = np.random.default_rng(seed), np.arange(fabric.hosts)
     while True:
         target = draw.permutation(fabric.hosts)
@@ -70,7 +70,7 @@ def makers(fabric: Fabric) -> dict[str, Make]:
 
 
 def measured(fabric: Fabric, rounds: int) -> list[dict[str, Any]]:
-    """Every scheme in turn, in every round with other traffic and other ports."""
+    """Measures every scheme in turn, with other traffic and other ports in every round."""
     makes = makers(fabric)
     seconds: dict[str, list[float]] = {name: [] for name in makes}
     loads: dict[str, list[float]] = {name: [] for name in makes}
@@ -100,7 +100,8 @@ def measured(fabric: Fabric, rounds: int) -> list[dict[str, Any]]:
 
 
 def predicted(lab: Cluster, fabric: Fabric, transfers: list[Transfer]) -> dict[Link, int]:
-    """Bytes of every link: of planes as named, of hosts' own addresses as the kernel looks up."""
+    """Returns the bytes of every link: on the named plane, or for hosts' own addresses as the
+    kernel looks up."""
     looked_up = iter(lab.paths([t.connection for t in transfers if t.plane is None]))
     found = dict.fromkeys(fabric.links, 0)
     for one in transfers:
@@ -117,13 +118,13 @@ def links_of(fabric: Fabric, one: Transfer, path: int) -> list[Link]:
 
 
 def worst(done: Transferred, expected: dict[Link, int]) -> float:
-    """The largest difference of a link's bytes, as a part of the fullest link's."""
+    """Returns the largest difference of a link's bytes, relative to the fullest link."""
     most = max(expected.values())
     return max(abs(done.link_bytes[link] - n) for link, n in expected.items()) / most
 
 
 def followed(lab: Cluster, fabric: Fabric, transfers: list[Transfer]) -> str:
-    """Each connection alone: over which links its bytes went, against the prediction."""
+    """Sends on each connection alone, and counts those whose bytes took the predicted links."""
     same = 0
     for one in transfers:
         small = one._replace(bytes=300_000)

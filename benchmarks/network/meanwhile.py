@@ -1,4 +1,4 @@
-"""What happens meanwhile: links that die, another job, queues that are full.
+"""What happens during a step: links that die, another job, queues that are full.
 
 OMP_NUM_THREADS=1 python benchmarks/network/meanwhile.py [--only KIND …] [--json FILE]
 
@@ -28,7 +28,8 @@ from gradwire.network.routing.route import scheme_of
 FABRIC = TOPOLOGIES["leaf-spine"]
 MB = 1 << 20
 CONVERGENCE_SECONDS = 0.1
-"""Of switches; so long a host avoids a path on which a timer ran out, as the paper has it."""
+"""The switches' convergence time; a host avoids a path on which a timer ran out for as long, as in
+the paper."""
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def failures() -> Iterator[dict[str, Any]]:
-    """One cable in fifty dies when a fifth of the time is over that the step takes at least."""
+    """Lets one cable in fifty die after a fifth of the least time that the step takes."""
     dead = [link for link, rate in zip(FABRIC.links, without_some(FABRIC).rates) if rate == 0]
     for name, flows in (
         ("half step, 8 MB", _step(halving_doubling(256, 8 * MB), 0)),
@@ -55,7 +56,7 @@ def failures() -> Iterator[dict[str, Any]]:
 
 
 def _step(flows: Flows, number: int) -> Flows:
-    """One step alone."""
+    """Returns one step alone."""
     own = flows[flows.step == number]
     return Flows(own.src, own.dst, own.bytes)
 
@@ -63,7 +64,7 @@ def _step(flows: Flows, number: int) -> Flows:
 def _times(
     flows: Flows, label: str, fails: dict[Link, float], least: float, fabric: Fabric = FABRIC
 ) -> float:
-    """Times the bound, the median of seeds where chance decides."""
+    """Returns the time relative to the bound, the median over seeds for random schemes."""
     scheme, spraying = SCHEMES[label]
     how = replace(HOW, spraying=spraying, exclude_us=CONVERGENCE_SECONDS * 1e6 if fails else 0.0)
     if fails:
@@ -77,8 +78,8 @@ def _times(
 
 
 def jobs() -> Iterator[dict[str, Any]]:
-    """128 ranks each, at random places: experts in groups of 16, and the first step of
-    halving-doubling, each planned alone."""
+    """Runs two jobs of 128 ranks each on random hosts: experts in groups of 16, and the first step
+    of halving-doubling, each planned alone."""
     order = Placement.shuffled(256, 1).host
     experts = Placement(order[:128]).placed(in_groups(all_to_all, 128, 16, 32 * MB))
     other = Placement(order[128:]).placed(_step(halving_doubling(128, 32 * MB), 0))
@@ -95,7 +96,7 @@ def jobs() -> Iterator[dict[str, Any]]:
 
 
 def _ends(flows: list[Flows], scheme: str, how: Transport) -> list[Any]:
-    """Of each seed, of each job."""
+    """Returns, for each seed, when each job ends."""
     return [
         simulate_jobs(routed(flows, FABRIC, scheme, seed), "packet", transport=how, seed=seed)
         for seed in range(SEEDS if scheme.startswith(CHANCE) else 1)
@@ -103,7 +104,8 @@ def _ends(flows: list[Flows], scheme: str, how: Transport) -> list[Any]:
 
 
 def queues() -> Iterator[dict[str, Any]]:
-    """Direct, 8 MB, and eight to one, by queues of 64 packets; windows do not shrink."""
+    """Measures a half step, direct exchange and eight to one with queues of 64 packets; windows do
+    not shrink."""
     alone = replace(HOW, queue_bytes=64 * 9000, mark_bytes=1 << 40, slow_down=False)
     eight = Flows(np.arange(16, 24), 0, 4 * MB)
     for name, flows in (

@@ -5,8 +5,8 @@ python benchmarks/network/paper.py --read FILE FILE [--json FILE] [--plot FILE]
 
 256 hosts below 16 leaves, 16 spines, 400 Gbit/s; and 512 hosts in a fat tree of 32 leaves and 32
 switches in 8 pods, 16 cores, 1,600 Gbit/s above hosts. All-reduce by four algorithms, ranks in
-order. Steps follow each other; those that are alike are sent once. Failed: one cable in fifty
-between switches, around which hashes, packets and plans know their way.
+order. Steps follow each other; equal ones are simulated once. Failed: one cable in fifty between
+switches; hashes, packets and plans avoid them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOPOLOGIES = {
 PATTERNS = (direct, halving_doubling, ring, double_tree)
 HOW = Transport(packet_bytes=9000, slow_down=True, jitter_ns=50)
 SEEDS = 3
-FAILED = 50  # one cable in so many
+FAILED = 50  # one cable in this many
 
 SCHEMES: dict[str, tuple[str, Spraying]] = {
     **{name: (name, "random") for name in (
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def together(runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Rows of the same case are one: other sizes."""
+    """Merges rows of the same case, which have other sizes."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in (row for run in runs for row in run):
         case = tuple(value for key, value in row.items() if not key.endswith(" MB"))
@@ -104,7 +104,7 @@ def measured(
     for topology, failed, pattern, label in cases:
         scheme, spraying = SCHEMES[label]
         if scheme == "optimal" and failed == "none":
-            continue  # min_split is as good, and equal paths are there
+            continue  # min_split is as good if nothing has failed
         fabric = FAILURES[failed](TOPOLOGIES[topology])
         how = replace(transport, spraying=spraying)
         times = [completion(fabric, pattern(fabric.hosts, size << 20), scheme, how)
@@ -118,7 +118,7 @@ def measured(
 
 
 def completion(fabric: Fabric, flows: Flows, scheme: str, how: Transport) -> float | None:
-    """Times the bound; None if the scheme is not for these flows."""
+    """Returns the time relative to the bound; None if the scheme does not support these flows."""
     seconds = least = 0.0
     for alike in flows.steps():
         own = Flows(flows.src[alike[0]], flows.dst[alike[0]], flows.bytes[alike[0]])
@@ -136,7 +136,7 @@ def completion(fabric: Fabric, flows: Flows, scheme: str, how: Transport) -> flo
 
 
 def without_some(fabric: Fabric) -> Fabric:
-    """Cables between switches, both ways; the same for all."""
+    """Returns the fabric without some cables between switches, both ways; always the same ones."""
     up = [link for link in fabric.links if link.target.startswith(("spine", "core"))]
     up += [link for link in fabric.links if link.source.startswith("leaf") and link not in set(up)]
     chosen = np.random.default_rng(1).choice(len(up), len(up) // FAILED, replace=False)
@@ -156,11 +156,11 @@ LOOKS = {
     "spray, random": ("tab:blue", "--"), "spray, rotating": ("tab:cyan", "--"),
     "spray, recycled (REPS)": ("tab:green", "--"),
 }  # fmt: skip
-"""Dotted: hashes; dashed: packets; whole lines: pinned."""
+"""Dotted: hashes; dashed: packets; solid lines: pinned."""
 
 
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
-    """A panel for each algorithm and network, a line for each scheme."""
+    """Plots a panel for each algorithm and network, with a line for each scheme."""
     from matplotlib.figure import Figure
 
     panels = sorted({(r["topology"], r["failed"], r["windows"]) for r in rows}, reverse=True)

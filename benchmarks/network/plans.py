@@ -1,10 +1,10 @@
-"""What schemes load the fullest link with, in how many pieces, and how long planning takes.
+"""The load that schemes put on the fullest link, their pieces, and their planning time.
 
     OMP_NUM_THREADS=1 python benchmarks/network/plans.py            # the table; --json for numbers
     OMP_NUM_THREADS=1 python benchmarks/network/plans.py --large    # 32,768 hosts
 
-Loads are exact, against the bound that no routing can beat. Hashed and random schemes: the median
-of 200 seeds, of 20 if a seed takes long.
+Loads are exact, relative to the bound that no routing can beat. For hashed and random schemes,
+they are the median of 200 seeds, or of 20 if a seed takes long.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def measured(name: str, fabric: Fabric, flows: Flows, scheme: str) -> dict[str, Any]:
-    route(flows[np.arange(1)], fabric, scheme)  # what is loaded once
+    route(flows[np.arange(1)], fabric, scheme)  # warm up: loads modules
     began = process_time()
     routes = route(flows, fabric, scheme)
     took = process_time() - began

@@ -1,6 +1,6 @@
 """One host's part of `transfer`: opens its connections, waits for the start, sends and receives.
 
-Prints "ready"; at the end when each transfer's last byte had arrived, by the monotonic clock, and
+Prints "ready" and, at the end, when each transfer's last byte arrived, by the monotonic clock, and
 how many segments the host sent again.
 """
 
@@ -16,11 +16,11 @@ from gradwire.lab.counters import segments_resent
 
 _CHUNK = memoryview(bytes(1 << 20))
 _PATIENCE_SECONDS = 30.0
-_WAKE_BYTES = 1 << 17  # all hosts share few processors: fewer and larger reads
+_WAKE_BYTES = 1 << 17  # all hosts share few cores: fewer, larger reads
 
 
 def main() -> None:
-    """Do what the folder's tasks say of this rank."""
+    """Performs this rank's tasks in the folder."""
     folder = Path(sys.argv[1])
     tasks = json.loads((folder / "tasks").read_text())[int(os.environ["RANK"])]
     listeners = [(_listening(address, port), size) for address, port, size in tasks["receive"]]
@@ -41,7 +41,7 @@ def _listening(address: str, port: int) -> socket.socket:
 
 
 def _connected(own: str, own_port: int, peer: str, port: int) -> socket.socket:
-    """Retries: the other host may not listen yet."""
+    """Returns a connected socket. Retries, because the other host may not listen yet."""
     deadline = monotonic() + _PATIENCE_SECONDS
     while True:
         one = socket.socket()
@@ -66,7 +66,7 @@ def _await_start(file: Path) -> None:
 def _move(
     sending: list[tuple[socket.socket, int]], receiving: list[tuple[socket.socket, int]]
 ) -> list[float]:
-    """When each of those received had arrived."""
+    """Sends and receives all; returns when each received transfer had arrived."""
     arrivals = list[float]()
     left = dict(sending + receiving)
     room = bytearray(len(_CHUNK))

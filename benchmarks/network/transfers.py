@@ -1,4 +1,4 @@
-"""Bytes sent for real between hosts of a cluster, all at once: how long, and over which links.
+"""Real transfers between hosts of a cluster, all at once: how long, and over which links.
 
 with Cluster(topology=topology, rate="200mbit") as cluster:
     done = transfer(cluster, pinned(routes))
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from gradwire.network.routes import Routes
 
 FIRST_PORT = 20_000
-_LAST_PORT = 60_999  # of those drawn
+_LAST_PORT = 60_999  # of random source ports
 _WORKER = Path(__file__).with_name("transfer_worker.py")
 _TIMEOUT_SECONDS = 300.0
-_LEAD_SECONDS = 0.05  # until the last worker has read when to begin
+_LEAD_SECONDS = 0.05  # time for the last worker to read when to begin
 
 
 class Transfer(NamedTuple):
-    """Bytes by one connection. plane: whose addresses it has; None: the hosts' own."""
+    """Bytes over one connection. plane: the plane of its addresses; None: the hosts' own."""
 
     connection: Connection
     bytes: int
@@ -44,9 +44,10 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Transferred:
-    """seconds: from the common start to the last byte's arrival, connections being open before.
-    link_bytes: carried meanwhile, headers and acknowledgements included. segments_resent: by all
-    hosts, of 1,448 bytes: what queues dropped, the links before them have carried twice."""
+    """The result of transfers. seconds: from the common start to the last byte's arrival, with
+    connections open before. link_bytes: carried meanwhile, headers and acknowledgements included.
+    segments_resent: by all hosts, of 1,448 bytes; what a queue drops, the links before it carry
+    twice."""
 
     seconds: float
     link_bytes: dict[Link, int]
@@ -54,9 +55,10 @@ class Transferred:
 
 
 def pinned(routes: Routes) -> list[Transfer]:
-    """A connection for every piece, by the addresses of its path's plane.
+    """Returns a connection for every piece, with the addresses of its path's plane.
 
-    Pieces are whole bytes here: the last of a flow is shorter. LabError for sprayed ones.
+    Pieces are whole bytes here: the last of a flow is shorter. Raises LabError for sprayed
+    packets.
     """
     made = list[Transfer]()
     left = routes.flows.bytes.tolist()
@@ -79,8 +81,8 @@ def pinned(routes: Routes) -> list[Transfer]:
 
 
 def hashed(flows: Flows, seed: int, pieces: int = 1) -> list[Transfer]:
-    """A connection for every piece of a flow, by hosts' own addresses from random ports, as a
-    kernel would choose them."""
+    """Returns a connection for every piece of a flow, with the hosts' own addresses and random
+    ports, as a kernel would choose them."""
     import numpy as np
 
     draw = np.random.default_rng(seed)
@@ -94,8 +96,9 @@ def hashed(flows: Flows, seed: int, pieces: int = 1) -> list[Transfer]:
 
 
 def by_ports(cluster: Cluster, routes: Routes, seed: int = 0) -> list[Transfer]:
-    """The same pieces as `pinned`, by hosts' own addresses: of each connection's source port a
-    number that is hashed to its path. LabError where none of 64 × paths random ones is."""
+    """Returns the same pieces as `pinned`, with the hosts' own addresses: each connection's
+    source port is one that is hashed to its path. Raises LabError if none of 64 × paths random
+    ones is."""
     import numpy as np
 
     draw = np.random.default_rng(seed)
@@ -122,8 +125,8 @@ def by_ports(cluster: Cluster, routes: Routes, seed: int = 0) -> list[Transfer]:
 
 
 def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
-    """Perform them, on an entered cluster of one process to a host. LabError for another one, and
-    if a host's program fails (its own words are on standard error)."""
+    """Performs transfers on an entered cluster with one process per host. Raises LabError for
+    another cluster, and if a host's program fails (its output is on standard error)."""
     if cluster.procs_per_host != 1:
         raise LabError(
             f"transfers are between hosts of 1 process each; got {cluster.procs_per_host}; make a "
@@ -161,7 +164,8 @@ def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
 
 
 class _Start:
-    """When all hosts have opened their connections, a file tells them when to begin."""
+    """Counts hosts that have opened their connections; after the last, a file tells them when to
+    begin."""
 
     def __init__(self, file: Path, hosts: int) -> None:
         self.at, self._file, self._missing = 0.0, file, hosts
@@ -172,12 +176,12 @@ class _Start:
             self.at = monotonic() + _LEAD_SECONDS
             part = self._file.with_suffix(".part")
             part.write_text(repr(self.at))
-            part.rename(self._file)  # who reads it reads all of it
+            part.rename(self._file)  # atomic: readers see the whole file
 
 
 def _tasks(cluster: Cluster, transfers: Sequence[Transfer]) -> list[dict[str, list[object]]]:
-    """Of each rank: [address, port, peer's address, peer's port, bytes] to send, and [address,
-    port, bytes] to receive."""
+    """Returns each rank's tasks: [address, port, peer's address, peer's port, bytes] to send, and
+    [address, port, bytes] to receive."""
     rank = {host: rank for rank, host in enumerate(cluster.order)}
     tasks: list[dict[str, list[object]]] = [{"send": [], "receive": []} for _ in rank]
     for (source, target, own_port, port), size, plane in transfers:

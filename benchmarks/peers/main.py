@@ -43,9 +43,9 @@ from gradwire.training.ddp import gradwire_hook
 RANKS, STRATEGY = 2, "none | allreduce"
 SCRIPTS = ("test_script", "test_sync", "test_ddp_comm_hook", "test_distributed_data_loop")
 Results = dict[str, str]
-"""Case to "passed", "skipped: why" or "failed: why"."""
+"""Maps a case to "passed", "skipped: why" or "failed: why"."""
 Cases = dict[str, Callable[[], Results]]
-"""What to run, by a name that --only may choose; a script makes many cases."""
+"""Functions to run, by a name that --only may select; a script makes many cases."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def report(without: Results, with_gradwire: Results) -> None:
-    """Counts, and what is not the same."""
+    """Prints counts, and the cases whose results differ."""
     for title, found in (("without", without), ("with gradwire", with_gradwire)):
         counts = Counter(result.split(":")[0] for result in found.values())
         print(
@@ -90,7 +90,8 @@ def report(without: Results, with_gradwire: Results) -> None:
 
 @contextlib.contextmanager
 def attached_ddp() -> Iterator[None]:
-    """Every DDP is attached at the end of its constructor; forked processes inherit that."""
+    """Attaches gradwire to every DDP at the end of its constructor; forked processes inherit
+    that."""
     construct = DistributedDataParallel.__init__
     register = DistributedDataParallel.register_comm_hook
 
@@ -117,7 +118,7 @@ def attached_ddp() -> Iterator[None]:
 
 
 def torchs_own() -> Cases:
-    """Those of its distributed tests that speak of DDP, each in processes of its own."""
+    """Returns torch's distributed tests that use DDP, each in processes of its own."""
     suite = torch_suite()
     names = filter(suite.speaks_of_ddp, unittest.TestLoader().getTestCaseNames(suite))
     return {name: partial(run_test, suite, name) for name in sorted(names)}
@@ -132,7 +133,8 @@ def run_test(suite: Any, name: str) -> Results:
 
 
 def torch_suite() -> Any:
-    """TestDistBackend over Gloo, whose ranks are forked: what is patched here is patched there."""
+    """Returns TestDistBackend over Gloo, whose ranks are forked, so that they inherit patches made
+    here."""
     os.environ.update(
         BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.mkdtemp(),
         MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo", INIT_METHOD="env://",
@@ -161,7 +163,7 @@ def torch_suite() -> Any:
 
 
 class Processors(TorchFunctionMode):
-    """What asks for a GPU gets the processor: most of these tests say no more of GPUs."""
+    """Redirects requests for a GPU to the CPU: most of these tests use GPUs in no other way."""
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (torch.Tensor.cuda, torch.Tensor.to) and (args[1:] or kwargs):
@@ -180,7 +182,7 @@ def is_gpu(place: Any) -> bool:
 
 @contextlib.contextmanager
 def on_processors() -> Iterator[None]:
-    """For tests that put a model on the GPU of its rank."""
+    """Lets tests that put a model on the GPU of its rank run on the CPU."""
     construct, move = DistributedDataParallel.__init__, nn.Module.to
 
     def constructed(self: Any, module: nn.Module, *_: Any, **kwargs: Any) -> None:
@@ -191,7 +193,7 @@ def on_processors() -> Iterator[None]:
         kwargs = {k: CPU if k == "device" and is_gpu(x) else x for k, x in kwargs.items()}
         return move(self, *(CPU if is_gpu(x) else x for x in args), **kwargs)
 
-    # A function for each: dynamo, which accelerate imports, wants torch's to differ.
+    # One function for each, because dynamo, which accelerate imports, needs them to differ.
     cuda = {f: lambda *_, **__: 0 for f in ("set_device", "synchronize", "current_device")}
     with (
         mock.patch.object(DistributedDataParallel, "__init__", constructed),
@@ -209,7 +211,8 @@ def outcome(result: unittest.TestResult) -> str:
 
 
 def last_error(trace: str) -> str:
-    """The line that names the error; a parent tells its children's stories before its own."""
+    """Returns the line that names the error; a parent process prints its children's errors before
+    its own."""
     errors = [line for line in trace.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     told = [line for line in errors if not line.startswith("RuntimeError: Process")]
     return (told or errors or trace.splitlines() or ["?"])[0][:300]
@@ -219,13 +222,13 @@ def last_error(trace: str) -> str:
 
 
 def accelerates() -> Cases:
-    """Each check that its scripts make, by its name and the number of its call."""
+    """Returns each check of accelerate's scripts, by its name and the number of its call."""
     importlib.import_module("accelerate")
     return {script: partial(run_script, script) for script in SCRIPTS}
 
 
 def run_script(script: str, limit_seconds: float = 300.0) -> Results:
-    """Rank 0's results; what no rank has reached in time is not there."""
+    """Returns rank 0's results, without the checks that were not reached in time."""
     context, folder = multiprocessing.get_context("fork"), Path(tempfile.mkdtemp())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -244,7 +247,7 @@ def run_script(script: str, limit_seconds: float = 300.0) -> Results:
 
 
 def as_on_gpus(script: Any) -> None:
-    """What the script, and Join in accelerate, do on several GPUs only, DDP does on processors."""
+    """Makes DDP on CPUs do what the script, and Join in accelerate, do on several GPUs only."""
     accelerate: Any = importlib.import_module("accelerate")
     accelerate.Accelerator.multi_device = property(lambda self: True)
     kinds = {kind.name: kind for kind in accelerate.DistributedType}
@@ -253,7 +256,7 @@ def as_on_gpus(script: Any) -> None:
 
 
 def rank_of(script: str, rank: int, port: int, folder: Path) -> None:
-    """Runs the script's main; a check that fails is noted, and the next one is made."""
+    """Runs the script's main; records a check that fails, and continues with the next one."""
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port), ACCELERATE_USE_CPU="true", GLOO_SOCKET_IFNAME="lo",

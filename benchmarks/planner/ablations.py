@@ -1,10 +1,10 @@
-"""What each part of the planner is worth: steps as predicted, with one of its freedoms taken away.
+"""The effect of each part of the planner: predicted steps with one of its freedoms taken away.
 
     python benchmarks/planner/scaling.py --profiles out/       # or predicted.py … --profile FILE
     python benchmarks/planner/ablations.py out/*.json
 
-Every plan is of one profile, and timed by the same timeline; so this says what a freedom buys if
-the timeline is right (predicted.py), and not what a race would say.
+Every plan is made for one profile and timed by the same timeline; so this shows what a freedom
+gains if the timeline is right (predicted.py), not what a measurement would show.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main() -> int:
 
 
 def steps(profile: Profile) -> dict[str, float]:
-    """Seconds by what is left out; a profile without what is asked for lacks the row."""
+    """Returns seconds by what is left out; a row is missing if the profile lacks its
+    strategies."""
     found = {"everything": choose(profile).best.seconds}
     for what, seconds in WITHOUT.items():
         if (own := seconds(profile)) is not None:
@@ -54,7 +55,7 @@ def _compressing(profile: Profile) -> list[str]:
 
 
 def _only(word: str) -> Callable[[Profile], float | None]:
-    """One compressor's collective for all that is compressed."""
+    """Returns a function that plans with one collective for all that is compressed."""
 
     def seconds(profile: Profile) -> float | None:
         own = [text for text in _compressing(profile) if text.endswith(f"| {word}")]

@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def between(rng: random.Random, low: float, high: float) -> float:
-    """Any order of magnitude is as likely as any other."""
+    """Draws a number; each order of magnitude is equally likely."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
@@ -82,7 +82,8 @@ def cluster(rng: random.Random) -> Costs:
 
 
 def instance(rng: random.Random) -> tuple[list[int], list[Alternatives], Executor]:
-    """Sizes, jobs and what runs them: backward takes about as long as the uncompressed wire."""
+    """Returns sizes, jobs and an executor: backward takes about as long as the uncompressed
+    wire."""
     own, jobs = cluster(rng), rng.randint(5, 8)
     sizes = [int(between(rng, 1e4, 2e7)) for _ in range(jobs)]
     plain = [p for p in PATHS if not p.compressions]
@@ -111,7 +112,7 @@ def ready_seconds(shares: Sequence[float], backward: float) -> list[float]:
 
 
 def published(sizes: Sequence[int], jobs: Sequence[Alternatives], executor: Executor) -> float:
-    """Algorithm 1 with the same timeline as evaluator."""
+    """Runs Algorithm 1 with the same timeline as evaluator."""
     own = [
         Tensor(job.ready_seconds, size, tuple(Option(stages) for stages in job.options))
         for job, size in zip(jobs, sizes)
@@ -157,7 +158,7 @@ def small(instances: int) -> dict[str, object]:
 
 
 def spread(gaps: Sequence[float]) -> dict[str, float]:
-    """optimal: the share within 1e-9 of the best."""
+    """Summarizes gaps. optimal: the share within 1e-9 of the best."""
     own = sorted(gaps)
     return {
         "optimal": sum(gap < 1e-9 for gap in own) / len(own),
@@ -179,7 +180,7 @@ NETWORKS = (
 
 
 def model(rng: random.Random) -> list[int]:
-    """314 tensors, 44.6 M elements, as many small ones among them as ResNet-101 has."""
+    """Returns 314 tensors, 44.6 M elements, with as many small ones as ResNet-101 has."""
     sizes = [rng.choice((64, 128, 256, 512, 1024, 2048)) for _ in range(209)]
     sizes += [int(between(rng, 4e3, 2.4e6)) for _ in range(104)]
     rng.shuffle(sizes)
@@ -187,7 +188,7 @@ def model(rng: random.Random) -> list[int]:
 
 
 def large(name: str, cross: float, node: float, lanes: Sequence[Resource]) -> dict[str, object]:
-    """8 machines of 8 ranks, two lanes of the conductor, 120 ms of backward."""
+    """Searches for 8 machines of 8 ranks, two lanes of the conductor, 120 ms of backward."""
     rng = random.Random(1)
     own = Costs(8, 8, 1e-5, node, 3e-5, cross, 0.01, 2e-5, 1e10, 2e-5, 1e9)
     sizes = model(rng)
@@ -231,7 +232,8 @@ def large(name: str, cross: float, node: float, lanes: Sequence[Resource]) -> di
 
 
 def evaluation(lanes: int, jobs: int = 300, repeats: int = 2000) -> dict[str, float]:
-    """encode, latency, wire, decode: by one call from Python, and inside."""
+    """Times an evaluation of jobs of encode, latency, wire, decode: per call from Python, and
+    inside one call."""
     rng = random.Random(1)
     chain = (Resource.WORKERS, Resource.LATENCY, Resource.CROSS, Resource.WORKERS)
     options = [[[(lane, rng.random()) for lane in chain]] for _ in range(jobs)]

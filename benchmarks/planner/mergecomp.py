@@ -17,7 +17,7 @@ UNCOUNTED, COUNTED = 2, 8  # steps of a measurement
 
 
 def measured(trainer: Trainer, profile: Profile, strategy: str) -> Plan:
-    """The faster of one group and the two that the bisection finds. Collective."""
+    """Returns the faster of one group and the two that the bisection finds. Collective."""
     parameters = [ready.parameter for ready in profile.ready]
 
     def seconds(cuts: Sequence[int]) -> float:
@@ -33,7 +33,7 @@ def measured(trainer: Trainer, profile: Profile, strategy: str) -> Plan:
 
 
 def grouped(parameters: Sequence[Parameter], cuts: Sequence[int], strategy: str) -> Plan:
-    """All of them by one strategy, in groups that end there, on one lane."""
+    """Returns a plan with one strategy for all, in groups that end at these cuts, on one lane."""
     begins = [0, *cuts[:-1]]
     buckets = tuple(Bucket(tuple(parameters[a:b])) for a, b in zip(begins, cuts))
     return Plan(buckets, (Strategy.parse(strategy),) * len(buckets), 1)

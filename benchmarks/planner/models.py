@@ -1,5 +1,5 @@
-"""What is trained: four models for CPUs, each of which wants another plan, by plain SGD; and
-three jobs whose gradients are remembered otherwise, or are rows.
+"""Models to train: four for CPUs by plain SGD, each of which needs another plan; and three jobs
+whose plan keeps optimizer state, or whose gradients are rows.
 
 few_large    6 × Linear(1024), 25 MB          few gradients, all of which are worth compressing
 many_small   60 × Linear(160) with bias, 6 MB  120 gradients: what is paid per message rules
@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from gradwire.optim import SGD, AdamW
 
 MakeOptimizer = Callable[..., Optimizer]
-"""(parameters) -> what steps with the averages."""
+"""(parameters) -> the optimizer that steps with the averages."""
 
 
 _PLAIN = partial(torch.optim.SGD, lr=1e-4)
@@ -32,8 +32,8 @@ _PLAIN = partial(torch.optim.SGD, lr=1e-4)
 
 @dataclass
 class Training:
-    """A model, and what gives the loss of one step. strategies: that are planned with, unless
-    others are asked for; none: those that fit the optimizer."""
+    """A model, and the function that gives the loss of one step. strategies: to plan with by
+    default; none: those that fit the optimizer."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
@@ -42,19 +42,19 @@ class Training:
 
 
 def few_large() -> Training:
-    """6 × 1024² weights, 25 MB of gradients."""
+    """Returns a model of 6 × 1024² weights, 25 MB of gradients."""
     model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(6)))
     return _regression(model, torch.randn(64, 1024))
 
 
 def many_small() -> Training:
-    """60 layers of 160² with bias: 120 parameters, 6.2 MB of gradients."""
+    """Returns a model of 60 layers of 160² with bias: 120 parameters, 6.2 MB of gradients."""
     layers = [layer for _ in range(60) for layer in (nn.Linear(160, 160), nn.Tanh())]
     return _regression(nn.Sequential(*layers), torch.randn(32, 160))
 
 
 def transformer() -> Training:
-    """A language model of four blocks: 51 parameters, 3.7 MB of gradients."""
+    """Returns a language model of four blocks: 51 parameters, 3.7 MB of gradients."""
     model = Transformer(words=1000, width=128, blocks=4)
     words = torch.randint(1000, (8, 33))
 
@@ -66,7 +66,7 @@ def transformer() -> Training:
 
 
 def transformer_dgc() -> Training:
-    """The same by momentum SGD, which leaves its momentum to the plan."""
+    """Returns the same with momentum SGD, which leaves its momentum to the plan."""
     return replace(
         transformer(), make_optimizer=partial(SGD, lr=1e-4, momentum=0.9),
         strategies=("none | allreduce", "bf16 | allreduce", "dgc(0.01) | allgather"),
@@ -74,12 +74,13 @@ def transformer_dgc() -> Training:
 
 
 def transformer_adam() -> Training:
-    """The same by AdamW, which leaves its moments to the plan."""
+    """Returns the same with AdamW, which leaves its moments to the plan."""
     return replace(transformer(), make_optimizer=partial(AdamW, lr=1e-5))
 
 
 def embedding(rows: bool = False) -> Training:
-    """Four fifths of the elements in one table, whose gradient comes last; dense, or its rows."""
+    """Returns a model with four fifths of the elements in one table, whose gradient comes last;
+    dense, or its rows."""
     table = nn.Embedding(20_000, 128, sparse=rows)
     layers = [nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 192), nn.Tanh(), nn.Linear(192, 64)]
     model = nn.Sequential(table, nn.Flatten(), *layers)
@@ -88,7 +89,7 @@ def embedding(rows: bool = False) -> Training:
 
 
 def embedding_rows() -> Training:
-    """As `embedding`, whose table's gradient is 512 rows of 20,000."""
+    """Returns `embedding` with row gradients: the table's gradient is 512 rows of 20,000."""
     return embedding(rows=True)
 
 
@@ -107,7 +108,7 @@ class Block(nn.Module):
         self.wide, self.back = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (sentences, words, width), and so is what it returns."""
+        """Maps x, (sentences, words, width), to the same shape."""
         n, words, width = x.shape
         q, k, v = (
             part.view(n, words, self.heads, -1).transpose(1, 2)
@@ -120,7 +121,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Words to scores of the next word; input and output share their table."""
+    """Maps words to scores of the next word; input and output share their table."""
 
     def __init__(self, words: int, width: int, blocks: int) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class Transformer(nn.Module):
         self.last = nn.LayerNorm(width)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores, (sentences, words, all words)."""
+        """Returns scores, (sentences, words, all words)."""
         scores: Tensor = self.last(self.blocks(self.table(words))) @ self.table.weight.T
         return scores
 

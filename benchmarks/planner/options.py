@@ -1,7 +1,7 @@
 """ByteComp's options of a tensor on two levels, and what they cost: input for the benchmarks.
 
-The tree is `gradwire.tasks`, what moves and works on each path says `gradwire.planner.
-pricing`; here are only the times of made-up machines: start-ups, bandwidths, compressors' speeds.
+The tree is in `gradwire.tasks`, and `gradwire.planner.pricing` gives each path's moves and work;
+this file has only the times of made-up machines: start-ups, bandwidths, compressors' speeds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from gradwire.tasks import Path
 from gradwire.topology import Cluster
 
 DECODE = 0.25
-"""Of what encoding takes: decoding is cheaper."""
+"""The cost of decoding, relative to encoding."""
 
 
 def paths() -> list[Path]:
-    """All 174 on one device, uncompressed first; where they compress is the lane's business."""
+    """Returns all 174 paths on one device, uncompressed first; the lane decides where they
+    compress."""
     return sorted(tasks.paths(devices=("gpu",)), key=lambda path: path.compressions)
 
 
 @lru_cache(1 << 20)
 def priced(path: Path, elements: int, machines: int, ranks: int, density: float) -> Priced:
-    """density: of top-k; 0: one bit and a scale."""
+    """Prices a path. density: of top-k; 0: one bit and a scale."""
     left = f"topk({density})" if density else "sign(scaled=True)"
     return price(f'{left} | steps("{path}")', [elements], machines * ranks, per_node=ranks)
 
@@ -39,7 +40,7 @@ class Costs:
     """Times in seconds, bandwidths in bytes per second, rates in elements per second."""
 
     machines: int
-    ranks: int  # of a machine
+    ranks: int  # per machine
     node_start_seconds: float
     node_bytes_per_second: float
     cross_start_seconds: float
@@ -52,14 +53,14 @@ class Costs:
 
     @property
     def cluster(self) -> Cluster:
-        """Its links: what a start-up takes is their latency."""
+        """The machines' links; a start-up's time is their latency."""
         return Cluster(
             self.machines, self.ranks, 8 * self.cross_bytes_per_second, self.cross_start_seconds,
             self.node_bytes_per_second, self.node_start_seconds,
         )  # fmt: skip
 
     def stages(self, path: Path, elements: int, lane: Resource) -> tuple[Stage, ...]:
-        """What a path costs a tensor; lane: where it compresses."""
+        """Returns the stages of a path for a tensor; lane: where it compresses."""
         found = priced(path, elements, self.machines, self.ranks, self.density)
         return tuple(self._stages(found, lane))
 

@@ -1,12 +1,12 @@
-"""All paths of ByteComp's tree for a real job: how many are worth it, and do they win?
+"""All paths of ByteComp's tree for a real job: how many are useful, and do they win?
 
     python benchmarks/planner/paths.py many_small --hosts 2 --procs-per-host 2 --rate 200mbit
 
 One job in the lab: attach(model, "auto", strategies=[…, "topk(0.01)+ef | paths"]) watches,
 measures, prices all paths, measures those that are offered, lets plans race and adopts one. Then
-the best plans of paths, of whole strategies and of the published planners, all by the same
-profile, take turns on real steps. Beside it: what each path was priced at by single moves and the
-compressor, and what it took as a whole.
+the best plans of paths, of whole strategies and of the published planners, all for the same
+profile, take turns on real steps. It also compares each path's price, from single moves and the
+compressor, with the time that it took as a whole.
 """
 
 from __future__ import annotations
@@ -90,11 +90,12 @@ def work(arguments: argparse.Namespace) -> None:
         report(arguments, every, plans, predicted, seconds, took)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 def contestants(profile: Profile, every: Profile) -> Iterator[tuple[str, Plan]]:
-    """profile: with paths that are sound with SGD; every: with all that are worth a look."""
+    """Yields plans. profile: with paths that are sound with SGD; every: with all paths that are
+    offered."""
     own, all_paths = paths_of(profile), paths_of(every)
     whole = [text for text in profile.strategies if text not in own]
     yield "auto's choice", choose(profile).best.plan
@@ -110,7 +111,7 @@ def contestants(profile: Profile, every: Profile) -> Iterator[tuple[str, Plan]]:
 
 
 def named(plans: Sequence[tuple[str, Plan]]) -> dict[str, Plan]:
-    """No plan twice: whose are the same share it."""
+    """Returns each plan once; equal plans share it."""
     names, first = dict[int, list[str]](), dict[int, Plan]()
     for name, plan in plans:
         names.setdefault(plan.digest(), []).append(name)
@@ -123,7 +124,7 @@ def paths_of(profile: Profile) -> list[str]:
 
 
 def offers(profile: Profile) -> dict[str, Offer]:
-    """What the pattern stands for beside whole strategies, by who may be used."""
+    """Returns the paths that the pattern offers beside whole strategies: sound ones, and all."""
     whole = {t: c for t, c in profile.strategies.items() if "| steps(" not in t}
     bare = replace(profile, strategies=whole)
     return {
@@ -133,7 +134,8 @@ def offers(profile: Profile) -> dict[str, Offer]:
 
 
 def priced_and_measured(profile: Profile, offered: Offer) -> Iterator[tuple[str, float, float]]:
-    """Seconds of the whole model in one bucket by each path: by parts, and as it was measured."""
+    """Yields seconds of the whole model in one bucket by each path: from its parts, and as
+    measured."""
     n = sizes_of(profile)[-1]
     for text, parts in offered.strategies.items():
         both = parts, profile.cost(text)

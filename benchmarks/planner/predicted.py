@@ -58,7 +58,7 @@ STRATEGIES = (
     "sign(scaled=True)+ef | allgather",
 )  # fmt: skip
 JOBS = {**MODELS, **REMEMBERED, **REPLAYS}
-_NEAR = 1.25  # times the best of a few turns
+_NEAR = 1.25  # times the best plan's median of a few turns
 
 
 def main() -> int:
@@ -140,11 +140,11 @@ def work(arguments: argparse.Namespace) -> None:
             profile.save(arguments.profile)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 def tuned(training: Training, strategies: Sequence[str] = ()) -> tuple[Trainer, Tuner]:
-    """A trainer whose model was watched, measured and planned for. Collective."""
+    """Returns a trainer whose model was watched, measured and planned for. Collective."""
     optimizer = training.make_optimizer(training.model.parameters())
     handle = gradwire.attach(
         training.model, "auto", strategies=strategies or None, optimizer=optimizer
@@ -156,19 +156,20 @@ def tuned(training: Training, strategies: Sequence[str] = ()) -> tuple[Trainer, 
 
 
 def settle(trainer: Trainer, tuner: Tuner) -> None:
-    """Train until a plan is adopted. Collective."""
+    """Trains until a plan is adopted. Collective."""
     while not tuner.is_settled:
         trainer.step()
 
 
 def rounds_of(limits: Sequence[int], seconds: Sequence[float]) -> int:
-    """As many as take a minute, within limits."""
+    """Returns as many rounds as take a minute, within limits."""
     fewest, most = limits
     return max(fewest, min(most, int(60 / (sum(seconds) * (UNCOUNTED + COUNTED)))))
 
 
 def finalists(seconds: dict[str, list[float]]) -> list[str]:
-    """What was adopted, all that a few lucky turns may have made the best, and the best bf16."""
+    """Returns the adopted plans, all that a few lucky turns may have made the best, and the best
+    bf16."""
     middle = {name: median(own) for name, own in seconds.items()}
     best, dense = min(middle.values()), [name for name in middle if name.startswith("bf16")]
     fastest = {min(dense, key=lambda name: middle[name])} if dense else set()
@@ -179,7 +180,7 @@ def finalists(seconds: dict[str, list[float]]) -> list[str]:
 
 
 def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
-    """No plan twice; what was adopted is always there, by its own names."""
+    """Returns each plan once; adopted ones always stay, under their own names."""
     seen, found = set[int](), dict[str, Plan]()
     for name, plan in plans.items():
         if name.startswith("adopted") or plan.digest() not in seen:
@@ -189,7 +190,7 @@ def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
 
 
 def contestants(profile: Profile, adopted: Plan) -> dict[str, Plan]:
-    """A dozen plans or more, of which each may follow any other."""
+    """Returns a dozen plans or more, each of which can follow any other."""
     return dict(_every(profile, Dynamics.of(adopted.main_strategy)))
 
 
@@ -213,7 +214,8 @@ def _every(profile: Profile, dynamics: Dynamics) -> Iterator[tuple[str, Plan]]:
 
 
 def short_name(strategy: str) -> str:
-    """Of a strategy, its compressor; "levels " before it if it sums inside machines first."""
+    """Returns a strategy's compressor, with "levels " before it if the strategy sums inside
+    machines first."""
     parsed = Strategy.parse(strategy)
     compressor = str(parsed.compressor)
     if parsed.collective.per_node is not None:
@@ -224,15 +226,15 @@ def short_name(strategy: str) -> str:
 def planned(
     profile: Profile, strategies: Sequence[str], lanes: int, dynamics: Dynamics = PLAIN
 ) -> Plan:
-    """The planner's own groups for these strategies."""
+    """Returns the planner's own groups for these strategies."""
     return choose(profile, strategies, lanes=[lanes], dynamics=dynamics).best.plan
 
 
 @dataclass
 class Outcome:
-    """Of one job. raced: seconds of a step in the race, by digest, of the plans whose steps the
-    profile knows. took: seconds until the first plan was adopted, others: of which others had
-    this share of a processor."""
+    """The outcome of one job. raced: seconds of a step in the race, by digest, of the plans whose
+    steps the profile knows. took: seconds until the first plan was adopted. others: the share of a
+    processor that other work had meanwhile."""
 
     profile: Profile
     raced: dict[int, float]
@@ -243,7 +245,7 @@ class Outcome:
     others: float
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the content of the JSON file."""
         return {
             "settled_seconds": self.took, "others": self.others,
             "contention": self.profile.contention.to_json(),

@@ -1,7 +1,7 @@
-"""What published planners make of a profile, with the compressor that suits them all.
+"""The plans that published planners make for a profile, with the compressor that suits them all.
 
-None is run as its authors wrote it (gradwire.planner.baselines says what differs): each looks for
-its plan by the costs that were measured here, so that only the planning is compared.
+None runs as its authors wrote it (gradwire.planner.baselines says what differs): each plans with
+the costs that were measured here, so that only the planning is compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DENSE = {"tuned fp32": FP32, "tuned bf16": BF16}
 def plans_of(
     profile: Profile, compressor: str = TOPK, paths: Sequence[str] = ()
 ) -> dict[str, Plan]:
-    """By name. compressor: a strategy; ByteComp chooses among it and paths, too."""
+    """Returns plans by name. compressor: a strategy; ByteComp chooses among it and paths."""
     found = dict[str, Plan]()
     for name, (how, most) in PUBLISHED.items():
         options = [compressor, *(paths if how == "bytecomp" else ())]

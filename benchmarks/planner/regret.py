@@ -1,4 +1,4 @@
-"""How good are predictions, and what is lost by the plan that attach(model, "auto") adopts?
+"""How good are predictions, and how much is lost with the plan that attach(model, "auto") adopts?
 
     python benchmarks/planner/regret.py --folder out                     # all cells, hours
     python benchmarks/planner/regret.py --folder out many_small --rates 1gbit --layouts 2x1
@@ -6,8 +6,8 @@
         embedding_rows --rates 1gbit 200mbit --layouts 2x1 4x1
     python benchmarks/planner/regret.py --folder out --only-tables
 
-Every cell is one job of predicted.py, whose result is kept in the folder; cells that are there
-are not run again. Ratios are of one job's interleaved steps, with intervals from resampling.
+Every cell is one job of predicted.py, whose result is kept in the folder; existing cells are not
+run again. Ratios are of one job's interleaved steps, with intervals from resampling.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _layout(cell: dict[str, Any]) -> int:
 
 
 def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> None:
-    """One cell, if it is not there."""
+    """Runs one cell, unless its result exists."""
     file = arguments.folder / f"{model}-{rate}-{layout}.json"
     if file.exists():
         return
@@ -92,7 +92,7 @@ def predicted(cell: dict[str, Any]) -> tuple[str, ...]:
 
 
 def later(cell: dict[str, Any]) -> float:
-    """How many times as long the plans that had raced took minutes later, the middle one."""
+    """Returns how many times as long the plans that had raced took minutes later: the median."""
     return median(
         median(plan["seconds"]) / plan["race_seconds"]
         for plan in cell["plans"].values() if plan["race_seconds"]
@@ -100,7 +100,8 @@ def later(cell: dict[str, Any]) -> float:
 
 
 def mape(cell: dict[str, Any], pace: float) -> float:
-    """Of predictions, if the machine had been so many times as slow when they were made."""
+    """The error of predictions, if the machine had been `pace` times as slow when they were
+    made."""
     return mean(
         abs(pace * plan["predicted"] / median(plan["seconds"]) - 1)
         for plan in cell["plans"].values()
@@ -116,7 +117,7 @@ REGRET = ("model", "network", "adopted, buckets on lanes", "ms", "regret, %", "t
 
 
 def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for what was adopted, and one for each wrong profile."""
+    """Yields a row for the adopted plan, and one for each wrong profile."""
     plans = cell["plans"]
     others = {name: p["seconds"] for name, p in plans.items() if not name.startswith("adopted")}
     tuned = [own for name, own in others.items() if name.startswith("bf16")]
@@ -134,7 +135,7 @@ def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def regret(own: Sequence[float], others: Sequence[Sequence[float]]) -> str:
-    """How much longer than the best of the others, and where that lies 95 times of 100."""
+    """Returns how much longer a plan takes than the best of the others, with its 95 % interval."""
     share, low, high = (100 * (ratio - 1) for ratio in against(own, others))
     return f"{share:+.0f} ({low:+.0f} to {high:+.0f})"
 
@@ -145,7 +146,7 @@ def faster(own: Sequence[float], others: Sequence[Sequence[float]]) -> str:
 
 
 def layer_wise(plan: dict[str, Any], others: dict[str, list[float]]) -> str:
-    """The same compressor, a bucket per parameter."""
+    """Compares with the same compressor and a bucket per parameter."""
     layers = f"{short_name(plan['strategy'])}, layer-wise"
     same = [own for name, own in others.items() if name.startswith(layers)]
     return faster(plan["seconds"], same) if same else "–"

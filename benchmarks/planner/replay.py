@@ -1,13 +1,13 @@
-"""Training at a GPU's speed, on processors: backward waits, gradients are made, the rest is real.
+"""Training at a GPU's speed, on CPUs: backward sleeps, gradients are made up, the rest is real.
 
     backward   ┄┄┄ sleeps ┄┄┄● w5 ┄┄┄● w4 ┄┄┄┄┄● w3 …
                              └ due: the sum of what came before; never later because of a hook
 
 Every parameter has a function in the graph whose backward waits until the gradient is due and then
-gives one: a fixed heavy-tailed vector, scaled by another number each step. The processors are free
-meanwhile, as beside a GPU: it sleeps, some 40 µs too long each time, which does not add up.
-Tensors are 1/SCALE of the published ones, at their full times: so a link of 1 Gbit/s here is one
-of SCALE Gbit/s there, and kernels here are as ones SCALE times as fast.
+gives one: a fixed heavy-tailed vector, scaled by another number each step. The CPUs are free
+meanwhile, as beside a GPU: backward sleeps, some 40 µs too long each time, which does not add up.
+Tensors are 1/SCALE of the published ones, with their full times: so a link of 1 Gbit/s here is
+like one of SCALE Gbit/s there, and kernels here are like ones SCALE times as fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one tensor: when its gradient is due, seconds from the start of backward."""
+    """When the gradient of one tensor is due, in seconds from the start of backward."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,8 @@ class Timing:
 
 
 def timings(weights: Iterable[Weight], backward_seconds: float, scale: int) -> list[Timing]:
-    """In the order of backward: the time shared out by work, sizes divided by scale."""
+    """Returns timings in the order of backward: the time is divided by work, and sizes by
+    scale."""
     own = list(weights)
     total, done, found = sum(w.work for w in own), 0.0, []
     for w in reversed(own):
@@ -48,7 +49,8 @@ def timings(weights: Iterable[Weight], backward_seconds: float, scale: int) -> l
 
 
 def _scaled(shape: tuple[int, ...], scale: int) -> tuple[int, ...]:
-    """A matrix stays one: its rows are fewer; where there are too few, so are its columns."""
+    """Scales a shape. A matrix stays one: it gets fewer rows, or, if there are too few, fewer
+    columns."""
     rows = max(1, shape[0] // scale)
     if len(shape) == 1:
         return (rows,)
@@ -59,7 +61,8 @@ def _scaled(shape: tuple[int, ...], scale: int) -> tuple[int, ...]:
 
 
 class Replay(nn.Module):
-    """Parameters whose gradients come when they are due. forward() gives a loss of no meaning."""
+    """Parameters whose gradients come when they are due. forward() returns a loss without
+    meaning."""
 
     def __init__(self, rows: Sequence[Timing], forward_seconds: float, seed: int = 0) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class Replay(nn.Module):
         return x
 
     def gradient(self, i: int) -> Tensor:
-        """This step's, of tensor i; waits until it is due."""
+        """Returns this step's gradient of tensor i; waits until it is due."""
         now = perf_counter()
         self.began = self.began or now
         n, at = self.parameters_[i].numel(), (i * 641) % 4096
@@ -91,7 +94,7 @@ class Replay(nn.Module):
 
 
 class _Due(torch.autograd.Function):
-    """Gives x, and a gradient to the parameter."""
+    """Returns x, and in backward gives a gradient to the parameter."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, parameter: Tensor, replay: Replay, i: int) -> Tensor:
@@ -104,21 +107,22 @@ class _Due(torch.autograd.Function):
 
 
 def wait_until(due: float) -> None:
-    """Sleeps."""
+    """Sleeps until a time of perf_counter."""
     sleep(max(0.0, due - perf_counter()))
 
 
 @dataclass(frozen=True)
 class Network:
-    """backward_seconds: on one V100, as in the traces that Espresso (EuroSys'23) published with
-    its simulator; ResNet-50's is ResNet-101's, by work. Forward takes half as long."""
+    """A network. backward_seconds: on one V100, as in the traces that Espresso (EuroSys'23)
+    published with its simulator; ResNet-50's is ResNet-101's, scaled by work. Forward takes half
+    as long."""
 
     weights: Callable[[], Iterable[Weight]]
     backward_seconds: float
     batch: str
 
     def training(self, scale: int = SCALE) -> Training:
-        """Of a replica of it."""
+        """Returns the training of a replica."""
         rows = timings(self.weights(), self.backward_seconds, scale)
         replay = Replay(rows, self.backward_seconds / 2)
         return Training(replay, replay)

@@ -2,11 +2,11 @@
 
     python benchmarks/planner/scaling.py bert_base vgg16 --rates 200mbit 1gbit
 
-The step that computes alone, over the step that synchronizes as well: 1 is perfect. Every job
-trains one replayed network (replay.py); its plans take turns on real steps: what attach(model,
-"auto") adopts, how DDP and layer-wise compressors group, and what published planners make of the
-same profile (published.py). bound: what a step without any exchange takes, over the planner's
-lower bound of a step that has one.
+A factor is the time of a step without synchronization over that of one with it: 1 is perfect.
+Every job trains one replayed network (replay.py); its plans take turns on real steps: what
+attach(model, "auto") adopts, how DDP and layer-wise compressors group, and what published planners
+make of the same profile (published.py). bound: the time of a step without any exchange, over the
+planner's lower bound of a step with one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def cell(model: str, rate: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One job."""
+    """Runs one job."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [
             sys.executable, __file__, model, "--out", file.name,
@@ -91,7 +91,7 @@ def row(found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def beside(found: dict[str, Any]) -> tuple[str, ...]:
-    """Published planners' steps over that of what auto adopted."""
+    """Returns published planners' steps over that of the plan that auto adopted."""
     own = found["seconds"]["auto"]
     theirs = {name: found["seconds"][name] for name in PUBLISHED}
     ratio, low, high = against(own, list(theirs.values()))
@@ -120,7 +120,7 @@ def work(arguments: argparse.Namespace) -> None:
         for name, (text, cap) in ROWS.items()
     }
     plans |= plans_of(tuner.profile) | {"auto": adopted}
-    digests = {plan.digest(): plan for plan in plans.values()}  # who agree share their turns
+    digests = {plan.digest(): plan for plan in plans.values()}  # equal plans share their turns
     steps = measure(trainer, list(digests.values()), arguments.rounds, arguments.patience)
     measured = dict(zip(digests, seconds_of(steps)))
     seconds = {name: measured[plan.digest()] for name, plan in plans.items()}
@@ -138,7 +138,7 @@ def work(arguments: argparse.Namespace) -> None:
             tuner.profile.save(Path(arguments.profiles) / name)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 if __name__ == "__main__":

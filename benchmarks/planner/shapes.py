@@ -1,7 +1,7 @@
 """The tensors of well-known networks, made from their architectures, with the work of each.
 
-work: multiply-adds of the forward pass for one image or word, from which backward's time is shared
-out; a tensor without (a bias, a norm, a table that is only looked up) comes with its layer.
+work: multiply-adds of the forward pass for one image or word, by which backward's time is divided;
+a tensor without work (a bias, a norm, a table that is only looked up) comes with its layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Weight(NamedTuple):
 
 
 def resnet(blocks: tuple[int, ...]) -> Iterator[Weight]:
-    """Bottleneck networks for images of 224² (He et al. 2016): (3, 4, 6, 3) is ResNet-50."""
+    """Yields bottleneck networks for images of 224² (He et al. 2016): (3, 4, 6, 3) is
+    ResNet-50."""
     yield from _convolution("stem", 3, 64, 7, 112)
     wide, side = 64, 56
     for stage, count in enumerate(blocks):
@@ -42,7 +43,7 @@ def resnet(blocks: tuple[int, ...]) -> Iterator[Weight]:
 
 
 def _convolution(name: str, given: int, made: int, window: int, side: int) -> Iterator[Weight]:
-    """Without bias, and the norm after it."""
+    """Yields a convolution without bias, and the norm after it."""
     shape = (made, given, window, window)
     yield Weight(f"{name}.weight", shape, prod(shape) * side**2)
     yield Weight(f"{name}.norm.weight", (made,))
@@ -55,7 +56,7 @@ def _linear(name: str, given: int, made: int, work: float = 1.0) -> Iterator[Wei
 
 
 def vgg16() -> Iterator[Weight]:
-    """Simonyan & Zisserman 2015, D: 32 tensors."""
+    """Yields the network D of Simonyan & Zisserman 2015: 32 tensors."""
     given, side = 3, 224
     for number, made in enumerate((64, 64, 128, 128, 256, 256, 256, *(512,) * 6)):
         side = 224 >> sum(number >= n for n in (2, 4, 7, 10))
@@ -68,7 +69,7 @@ def vgg16() -> Iterator[Weight]:
 
 
 def bert_base() -> Iterator[Weight]:
-    """12 blocks of width 768, for questions and answers: 199 tensors."""
+    """Yields 12 blocks of width 768, for questions and answers: 199 tensors."""
     yield from (Weight("words", (30_522, 768)), Weight("places", (512, 768)))
     yield from (Weight("kinds", (2, 768)), *_norm("norm"))
     for block in range(12):
@@ -82,7 +83,7 @@ def bert_base() -> Iterator[Weight]:
 
 
 def gpt2_small() -> Iterator[Weight]:
-    """12 blocks of width 768; the scores use the table of words: 148 tensors."""
+    """Yields 12 blocks of width 768; the scores use the table of words: 148 tensors."""
     yield from (Weight("words", (50_257, 768)), Weight("places", (1024, 768)))
     for block in range(12):
         yield from _norm(f"{block}.norm1")
@@ -99,7 +100,8 @@ def _norm(name: str, width: int = 768) -> tuple[Weight, Weight]:
 
 
 def lstm() -> Iterator[Weight]:
-    """A language model of two layers of 1500 on WikiText-2, one table for words and scores."""
+    """Yields a language model of two layers of 1500 on WikiText-2, with one table for words and
+    scores."""
     yield Weight("words", (33_278, 1500))
     for layer in range(2):
         for kind in ("given", "kept"):
@@ -109,8 +111,8 @@ def lstm() -> Iterator[Weight]:
 
 
 def ugatit() -> Iterator[Weight]:
-    """Kim et al. 2020, images of 256², the full form: two generators, of which one layer each has
-    268 M weights, and four discriminators, as one step of training them all."""
+    """Yields the full form of Kim et al. 2020 for images of 256²: two generators, each with a
+    layer of 268 M weights, and four discriminators, as one step that trains them all."""
     for name in ("to b", "to a"):
         yield from _generator(name)
     for name in ("a", "b"):
@@ -123,7 +125,7 @@ def _generator(name: str) -> Iterator[Weight]:
     yield _window(f"{name}.in", 3, 64, 7, 256)
     yield _window(f"{name}.down1", 64, 128, 3, 128)
     yield _window(f"{name}.down2", 128, wide, 3, 64)
-    for number in range(8):  # four before what attends, four after, each of two windows
+    for number in range(8):  # four before attention, four after, each of two windows
         if number == 4:
             yield from _attention(name, wide, 64)
             for layer, given in (("style1", wide * 64**2), ("style2", wide)):
@@ -153,7 +155,7 @@ def _discriminator(name: str, layers: int) -> Iterator[Weight]:
 
 
 def _attention(name: str, wide: int, side: int) -> Iterator[Weight]:
-    """Which channels matter, by their means and their largest."""
+    """Yields the attention to channels, by their means and their largest values."""
     for kind in ("mean", "most"):
         yield Weight(f"{name}.{kind}", (1, wide), wide)
     yield _window(f"{name}.join", 2 * wide, wide, 1, side)

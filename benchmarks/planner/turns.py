@@ -1,8 +1,8 @@
-"""Plans in turn on one attached model, and what each step was made of.
+"""Runs plans in turn on one attached model, and measures the parts of each step.
 
 A turn is some steps of one plan, of which the first do not count; all plans have one turn in every
-round, in another order each time. So whatever else the machine does hits all plans alike; turns
-in which others' niced work took more than a little of it are measured and then left out.
+round, in another order each time. So other load on the machine affects all plans alike; turns in
+which others' niced work took more than a little of it are measured and then left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DISTURBED = 0.03  # of one processor's time, by others
 
 
 class Step(NamedTuple):
-    """Seconds, of one step on one rank. exposed: from the end of backward on."""
+    """The seconds of one step on one rank. exposed: from the end of backward on."""
 
     whole: float
     backward: float
@@ -48,7 +48,7 @@ class Trainer:
         self.optimizer = optimizer or training.make_optimizer(training.model.parameters())
 
     def step(self) -> Step:
-        """One step."""
+        """Trains one step."""
         session = self.handle._session if self.handle else None
         began = perf_counter()
         self.optimizer.zero_grad()
@@ -69,8 +69,8 @@ class Trainer:
 def measure(
     trainer: Trainer, plans: Sequence[Plan], rounds: int, patience_seconds: float = 300.0
 ) -> list[list[Step]]:
-    """Steps of every plan, in the order of plans: so many calm turns of each, if patience allows,
-    and at least so many turns. Collective."""
+    """Returns steps of every plan, in the order of plans: `rounds` calm turns of each, if patience
+    allows, and at least `rounds` turns. Collective."""
     found: list[list[Step]] = [[] for _ in plans]
     began, number = perf_counter(), 0
     while number < rounds or not _are_enough(found, rounds, began + patience_seconds):
@@ -83,7 +83,7 @@ def measure(
 
 
 def turn(trainer: Trainer, plan: Plan) -> list[Step]:
-    """The steps that count. Collective."""
+    """Takes a turn and returns the steps that count. Collective."""
     assert trainer.handle is not None
     trainer.handle.adopt(plan)
     before = perf_counter(), niced_seconds()
@@ -93,7 +93,7 @@ def turn(trainer: Trainer, plan: Plan) -> list[Step]:
 
 
 def _are_enough(found: Sequence[Sequence[Step]], rounds: int, until: float) -> bool:
-    """On some rank time is over, or on all there are so many calm turns."""
+    """Whether time is over on some rank, or all ranks have enough calm turns."""
     calm = min(sum(step.disturbed <= DISTURBED for step in own) for own in found)
     facts = torch.tensor([calm, -float(perf_counter() > until)])
     dist.all_reduce(facts, op=dist.ReduceOp.MIN)
@@ -101,16 +101,16 @@ def _are_enough(found: Sequence[Sequence[Step]], rounds: int, until: float) -> b
 
 
 def niced_seconds() -> float:
-    """Processor time of all niced work since the machine began, which runs beside, politely, and
-    what other machines on the same processors stole."""
+    """Returns the CPU time, since the machine started, of all niced work, which is other people's,
+    and of what other machines on the same processors stole."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = file.readline().split()
     return (float(fields[2]) + float(fields[8])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -> bool:
-    """Until others leave the machine alone; False if they do not. Collective: when patience is
-    over on one rank it is on all, whose clocks differ."""
+    """Waits until others leave the machine alone; returns False if they do not. Collective: when
+    patience is over on one rank it is over on all, because clocks differ."""
     began, is_over = perf_counter(), False
     while not is_over:
         before = niced_seconds()
@@ -125,9 +125,9 @@ def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -
 
 
 def seconds_of(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
-    """Every plan's seconds, step by step, the mean of ranks: who ends one late begins the next one
-    late, so means add up to what training takes. Of the turns that others left alone, or, if these
-    are too few, of the calmer half. Collective."""
+    """Returns every plan's seconds, step by step, as means over ranks: a rank that ends one step
+    late begins the next one late, so means add up to what training takes. Takes the turns that
+    others left alone, or, if these are too few, the calmer half. Collective."""
     took = torch.tensor([[step.whole for step in own] for own in steps], dtype=torch.float64)
     others = torch.tensor([[step.disturbed for step in own] for own in steps], dtype=torch.float64)
     dist.all_reduce(took)
@@ -137,28 +137,28 @@ def seconds_of(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
 
 
 def undisturbed(own: Sequence[Sequence[float]]) -> list[float]:
-    """Of (seconds, share of others) the seconds that count."""
+    """Returns the seconds that count, from pairs (seconds, share of others)."""
     calm = [seconds for seconds, others in own if others <= DISTURBED]
     half = sorted(own, key=lambda pair: pair[1])[: max(2 * COUNTED, len(own) // 2)]
     return calm if len(calm) >= 2 * COUNTED else [seconds for seconds, _ in half]
 
 
 def parts(steps: Sequence[Step]) -> dict[str, float]:
-    """Means, which add up, of the steps that are not among the tenth that took longest."""
+    """Returns the means of parts, which add up, without the slowest tenth of the steps."""
     usual = sorted(steps, key=lambda step: step.whole)[: max(1, len(steps) * 9 // 10)]
     return {name: mean(getattr(s, name) for s in usual) for name in Step._fields}
 
 
 def turns_of(steps: Sequence[float]) -> list[Sequence[float]]:
-    """What was measured together, and so disturbed together."""
+    """Groups steps by turns: they were measured together, and so disturbed together."""
     return [steps[i : i + COUNTED] for i in range(0, len(steps), COUNTED)]
 
 
 def against(own: Sequence[float], rivals: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Seconds of a plan over those of its best rival, and where that lies 95 times of 100.
+    """Returns the seconds of a plan over those of its best rival, with the 95 % interval.
 
-    Which rival is the best is decided by one half of the turns and measured by the other, both
-    ways: the luckiest of twenty need not be the best. Turns are resampled whole.
+    One half of the turns decides which rival is the best and the other measures it, both ways,
+    because the luckiest of twenty need not be the best. Turns are resampled whole.
     """
     mine, theirs = turns_of(own), [turns_of(rival) for rival in rivals]
     dice = random.Random(0)
@@ -184,7 +184,7 @@ def _middle(turns: Sequence[Sequence[float]]) -> float:
 
 
 def _ratio(own: Sequence[float], rivals: Sequence[Sequence[float]]) -> float:
-    """Each has the medians of two halves."""
+    """Returns the mean ratio to the best rival; each argument has the medians of two halves."""
     found = [own[b] / min(rivals, key=lambda r: r[a])[b] for a, b in ((0, 1), (1, 0))]
     return sum(found) / 2
 
@@ -193,7 +193,7 @@ def kendall(
     a: Sequence[float], b: Sequence[float],
     counts: Callable[[int, int], bool] = lambda i, j: True,
 ) -> float:  # fmt: skip
-    """Kendall's τ: of all pairs that count, those in the same order less those in the other, over
+    """Kendall's τ: of all pairs that count, those in the same order minus those in the other, over
     all of them."""
     pairs = [(i, j) for i in range(len(a)) for j in range(i) if counts(i, j)]
     signs: list[Any] = [(a[i] - a[j]) * (b[i] - b[j]) for i, j in pairs]

@@ -1,12 +1,12 @@
-"""What recording costs: steps with and without it, in turn, on the same job.
+"""The cost of recording: steps with and without it, in turn, on the same job.
 
     turn      0        1        2        3   …        a turn: so many steps of all ranks
     recorded  no yes   yes no   no yes   yes no
 
     python benchmarks/recording/main.py [--hosts 4] [--rate 1gbit] [--pairs 40] [--json FILE]
 
-The job is the demo's language model in the lab. Each recording writes into a folder of its own,
-so that each begins as recordings do: with a line for every step.
+The job is the demo's language model in the lab. Each recording writes to a folder of its own, so
+that each begins with a line for every step, as recordings do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _told(ratios: Iterable[float]) -> str:
 
 
 def worker(result: Path, pairs: int, steps: int) -> int:
-    """One rank: ratios, pair by pair, of all ways to make buckets."""
+    """Does one rank's work: ratios, pair by pair, for all bucket sizes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found = {name: measure(size, result.parent, pairs, steps) for name, size in STRATEGIES.items()}
@@ -76,7 +76,7 @@ def worker(result: Path, pairs: int, steps: int) -> int:
 
 
 def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[list[float]]:
-    """Of each pair the ratio of seconds, and that of all ranks' processor time."""
+    """Returns, for each pair, the ratio of seconds and that of all ranks' CPU time."""
     torch.manual_seed(0)
     model = LanguageModel(vocabulary=2000, hidden=160)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -1,9 +1,9 @@
-"""The page of a large run: how large, how soon written, how soon loaded, how smooth.
+"""The page of a large run: its size, how fast it is written and loaded, and its frame rate.
 
     python benchmarks/recording/page.py [--ranks 64] [--tensors 200] [--steps 200]
 
-A run folder is made up, the page is written by `gradwire report`, and Chromium opens it without a
-GPU (`make browser` installs it), zooms in and out for three seconds, and counts frames.
+It makes up a run folder, writes the page with `gradwire report`, and opens it in Chromium without
+a GPU (`make browser` installs it), which zooms in and out for three seconds and counts frames.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def make_up(folder: Path, rank: int, asked: argparse.Namespace) -> None:
-    """One rank's file."""
+    """Writes one rank's file."""
     dice, file = random.Random(rank), RankFile(folder, rank)
     file.add(
         "about", format=FORMAT, rank=rank, world=asked.ranks, start=1, step=0,
@@ -102,7 +102,7 @@ def _spans(step: int, asked: argparse.Namespace, dice: random.Random) -> list[li
 
 
 def look(page: Path) -> tuple[float, float]:
-    """Seconds until the timeline is drawn, and frames per second."""
+    """Returns seconds until the timeline is drawn, and frames per second."""
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 

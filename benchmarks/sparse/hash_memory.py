@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measured(density: float, repeats: int) -> dict[str, list[float]]:
-    """Nanoseconds per non-zero by contestant and turn, without the first turn."""
+    """Returns nanoseconds per non-zero by contestant and turn, without the first turn."""
     dice = torch.Generator().manual_seed(1)
     dense = torch.randn(ELEMENTS, generator=dice)
     places = (torch.rand(ELEMENTS, generator=dice) < density).nonzero().flatten().int()
@@ -88,11 +88,12 @@ def contestants_on(dense: Tensor, places: Tensor, values: Tensor) -> dict[str, C
 
 
 def void(_: object) -> None:
-    """What a split returns is not kept."""
+    """Discards the result of a split."""
 
 
 def collisions(ratio: float) -> list[float]:
-    """The share of entries in serial memory, by tries; one table, inserted in random order."""
+    """Returns the share of entries in serial memory, by tries, for one table, filled in random
+    order."""
     dice = torch.Generator().manual_seed(2)
     indices = torch.randperm(1 << 26, generator=dice)[:COLLISIONS].int()
     slots, shares = (int(ratio * COLLISIONS), COLLISIONS), []

@@ -1,21 +1,21 @@
-"""How long sparse sums take on an emulated network, all schemes in turn in one job.
+"""How long sparse sums take on an emulated network, with all schemes in turn in one job.
 
     python benchmarks/sparse/lab.py nmt --hosts 8 --rate 1gbit
     python benchmarks/sparse/lab.py nmt --sparse
     python benchmarks/sparse/lab.py nmt --hosts 2 --procs-per-host 2 --strategies \
         "none | allreduce" "nonzero | zen" "nonzero | hierarchical(outer='zen')"
 
-Every rank has one tensor of the preset, scaled to --elements. A round runs every strategy once,
-in another order each time, with a barrier before each; medians over the rounds of the slowest
-rank's time. What is timed is what training waits for: from the gradient to the average,
-compression and all moves included.
+Every rank has one tensor of the preset, scaled to --elements. A round runs every strategy once, in
+another order each time, with a barrier before each; medians over the rounds of the slowest rank's
+time. The time is what training waits for: from the gradient to the average, compression and all
+moves included.
 
---sparse: gradients as nn.Embedding(sparse=True) has them, rows and ids in any order (COO), and
-beside gradwire what DistributedDataParallel does with them, torch's all_reduce.
+--sparse: gradients as from nn.Embedding(sparse=True), rows and ids in any order (COO), and beside
+gradwire torch's all_reduce, which DistributedDataParallel uses for them.
 
-Where hosts share cores, local work counts as often as they are more: --slower 4 slows the links
-down so many times, and divides times by it (time dilation). Eight hosts on two cores with
---slower 4 have a core each and links of the given rate.
+If hosts share cores, local work takes as many times longer as hosts share a core: --slower 4 slows
+the links down by that factor, and divides times by it (time dilation). Eight hosts on two cores
+with --slower 4 have a core each and links of the given rate.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def tensors(arguments: argparse.Namespace, ranks: int) -> list[torch.Tensor]:
-    """One per rank, of about that many elements."""
+    """Returns one tensor per rank, of about --elements elements."""
     if arguments.preset == "normal":  # dense: for strategies that select
         return [torch.randn(int(arguments.elements)) for _ in range(ranks)]
     one = sparsity.synthetic(arguments.preset, 1, scale=0.01)[0].numel()
@@ -117,11 +117,11 @@ def work(arguments: argparse.Namespace) -> None:
         report(arguments, x, runs)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 def as_rows(x: torch.Tensor, rank: int) -> torch.Tensor:
-    """The rows that hold anything, in any order, as words come."""
+    """Returns the nonzero rows, in any order, as words come."""
     ids = x.any(1).nonzero().flatten()
     ids = ids[torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(rank))]
     return torch.sparse_coo_tensor(ids[None], x[ids], x.shape)
@@ -133,7 +133,7 @@ class Run:
     def __init__(self, x: torch.Tensor) -> None:
         self._x = x
         self.seconds: list[float] = []
-        self.wire_seconds: list[float] = []  # of these, in moves; the mean of ranks
+        self.wire_seconds: list[float] = []  # the part in moves; the mean of ranks
         self.in_moves = float("nan")
         self.bytes: list[float] = []
         self.host_bytes: list[float] = []
@@ -142,7 +142,7 @@ class Run:
         self.prepare()
         dist.barrier()
         before = bytes_sent()
-        dist.barrier()  # after it nobody waits for a rank that reads its counter
+        dist.barrier()  # after it no rank waits for one that reads its counter
         began = time.perf_counter()
         sent = self.sum(step)
         seconds = time.perf_counter() - began
@@ -158,19 +158,20 @@ class Run:
 
     @property
     def chosen(self) -> str | None:
-        """The member that sums, if it chooses one."""
+        """The member that sums, if the strategy chooses one."""
         return None
 
     def prepare(self) -> None:
-        """A gradient to sum."""
+        """Prepares a gradient to sum."""
 
     def sum(self, step: int) -> float:
-        """The average in its place. Returns the bytes that this rank sent, NaN if unknown."""
+        """Replaces the gradient by the average. Returns the bytes that this rank sent, NaN if
+        unknown."""
         raise NotImplementedError
 
 
 class Torch(Run):
-    """What DistributedDataParallel does with a bucket."""
+    """Torch's all_reduce, as DistributedDataParallel runs it on a bucket."""
 
     def prepare(self) -> None:
         self._out = self._x.clone()
@@ -182,7 +183,7 @@ class Torch(Run):
 
 
 class Ours(Run):
-    """A strategy."""
+    """A strategy of gradwire."""
 
     def __init__(
         self, text: str, x: torch.Tensor, machines: Machines, performer: Performer

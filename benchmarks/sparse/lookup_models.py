@@ -23,7 +23,7 @@ Batch = tuple[Tensor, ...]
 
 
 def zipf(size: int, shape: tuple[int, ...], dice: torch.Generator) -> Tensor:
-    """Numbers below `size`, the n-th 1/n times as often as the first."""
+    """Draws numbers below `size`, the n-th 1/n times as often as the first."""
     return torch.pow(size, torch.rand(shape, generator=dice)).long() - 1
 
 
@@ -34,7 +34,7 @@ def sampled(states: Tensor, targets: Tensor, table: nn.Embedding, others: Tensor
 
 
 class DeepFM(nn.Module):
-    """A click or none, from one value of each field."""
+    """Predicts a click from one value of each field."""
 
     sizes = tuple(int(100 * 2000 ** (i / 15)) for i in range(16))
     width, examples = 16, 256
@@ -69,7 +69,7 @@ class DeepFM(nn.Module):
 
 @cache
 def text() -> tuple[Tensor, int]:
-    """Python's documentation by number, and how many words there are."""
+    """Returns Python's documentation as word numbers, and how many words there are."""
     stream = [word for document in python_documents() for word in tokenize(document)]
     words = vocabulary(stream, 30_000)
     number = {word: i for i, word in enumerate(words)}
@@ -77,7 +77,7 @@ def text() -> tuple[Tensor, int]:
 
 
 class LanguageModel(nn.Module):
-    """The next word of the text."""
+    """Predicts the next word of the text."""
 
     width, hidden, windows, length, others = 256, 128, 8, 16, 256
 
@@ -102,7 +102,7 @@ class LanguageModel(nn.Module):
 
 
 class Translator(nn.Module):
-    """A sentence's words backwards, each by its other name."""
+    """Translates a sentence to its words backwards, each by its other name."""
 
     words, width, hidden, sentences, length, others = 20_000, 256, 128, 12, 12, 256
 

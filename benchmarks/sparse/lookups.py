@@ -6,9 +6,9 @@
 One job for each model and number of hosts. Every contestant trains its own copy of the model, all
 from the same weights and on the same batches; a round is one step of each, in another order each
 time, after a barrier. Dense parameters travel in fp32 by all-reduce, whatever rows do, so the
-losses of a step may differ by roundings alone. Tables whose gradients are made dense take some
-hundred times as long: they have a short job of their own. Links are as many times slower as hosts
-share a core, and times divided by it (time dilation, see lab.py).
+losses of a step can differ by rounding alone. Tables whose gradients are made dense take some
+hundred times as long: they have a short job of their own. Links are slower by the number of hosts
+that share a core, and times are divided by it (time dilation, see lab.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def main() -> int:
 
 
 def job(model: str, hosts: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What every contestant took and read, of one model on so many hosts."""
+    """Runs a job, and returns every contestant's seconds, bytes and losses, for one model on this
+    many hosts."""
     slower = max(1, hosts // CORES)
     rate = f"{parse_rate(arguments.rate) / slower / 1e6:g}mbit"
     runs: dict[str, Any] = {}
@@ -105,7 +106,7 @@ def work(arguments: argparse.Namespace) -> None:
         Path(arguments.work).write_text(json.dumps(found))
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 class Contestant:
@@ -123,12 +124,13 @@ class Contestant:
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
     def step(self, number: int, kept: bool) -> None:
-        """One step; of the slowest rank the seconds, of all the mean of bytes and losses."""
+        """Trains one step; records the slowest rank's seconds, and the mean over ranks of bytes
+        and losses."""
         dice = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         batch = self._batch(dice)
         dist.barrier()
         before = bytes_sent()
-        dist.barrier()  # after it nobody waits for a rank that reads its counter
+        dist.barrier()  # after it no rank waits for one that reads its counter
         began = time.perf_counter()
         self._optimizer.zero_grad()
         loss = self.model(*batch)
@@ -146,8 +148,8 @@ class Contestant:
 
 
 def _attach(model: nn.Module, text: str) -> None:
-    """Tables by this strategy, all else by all-reduce. Streams of rows have one width, so tables
-    of another have a bucket of their own; columns take them together."""
+    """Attaches gradwire: tables by this strategy, all else by all-reduce. Streams of rows have one
+    width, so tables of another width have a bucket of their own; columns take them together."""
     parameters = describe(dict(model.named_parameters()), model)
     tables = [p for p in parameters if p.sparse]
     widths = {p.shape[1]: [q.name for q in tables if q.shape[1] == p.shape[1]] for p in tables}
@@ -163,7 +165,8 @@ HEADERS = ("model", "hosts", "exchange", "ms a step", "of these for the exchange
 
 
 def rows(cell: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One for each contestant; losses against those of DDP with sparse tables."""
+    """Returns a row for each contestant; losses are compared with those of DDP with sparse
+    tables."""
     runs = cell["runs"]
     ms = {name: 1e3 * median(run["seconds"]) for name, run in runs.items()}
     return [

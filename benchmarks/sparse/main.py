@@ -1,4 +1,4 @@
-"""What every sparse exchange costs against the number of workers.
+"""The costs of every sparse exchange over the number of workers.
 
     python benchmarks/sparse/main.py nmt --plot nmt.png
     python benchmarks/sparse/main.py nmt --scale 0.1 --count 2 4 8
@@ -6,7 +6,7 @@
 
 Bytes and times by formula (sparsity/volumes.py) for a preset up to 4,096 workers, or for recorded
 gradients up to as many as there are. With --count tensors are summed in lockstep and bytes
-counted. Points as measured stand in brackets in the tables and as dots in the plot.
+counted. Measured points are in brackets in the tables and are dots in the plot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from gradwire.lab import parse_rate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute, draw, print; the exit code, 2 for an error that a better call would avoid."""
+    """Computes, draws, prints; returns the exit code, 2 for an error that a better call would
+    avoid."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_arguments(parser)
     try:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declares the options."""
     parser.add_argument(
         "preset", nargs="?", default="nmt",
         help="lstm, nmt, bert, deepfm, topk, adversarial, uniform, identical (%(default)s)",
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compute, draw, print; the exit code. Raises UsageError."""
+    """Computes, draws, prints; returns the exit code. Raises UsageError."""
     if not 0 <= arguments.latency_ms < float("inf"):
         raise UsageError(
             f"latency is 0 ms or more; got {arguments.latency_ms}. Use for example 0.1."

@@ -1,10 +1,11 @@
-"""Does latency and bandwidth explain merges in pairs, and allgather? Both are of the same job.
+"""Do latency and bandwidth explain merges in pairs, and allgather? One job measures both.
 
     python benchmarks/sparse/model.py --hosts 8 --rate 100mbit
 
-α: a pair swaps 16 bytes; β: bytes a second when it swaps a megabyte. allgather of messages of b
-bytes is then α + (n-1)·b/β, a butterfly α + log2(n)·(α + b/β), each after an announcement of α.
-What is timed is the moves; compression and merges are left out. Medians over the rounds.
+α: the time in which a pair swaps 16 bytes; β: bytes per second when it swaps a megabyte. allgather
+of messages of b bytes is then α + (n-1)·b/β, a butterfly α + log2(n)·(α + b/β), each after an
+announcement of α. Only the moves are timed, without compression and merges. Results are medians
+over the rounds.
 """
 
 from __future__ import annotations
@@ -78,11 +79,11 @@ def work(arguments: argparse.Namespace) -> None:
         )
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+    os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
 
 
 def swap(performer: Performer, size: int) -> float:
-    """Seconds in which neighbours swap so many bytes, all pairs at once."""
+    """Returns the seconds in which neighbours swap `size` bytes, all pairs at once."""
     partner, data = performer.rank ^ 1, torch.zeros(size, dtype=torch.uint8)
     dist.barrier()
     began = time.perf_counter()
@@ -103,7 +104,7 @@ class Job:
         self.seconds: list[float] = []
 
     def once(self, performer: Performer, step: int) -> float:
-        """Seconds in moves."""
+        """Runs one step and returns the seconds in moves."""
         self._context.begin([self._gradient], [self._mean], StepInfo(step))
         rounds, arrived, spent = self._context.strategy.collective.rounds(self._context), None, 0.0
         while True:
@@ -115,7 +116,7 @@ class Job:
                 self.bytes = max([self.bytes, *map(len, move.sends.values())])
             else:
                 self.bytes = max(self.bytes, len(move.data))  # type: ignore[attr-defined]
-            dist.barrier()  # what is modelled is the network, not who merges more slowly
+            dist.barrier()  # the model is of the network, not of slower merges on some ranks
             began = time.perf_counter()
             arrived = performer.perform(move, self.text)
             spent += time.perf_counter() - began
@@ -123,7 +124,7 @@ class Job:
         return spent
 
     def row(self, world: int, latency: float, bandwidth: float) -> tuple[str, ...]:
-        """Measured, modelled."""
+        """Returns a row of the table: measured and modelled times."""
         one = self.bytes / bandwidth
         if "gtopk" in self.text:
             model = latency + log2(world) * (latency + one)

@@ -1,8 +1,9 @@
-"""Cutting a stream among owners beside one read and one copy of its entries.
+"""Cutting a stream among owners, compared with one read and one copy of its entries.
 
     OMP_NUM_THREADS=1 python benchmarks/sparse/partition.py --elements 16777216
 
-All contestants in turn, so that noise hits them alike; nanoseconds per non-zero: median (least).
+All contestants run in turn, so that noise affects them alike; nanoseconds per non-zero: median
+(least).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-r"""How far the chooser is from the best member, on every preset and several numbers of hosts.
+r"""The chooser's distance from the best member, on every preset and several numbers of hosts.
 
     python benchmarks/sparse/regret.py
     python benchmarks/sparse/regret.py --rows --presets nmt lstm deepfm --hosts 4 8 \
         --rates 1gbit 100mbit --rounds 9
 
---rows: gradients as nn.Embedding(sparse=True) has them, and beside the members what others do:
+--rows: gradients as from nn.Embedding(sparse=True), and beside the members the methods of others:
 DistributedDataParallel (torch's all-reduce), AGsparse (allgather), SparCML, a sparse parameter
-server (which OmniReduce is on rows), ZEN as published. Links are as many times slower as hosts
-share a core, and times divided by it.
+server (which OmniReduce is on rows), ZEN as published. Links are slower by the number of hosts
+that share a core, and times are divided by it.
 
 Every cell is one job of lab.py in which all members take turns, so ratios are of one run. Its
-races are over by the first round that counts. Regret: what the chosen member takes when it takes
-its turn, over what the fastest does, less 1; and what sparse_auto itself took, medians all.
+races are over by the first round that counts. Regret: the chosen member's time in its own turns
+over the fastest member's, minus 1; the time of sparse_auto itself is also shown. All are medians.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def cell(preset: str, hosts: int, rate: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Median seconds by strategy, and the choice."""
+    """Returns median seconds by strategy, and the choice."""
     members = [m for m in MEMBERS if preset not in FLAT or "columns" not in m]
     more = list[str]()
     if arguments.rows:

@@ -25,7 +25,7 @@ PRESETS = ("lstm", "nmt", "bert", "deepfm", "topk")
 
 
 def main() -> None:
-    """Every preset in turn."""
+    """Makes the tables of every preset in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presets", nargs="*", default=PRESETS)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def one(preset: str, scale: float, count: Sequence[int], folder: Path) -> str:
-    """Compute, save and draw one preset; its tables."""
+    """Computes, saves and draws one preset; returns its tables."""
     points = folder / f"{preset}-measured.json"
     known = costs.read_measured(points) if points.exists() and not count else []
     document = costs.compute(preset, scale=scale, points=known, count=count)

@@ -1,12 +1,12 @@
-"""Weak scaling of top-k sums to 32 ranks: what is left of throughput, and what takes the rest?
+"""Weak scaling of top-k sums to 32 ranks: how much throughput is left, and what takes the rest?
 
     python benchmarks/sparse/weak_scaling.py --json benchmarks/sparse/results/weak-scaling.json
 
 A rank's own work per step does not change with their number; a step is that work, selection and
-moves one after the other, as Shi et al. 2019, "gTop-k", measured it (without overlap). Every
-exchange is measured by lab.py on hosts whose links are as many times slower as they share a core,
-and divided by it: 32 ranks have a core and a link of the given rate each. Its model is a normal
-gradient of --elements; what a step computes beside it is said (--compute-ms).
+moves one after the other, as Shi et al. 2019, "gTop-k", measured it (without overlap). lab.py
+measures every exchange on hosts whose links are slower by the number of hosts that share a core,
+and divides times by it: 32 ranks have a core and a link of the given rate each. The gradient is
+normal, of --elements; a step's computation is not measured but given (--compute-ms).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire.report.table import Table
 CORES = 2
 DENSE = "none | allreduce"
 COLLECTIVES = ("allgather", "gtopk", 'gtopk(variant="tree")')
-GIGABYTES = 14.0  # of memory for all ranks
+GIGABYTES = 14.0  # memory for all ranks
 
 
 def main() -> int:
@@ -62,7 +62,8 @@ def main() -> int:
 def measured(
     hosts: int, texts: Sequence[str], arguments: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Of each strategy milliseconds of a step's exchange, of which in moves; MB a rank sends."""
+    """Returns, for each strategy, the milliseconds of a step's exchange, the part in moves, and
+    the MB that a rank sends."""
     found: dict[str, dict[str, float]] = {}
     for part in _parts(texts, hosts, arguments.elements):
         for text, run in _job(hosts, part, arguments)["runs"].items():
@@ -75,7 +76,7 @@ def measured(
 
 
 def _parts(texts: Sequence[str], hosts: int, elements: float) -> Iterator[Sequence[str]]:
-    """As many strategies at once as there is memory for."""
+    """Yields as many strategies at once as fit into memory."""
     own, each = 0.25 + 4e-9 * elements, 16e-9 * elements
     many = max(1, int((GIGABYTES / hosts - own) / each))
     for i in range(0, len(texts), many):
@@ -97,7 +98,7 @@ def _job(hosts: int, texts: Sequence[str], arguments: argparse.Namespace) -> dic
 
 
 def _cell(own: dict[str, float], compute_ms: float) -> str:
-    """Efficiency; the parts of a step; MB."""
+    """Returns efficiency, the parts of a step, and MB."""
     step = compute_ms + own["ms"]
     local = max(0.0, own["ms"] - own["wire_ms"])
     parts = f"{compute_ms:.0f} + {local:.1f} + {own['wire_ms']:.1f}"

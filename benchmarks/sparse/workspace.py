@@ -1,12 +1,12 @@
-"""How much memory a sum of sparse tensors takes beside gradient and result, in lockstep.
+"""The memory that a sum of sparse tensors takes beside gradient and result, in lockstep.
 
     python benchmarks/sparse/workspace.py
 
-Every storage that torch makes is counted while it lives: messages, lists, tables, what arrives.
-The peak, a mean over the ranks (they run at the same time), in units of 2 · nnz · (value + index):
-nnz are the non-zeros of the union, which every rank receives. The second step is measured; what
-the first one kept is counted, scratch of kernels too. The part of a message's room that is
-reserved for a denser tensor, and never touched, is not.
+Every storage that torch makes is counted while it exists: messages, lists, tables, what arrives.
+The result is the peak, a mean over the ranks (they run at the same time), in units of 2 · nnz ·
+(value + index): nnz are the non-zeros of the union, which every rank receives. The second step is
+measured; what the first one kept is counted, including scratch memory of kernels. The part of a
+message's buffer that is reserved for a denser tensor and never touched is not counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ BYTES = 8  # of a value and an index
 
 
 class Alive(TorchDispatchMode):
-    """Bytes of all storages that were made inside and are still held; and the most at once."""
+    """Counts the bytes of all storages that were made inside and are still held, and their
+    peak."""
 
     def __init__(self) -> None:
         super().__init__()

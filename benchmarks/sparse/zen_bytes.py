@@ -1,4 +1,4 @@
-"""zen beside zen(variant="paper"): bytes a rank sends, counted in lockstep.
+"""Compares zen with zen(variant="paper"): bytes that a rank sends, counted in lockstep.
 
 python benchmarks/sparse/zen_bytes.py             # the table of HASH.md
 python benchmarks/sparse/zen_bytes.py presets     # the table of README.md, in a minute and 2 GB
@@ -20,7 +20,8 @@ PRESETS = {
     "lstm": 1 / 128, "nmt": 1 / 32, "bert": 1 / 8, "deepfm": 1 / 128, "topk": 1 / 4,
     "adversarial": 1 / 4,
 }  # fmt: skip
-"""Scales: of one to four million elements. Zipf's densities are higher than at scale 1."""
+"""The presets' scales, for one to four million elements. Zipf's densities are higher than at scale
+1."""
 WORLDS = (2, 4, 8, 16)
 MEMBERS = ("zen", 'zen(variant="paper")', "columns")
 
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def presets() -> None:
-    """Over `paper`, and over `reference_bytes`."""
+    """Prints bytes relative to `paper`, and to `reference_bytes`."""
     print("| preset | ranks | zen, MB | paper | zen / paper | zen / reference | columns / it |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for preset, scale in PRESETS.items():
@@ -60,7 +61,7 @@ def supports() -> None:
 
 
 def zipf_rows(rank: int) -> Tensor:
-    """Rows drawn by Zipf-Mandelbrot weights, frequent ones first."""
+    """Draws rows by Zipf-Mandelbrot weights, frequent ones first."""
     dice = torch.Generator().manual_seed(rank + 1)
     weights = 1 / (torch.arange(ROWS).double() + 2.7) ** EXPONENT
     rows = torch.multinomial(weights, DRAWS, replacement=True, generator=dice).unique()
@@ -87,7 +88,7 @@ def row(name: str, tensors: list[Tensor]) -> str:
 
 
 def sent(member: str, tensors: list[Tensor]) -> float:
-    """Bytes, of a mean rank."""
+    """Returns the bytes that a rank sends on average."""
     return sum(lockstep(f"nonzero | {member}", tensors)[1].bytes_sent) / len(tensors)
 
 

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 benchmarks/time_to_loss/memory.py "lloyd(2)+muon | alltoall"
 
-Counted is what the process holds after a few steps beyond what it held before the model was made:
-weights, gradients, the optimizer's state, what waits, messages and buffers.
+It counts what the process holds after a few steps, minus what it held before the model was made:
+weights, gradients, the optimizer's state, residuals, messages and buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKENS = 64
 
 
 def held() -> int:
-    """Bytes."""
+    """Returns the bytes that the process holds."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
@@ -31,7 +31,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     (way,) = [way for way in WAYS if way.name == sys.argv[1]]
     weights = 4 * sum(p.numel() for p in model().parameters())
-    torch.ones(8, 8) @ torch.ones(8, 8)  # what torch keeps whatever it does
+    torch.ones(8, 8) @ torch.ones(8, 8)  # allocates what torch keeps in any case
     before = held()
     round_ = trainer(way, TOKENS)
     for _ in range(ROUNDS):

@@ -2,7 +2,7 @@
 
     gradwire lab run --hosts 4 --rate 100mbit -- python benchmarks/time_to_loss/step.py
 
-Each way trains a model of its own; they take turns, so that all meet the same machine. Rank 0
+Each way trains a model of its own; they take turns, so that all run under the same load. Rank 0
 prints a line of JSON.
 """
 
@@ -32,9 +32,9 @@ WIDTH, LAYERS, WORDS = 256, 12, 32000
 
 
 class Way(NamedTuple):
-    """plan: "" for none at all, "ddp" for DDP as it is. steps: of a round. local: ranks take them
-    alone, and exchange at its end. quarter: only every fourth hidden matrix is stepped, which is
-    what turns leave of the work, without an exchange."""
+    """A way of averaging. plan: "" for none at all, "ddp" for DDP as it is. steps: of a round.
+    local: ranks take them alone, and exchange at its end. quarter: only every fourth hidden matrix
+    is stepped, the work that is left with turns, without an exchange."""
 
     name: str
     plan: str
@@ -63,13 +63,13 @@ WAYS = (
 
 
 def model() -> nn.Module:
-    """The task's, wider and deeper, with a vocabulary of words."""
+    """Returns the task's model, wider and deeper, with a vocabulary of words."""
     torch.manual_seed(0)
     return llama.Llama(WIDTH, LAYERS, WORDS)
 
 
 def trainer(way: Way, tokens: int) -> Callable[[], None]:
-    """One round of it."""
+    """Returns a function that trains one round."""
     own = model()
     whole: Any = own
     optimizer: torch.optim.Optimizer
@@ -118,7 +118,7 @@ def main() -> None:
             began = time.perf_counter()
             round_()
             dist.barrier()
-            if turn:  # the first makes states and buffers
+            if turn:  # the first creates states and buffers
                 seconds[i].append((time.perf_counter() - began) / way.steps)
     if dist.get_rank() == 0:
         print(json.dumps({w.name: round(1e3 * median(s), 1) for w, s in zip(ways, seconds)}))

@@ -3,8 +3,8 @@
     python benchmarks/time_to_loss/whole.py --rate 100mbit --runs gpt,dense,2000,2 \\
         gpt-muon,muon-2-turns-4-rest-1,950,1
 
-A run is task, method, steps and how many times the task's learning rate. Dense is DDP. Losses are
-those of lockstep, to the bit but for DDP's sums, so what a run reads is in the study's records.
+A run is task, method, steps and how many times the task's learning rate. Dense is DDP. Losses have
+the same bits as in lockstep, except for DDP's sums, so a run's metric is in the study's records.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// What the bindings share. Nothing is checked in them: the face in gradwire/kernels checks dtypes,
-// devices, layouts and sizes, and is the only caller.
+// Shared by all bindings. They check nothing: the face in gradwire/kernels checks dtypes, devices,
+// layouts and sizes, and is the only caller.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,7 +24,8 @@ T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
-// The number of a recurrence, what it multiplies its state with, and the gradient.
+// A recurrence: the number of its mode, the factor of its state (momentum), and the factor of the
+// gradient (scale).
 using Rule = std::tuple<int, float, float>;
 
 inline Recurrence recurrence_of(const Rule& rule) {
@@ -32,8 +33,9 @@ inline Recurrence recurrence_of(const Rule& rule) {
     return {static_cast<Mode>(mode), momentum, scale};
 }
 
-// What long loops ask, without the GIL: whether Python has a signal for them, as of Ctrl-C. Its
-// handler's exception then ends the call. Signals are the main thread's; others go on.
+// Lets long loops, which run without the GIL, check whether Python has a signal to handle, such as
+// Ctrl-C. The exception of its handler then ends the call. Only the main thread handles signals;
+// other threads go on.
 inline Interrupt python_signals() {
     return Interrupt([] {
         const nb::gil_scoped_acquire held;

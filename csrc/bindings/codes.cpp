@@ -1,4 +1,4 @@
-// Codes of quantizers, signs, and the dice of both.
+// Codes of quantizers, signs, and the random numbers of both.
 #include "../half.hpp"
 #include "../selection.hpp"
 #include "bindings.hpp"
@@ -23,7 +23,7 @@ bool encode_at(int set, int format, int type, Address x, std::size_t n, Dice dic
                          at<float>(scales), stream);
 }
 
-// Of each parameter: format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal.
+// One parameter: format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal.
 using CodesRow = std::tuple<int, int, Address, Address, Address, std::size_t, Rule, Dice, Address,
                              Address, float, Address>;
 
@@ -73,7 +73,7 @@ void undo_adam_at(int set, int type, Address gradient, Address m, Address q, Add
                      at<float>(v), n, step_of(how));
 }
 
-// Of each parameter: format, type, gradient, m, q, v, n; step, dice, codes, scales.
+// One parameter: format, type, gradient, m, q, v, n; step, dice, codes, scales.
 using AdamRow = std::tuple<int, int, Address, Address, Address, Address, std::size_t, Step, Dice,
                            Address, Address>;
 
@@ -90,13 +90,13 @@ bool adam_codes_at(int set, const std::vector<AdamRow>& rows) {
     return finite;
 }
 
-// Of each parameter: format, type, target, n, payloads; how many scales a payload has, and the
-// largest that one may be; divisor, stream.
+// One parameter: format, type, target, n, payloads; the number of scales of a payload and the
+// largest value allowed in one; divisor, stream.
 using SumRow = std::tuple<int, int, Address, std::size_t, std::vector<std::pair<Address, Address>>,
                           std::size_t, float, float, bool>;
 
-// The first row with a scale that no encoder writes, from which on nothing is written; or how many
-// there are.
+// Returns the index of the first row with a scale that no encoder writes: that row and all after it
+// stay unwritten. Returns the number of rows if there is none.
 std::size_t accumulate_codes_at(int set, const std::vector<SumRow>& rows) {
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
@@ -152,7 +152,8 @@ void add_signs_at(int set, Address v, std::size_t n, Address bits, Address value
     codecs.add_signs(at<float>(v), n, {at<std::uint8_t>(bits), at<float>(values), count}, factor);
 }
 
-// The largest magnitude (inf or NaN if x is not finite), and the sum of squares if it is wanted.
+// Returns the largest magnitude (inf or NaN if x is not finite), and the sum of squares if
+// requested.
 std::pair<float, double> largest_at(int set, int type, Address x, std::size_t n, bool squares) {
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;

@@ -1,4 +1,4 @@
-// Which path flows take.
+// The network: paths of flows, their rates and ends, packets, and failures.
 #include "../network/colour.hpp"
 #include "../network/failures.hpp"
 #include "../network/hashed.hpp"

@@ -25,8 +25,7 @@ std::pair<std::size_t, bool> reaching_at(int set, int type, Address x, std::size
                     at<std::int32_t>(index), at<float>(value));
 }
 
-// Of each parameter: type, gradient, u, v, n; rule, mask, k, index, value, velocities, hint,
-// journal.
+// One parameter: type, gradient, u, v, n; rule, mask, k, index, value, velocities, hint, journal.
 using UpdateRow = std::tuple<int, Address, Address, Address, std::size_t, Rule, bool, std::size_t,
                              Address, Address, Address, float, Address>;
 

@@ -89,7 +89,7 @@ void scatter_stripes_at(Address x, Address ids, std::size_t count, std::size_t r
                     at<void>(stripes));
 }
 
-using GivenIds = std::tuple<Address, std::size_t, bool>;  // ids, count, of 64 bits
+using GivenIds = std::tuple<Address, std::size_t, bool>;  // ids, count, whether of 64 bits
 
 Ids ids_of(const GivenIds& given) {
     const auto& [id, count, is_wide] = given;

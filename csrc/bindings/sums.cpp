@@ -84,12 +84,13 @@ using CodedPayload = std::tuple<int, Address, std::size_t, Address, std::size_t,
 // Type and address of the target, n, payloads, divisor, stream.
 using CodedSum = std::tuple<int, Address, std::size_t, std::vector<CodedPayload>, float, bool>;
 
-// Whether every payload's places are a list; then the sum is written.
+// Writes the sum and returns true if the places of every payload are valid lists; else returns
+// false.
 bool accumulate_coded(const Sparse& sparse, const CodedSum& row) {
     const auto& [type, target, n, payloads, divisor, stream] = row;
     std::size_t total = 0;
     for (const auto& payload : payloads) total += std::get<4>(payload);
-    thread_local std::vector<std::int32_t> places;  // fresh pages cost more than the work
+    thread_local std::vector<std::int32_t> places;  // kept: fresh pages cost more than the work
     if (places.size() < total) places.resize(total);
     std::vector<SparsePayload> list;
     std::int32_t* own = places.data();
@@ -105,7 +106,8 @@ bool accumulate_coded(const Sparse& sparse, const CodedSum& row) {
     return true;
 }
 
-// The first whose payloads are not all lists, where the work ends; else how many there are.
+// Stops at the first row with a payload whose places are not a valid list, and returns its index;
+// returns the number of rows if there is none.
 std::size_t accumulate_coded_at(int set, const std::vector<CodedSum>& rows) {
     const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;

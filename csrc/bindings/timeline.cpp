@@ -28,7 +28,8 @@ Machine machine_is(const MachineIs& machine) {
     return {lanes, cores, wire_demand, workers, backward, slowdown, sharing, demand};
 }
 
-// repeats: how often; the time of one without the call, for benchmarks.
+// repeats: the number of simulations in this one call; benchmarks use it to time one without the
+// cost of the call.
 double simulate_at(const JobsAt& jobs, const MachineIs& machine, Address choice, int repeats) {
     const nb::gil_scoped_release release;
     double seconds = 0.0;

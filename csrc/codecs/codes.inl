@@ -22,7 +22,7 @@ inline auto with_format(Format format, Work work) {
     }
 }
 
-// Whole blocks, and perhaps a last one that is shorter.
+// Encodes whole blocks and, if elements are left, a shorter last one.
 template <class F, class T>
 bool encode_blocks(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
                    std::uint8_t* codes, float* scales) {
@@ -53,8 +53,9 @@ bool encode_blocks(const T* x, std::size_t first, std::size_t n, Noise noise, fl
     return true;
 }
 
-// Around the cache: by way of some blocks' codes inside it, so that whole lines are written. Where
-// dice are thrown, that takes longer than memory does, and nothing is gained.
+// Writes around the cache: the codes of several blocks are first written inside it, so that whole
+// cache lines go out. Stochastic formats do not do this: drawing random numbers takes longer than
+// memory, and nothing is gained.
 template <class F, class T>
 bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
                 std::uint8_t* codes, float* scales, bool around) {

@@ -1,8 +1,8 @@
-// One bit per element, and what its two values are made of: sums and the largest magnitude.
+// One bit per element, and what its two values are computed from: sums and the largest magnitude.
 namespace gradwire {
 namespace {
 
-// Random bits for 64 elements: the upper ones of their numbers.
+// Random bits for 64 elements: the highest bit of each one's random number.
 inline std::uint64_t coins(Noise noise, std::size_t first) {
     std::uint32_t random[64];
     noise_block(noise, first, 64, random);
@@ -11,7 +11,7 @@ inline std::uint64_t coins(Noise noise, std::size_t first) {
     return out;
 }
 
-// Which of up to 64 elements are zero.
+// Sets the bits of the elements that are zero, of up to 64.
 template <class T>
 std::uint64_t zeros_of(const T* x, std::size_t count) {
     std::uint64_t out = 0;
@@ -19,8 +19,8 @@ std::uint64_t zeros_of(const T* x, std::size_t count) {
     return out;
 }
 
-// The sums are finite unless x is not, or is beyond any use: they tell, without a look at every
-// element, whether x is.
+// The sums are finite unless x is not, or is too large to be of use. So they show whether x is
+// finite, and not every element needs a check.
 template <class T>
 SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint8_t* bits) {
     SignSums out{0.0, 0.0, 0, true};

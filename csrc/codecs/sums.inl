@@ -1,8 +1,8 @@
-// Where a sum of payloads begins and ends, and the sum of payloads that are plain numbers.
+// Sinks, which begin and end a sum of payloads, and the sum of payloads that are plain numbers.
 namespace gradwire {
 namespace {
 
-// Onto what v holds.
+// Adds the sum to v.
 struct InPlace {
     float* v;
     Vector open(std::size_t i) const { return load(v + i); }
@@ -12,7 +12,8 @@ struct InPlace {
     void last(std::size_t i, float sum) const { v[i] = sum; }
 };
 
-// From zero, then divided, and written around the cache where the target is aligned for that.
+// Starts from zero, divides the sum, and writes it, around the cache if the target is aligned for
+// that.
 template <class T, bool around, bool exact>
 struct Quotient {
     T* out;

@@ -1,4 +1,4 @@
-// What every format needs: random numbers, the look ahead, the largest magnitude, sums in registers.
+// Shared by all formats: random numbers, prefetching, the largest magnitude, sums in registers.
 namespace gradwire {
 namespace {
 
@@ -14,7 +14,8 @@ inline float unit(std::uint32_t random) {  // in [0, 1), 24 bits
     return static_cast<float>(static_cast<std::int32_t>(random >> 8)) * 0x1p-24f;
 }
 
-// Bits of the largest magnitude of a block, at the first look at it.
+// Returns the bits of the largest magnitude of a block, and prefetches, because it is the first to
+// read the block.
 inline std::uint32_t largest_of(const float* x, std::size_t n) {
     constexpr std::size_t U = 64 / W;
     Vector most[U];
@@ -59,8 +60,8 @@ struct LaneSums {
     }
 };
 
-// The sum of blocks' sums in fp64: neighbours pairwise, then pairs of these, as many parallel
-// workers would, with zeros for what lacks to a power of two.
+// The sum of blocks' sums in fp64: neighbours in pairs, then pairs of these, as a parallel
+// reduction would add them, with zeros to fill up to a power of two.
 class TreeSum {
     double waiting_[64] = {};  // the sum of 2^level blocks, if that bit of their number is set
     std::uint64_t count_ = 0;
@@ -80,7 +81,8 @@ public:
     }
 };
 
-// The mean magnitude of a block; not finite if it is not. Parts are added, so no sum is too large.
+// The mean magnitude of a block; not finite if the block is not. Fractions of the magnitudes are
+// added, so that no sum overflows.
 inline float mean_of(const float* x, std::size_t m) {
     LaneSums<1> sums;
     const Vector part = fill(0x1p-9f);
@@ -92,10 +94,12 @@ inline float mean_of(const float* x, std::size_t m) {
     return static_cast<float>(sums.total(0)) * (512.0f / static_cast<float>(m));
 }
 
-// Blocks smaller than this count as zero, so that no scale and no inverse leaves the range.
+// A block whose largest magnitude is below this counts as zero, so that no scale or inverse
+// overflows or underflows.
 constexpr float least_scaled = 0x1p-96f;
 
-// The largest scale of which so many steps are finite: rounded up, the range over them is not.
+// The largest scale for which scale times steps is finite: a quotient that is rounded up would make
+// the product overflow.
 constexpr float most_scale(float steps) {
     const float scale = 0x1.fffffep127f / steps;
     return double{scale} * double{steps} < 0x1.ffffffp127 ? scale : scale * (1.0f - 0x1p-23f);
@@ -103,24 +107,24 @@ constexpr float most_scale(float steps) {
 
 inline float capped(float scale, float most) { return scale < most ? scale : most; }
 
-// What a format is made of:
+// A format consists of:
 //
-// block: elements that are packed together and, mostly, share a scale; bytes(m): of m elements.
+// block: elements packed together, which mostly share a scale; bytes(m): the bytes of m elements.
 // steps: the scale is the block's largest magnitude over steps; 0: the format has no scale.
-// mean: it is the mean magnitude instead, which `encode` is given, and no level is beyond steps.
+// mean: the scale is the mean magnitude instead; `encode` gets it, and no level is beyond steps.
 // one: how a step is written when `encode` is given 1 / scale; a power of two.
-// encode: one block of m elements. value: element i of a block of m. add: a whole block of all
-// payloads, in order; the vectors of the sum stay in registers while the payloads pass by.
+// encode: encodes one block of m elements. value: decodes element i of a block of m. add: adds a
+// whole block of all payloads, in order, with the vectors of the sum in registers.
 
 struct Block {
     const std::uint8_t* codes;
     float scale;
 };
 
-// Processors follow a few streams on their own, but not as many as there are ranks.
+// Hardware prefetches a few streams on its own, but not as many as there are ranks.
 inline void fetch_ahead(const std::uint8_t* codes) { __builtin_prefetch(codes + 1024); }
 
-// What is summed starts at sink.open(i), in elements of the block, and ends at sink.close(i, sum).
+// Adds terms to sink.open(i), i in elements of the block, and ends with sink.close(i, sum).
 template <int U, class Sink, class Term>
 inline void add_terms(std::size_t payloads, std::size_t m, Sink sink, Term term) {
     for (std::size_t i = 0; i < m; i += U * W) {
@@ -137,7 +141,7 @@ inline void add_terms(std::size_t payloads, std::size_t m, Sink sink, Term term)
     }
 }
 
-// Around the cache, but for what lies at both ends in lines of others.
+// Copies around the cache, except for the parts of cache lines at both ends.
 inline void copy_around(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
     const std::size_t past = reinterpret_cast<std::uintptr_t>(to) % 64;
     std::size_t i = past == 0 ? 0 : 64 - past;
@@ -149,7 +153,7 @@ inline void copy_around(std::uint8_t* to, const std::uint8_t* from, std::size_t 
 
 inline constexpr std::size_t bit_bytes(std::size_t n) { return (n + 7) / 8; }
 
-// W bits at a multiple of W elements.
+// Returns W bits; i is a multiple of W.
 inline std::uint32_t bits_at(const std::uint8_t* bits, std::size_t i) {
     if constexpr (W == 8) return bits[i / 8];
     std::uint16_t mask;

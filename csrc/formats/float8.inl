@@ -2,8 +2,8 @@
 namespace gradwire {
 namespace {
 
-// An 8-bit float with so many mantissa bits and such a least exponent. It goes through fp16: e5m2
-// is its upper half, e4m3 the same with one exponent bit less.
+// An 8-bit float with these mantissa bits and this least exponent. It is decoded by way of fp16:
+// e5m2 is the upper half of one, and e4m3 is the same with one exponent bit less.
 template <int mantissa, int least_exponent, int largest_value>
 struct Float8 {
     static constexpr std::size_t block = 256;

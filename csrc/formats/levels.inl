@@ -2,8 +2,9 @@
 namespace gradwire {
 namespace {
 
-// QSGD's levels: signed integers up to `top`, rounded up or down at random, in fixed point:
-// a sum of floats would be rounded, now and then to the level above one that is met exactly.
+// QSGD's levels: signed integers up to `top`, rounded up or down at random. The arithmetic is in
+// fixed point: a sum of floats would be rounded, and sometimes to the next level even though x is
+// exactly on a level.
 template <int width>
 struct Levels {
     static constexpr std::size_t block = 512;

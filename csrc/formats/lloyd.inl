@@ -1,13 +1,13 @@
-// Lloyd and Max: the levels that lose least of a normal distribution, in blocks of 512.
+// Lloyd and Max: the levels with the least error for a normal distribution, in blocks of 512.
 namespace gradwire {
 namespace {
 
 // One bit: the mean magnitude with a sign, best for any distribution. Two bits: also whether the
-// magnitude is below or above a threshold. Levels are told in mean magnitudes, not in deviations:
-// so nothing grows, however few elements of a block are large.
+// magnitude is below or above a threshold. Levels are multiples of the mean magnitude, not of the
+// deviation, so that nothing grows even if few elements of a block are large.
 template <int width>
 struct Lloyd : Packed<Lloyd<width>, width> {
-    static constexpr float steps = 2.0f;  // no level is further out
+    static constexpr float steps = 2.0f;  // no level is beyond this
     static constexpr float one = 1.0f;
     static constexpr bool stochastic = false;
     static constexpr bool one_scale = false;

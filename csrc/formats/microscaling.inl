@@ -2,10 +2,10 @@
 namespace gradwire {
 namespace {
 
-// The exponents of a block's scales in a byte each, then codes: the lowest four bits of all, part p
-// in the bits from 4 p on of every byte, then what is above them, likewise; or a byte each. Nothing
-// is infinite: what is beyond the largest value is sent as that. Codes go through fp16, which has
-// room for all mantissas.
+// Layout: the exponents of a block's scales, a byte each, then the codes. Those of 8 bits take a
+// byte each. Of the others the lowest four bits come first, part p in the bits from 4 p on of every
+// byte, then the bits above them, likewise. No code is infinite: what is beyond the largest value
+// is sent as that. Codes are decoded by way of fp16, which has room for all mantissas.
 template <int width, int mantissa>
 struct Microscaling {
     static constexpr std::size_t block = 256;
@@ -18,14 +18,14 @@ struct Microscaling {
 
     static constexpr std::uint32_t top_exponent = 1u << (width - 2 - mantissa);
     static constexpr std::uint32_t bias = top_exponent - 1;
-    // All codes stand for numbers, but for e4m3's last.
+    // All codes stand for numbers except e4m3's last.
     static constexpr std::uint32_t most = (1u << (width - 1)) - (width == 8 ? 2 : 1);
     static constexpr std::uint32_t most_scale = 254 - top_exponent;
-    static constexpr int within = mantissa == 1;  // moved up in its byte already, as no more can be
+    static constexpr int within = mantissa == 1;  // shifted so far in its byte; no more fits
     static constexpr int left = 10 - mantissa - within;
     static constexpr float up = 1u << (15 - bias);  // fp16's bias is 15
     static constexpr int low = width < 8 ? 4 : 8;
-    static constexpr std::size_t together = 4 * W;  // summed at once; at most 64: of one part
+    static constexpr std::size_t together = 4 * W;  // summed at once; at most 64: one part
 
     static constexpr std::size_t scales(std::size_t m) { return (m + shared - 1) / shared; }
     static constexpr std::size_t lower(std::size_t m) { return width < 8 ? (m + 1) / 2 : m; }
@@ -92,13 +92,14 @@ private:
         return widen(as_half(static_cast<std::uint8_t>(in_bytes(code)), left)) * up;
     }
 
-    // Eight codes, or one: signs in bit 7.
+    // Aligns eight codes, or one, in their bytes, with the signs in bit 7.
     static std::uint64_t in_bytes(std::uint64_t code) {
         constexpr std::uint64_t rest = (1u << (width - 1)) - 1, sign = 1u << (width - 1);
         return (code & rest * each) << within | (code & sign * each) << (8 - width);
     }
 
-    // Returns the exponent of the scale: the largest magnitude's, less that of the largest code.
+    // Returns the exponent of the scale: that of the largest magnitude, minus that of the largest
+    // code.
     static std::uint8_t encode_shared(const float* x, std::size_t m, std::uint8_t* code) {
         constexpr std::uint32_t exponents = 0x7f800000u, least_normal = (128 - bias) << 23;
         constexpr std::uint32_t dropped = static_cast<std::uint32_t>(23 - mantissa);
@@ -134,7 +135,8 @@ private:
         }
     }
 
-    // Codes of `together` elements of a whole block, eight to a word: bytes have no shifts.
+    // Unpacks the codes of `together` elements of a whole block, eight in a word, because vectors
+    // of bytes have no shifts.
     static void unpack(const std::uint8_t* codes, std::size_t first, std::uint8_t* out) {
         const std::uint8_t* const from = codes + first % lower(block);
         const int shift = static_cast<int>(first / lower(block)) * low % 8;

@@ -2,8 +2,8 @@
 namespace gradwire {
 namespace {
 
-// Part p of a block lies in the bits from p · width on of every byte. Format::meaning(code) is what
-// a code says, in scales.
+// Part p of a block is stored in the bits from p · width on of every byte. Format::meaning(code) is
+// the value of a code as a multiple of the scale.
 template <class Format, int width>
 struct Packed {
     static constexpr std::size_t block = 512;

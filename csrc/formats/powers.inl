@@ -2,8 +2,8 @@
 namespace gradwire {
 namespace {
 
-// Exponents in a byte each, then signs in a bit each, block by block. Rounding up is the carry of
-// mantissa + random into the exponent, so its chance is the mantissa exactly.
+// Block by block, exponents in a byte each, then signs in a bit each. The carry of mantissa +
+// random into the exponent rounds up, so its probability is exactly the mantissa.
 struct Powers {
     static constexpr std::size_t block = 512;
     static constexpr float steps = 0.0f;

@@ -1,4 +1,4 @@
-// Signed bytes times a scale, and INT8: the nearest one, in blocks of 256.
+// Signed bytes times a scale; INT8 takes the nearest one, in blocks of 256.
 namespace gradwire {
 namespace {
 

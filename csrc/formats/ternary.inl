@@ -2,10 +2,10 @@
 namespace gradwire {
 namespace {
 
-// Five digits of base 3 in a byte. The number they make, over 243, is kept as a fraction of 256:
+// Five digits of base 3 in a byte. The number they form, over 243, is stored as a fraction of 256:
 // three times the byte has the next digit above its eight bits. Part p of a block is digit p, the
-// first the most significant. Any byte is a code. In a whole block, the elements of 32 bytes are
-// 0, 16, 1, 17, …: digits come out of 16-bit lanes, of which every other one is a vector.
+// first the most significant. Any byte is a valid code. In a whole block, the elements of 32 bytes
+// are 0, 16, 1, 17, …: digits are computed in 16-bit lanes, of which every other one is a vector.
 struct Ternary {
     static constexpr std::size_t block = 1280;
     static constexpr float steps = 1.0f;
@@ -15,7 +15,7 @@ struct Ternary {
     static constexpr bool mean = false;
     static constexpr std::size_t bytes(std::size_t m) { return (m + 4) / 5; }
 
-    // Where element j of a part lies.
+    // The byte that holds element j of a part.
     static constexpr std::size_t place(std::size_t m, std::size_t j) {
         return m < block ? j : j / 32 * 32 + j % 16 * 2 + j / 16 % 2;
     }
@@ -60,7 +60,7 @@ struct Ternary {
     static void add(std::size_t payloads, Blocks at, Sink sink) {
         constexpr std::size_t h = block / 5;
         constexpr float meaning[16] = {-1.0f, 0.0f, 1.0f};
-        // 32 bytes are two vectors of 16 lanes per part, or four of 8: two at a time.
+        // Per part, 32 bytes are two vectors of 16 lanes, or four of 8; two are taken at a time.
         constexpr std::size_t G = W / 8;  // groups whose sums fit into registers together
         for (std::size_t first = 0; first < h; first += 32 * G) {
             for (std::size_t half = 0; half < 16; half += W) {

@@ -1,10 +1,11 @@
-// An even number of colours: two halves, each with half of the colours. An odd number: vertices
-// are cut into chunks of as many edges as there are colours, filled up with edges that stand for
-// none; now every colour is a perfect matching, and one matching less leaves an even number.
+// With an even number of colours, the edges are halved, each half with half of the colours. With an
+// odd number, vertices are cut into chunks of as many edges as there are colours, filled up with
+// dummy edges; then every colour is a perfect matching, and removing one matching leaves an even
+// number.
 //
 //   12 colours ── 6 ── 3 ── chunks of 3: a matching, and 2 ── 1
 //
-// A chunk that is full has each colour once, and a vertex has one chunk at most that is not.
+// A full chunk has each colour once, and a vertex has at most one chunk that is not full.
 #include "colour.hpp"
 
 #include <algorithm>
@@ -13,9 +14,10 @@ namespace gradwire {
 
 namespace {
 
-constexpr std::int32_t nobody = -1;  // the id of an edge that stands for none
+constexpr std::int32_t nobody = -1;  // the id of a dummy edge
 
-// Renames one end of edges, from vertices to chunks of so many; how full each is.
+// Renames one end of the edges, from vertices to chunks of `size` edges; returns how full each
+// chunk is.
 template <class End>
 std::vector<std::int32_t> cut_into_chunks(std::vector<Edge>& edges, std::int32_t vertices,
                                           std::int32_t size, End end) {
@@ -32,7 +34,7 @@ std::vector<std::int32_t> cut_into_chunks(std::vector<Edge>& edges, std::int32_t
     return full;
 }
 
-// All vertices have `degree` edges.
+// Colours a regular graph: all vertices have `degree` edges.
 class Regular {
   public:
     Regular(std::int32_t vertices, std::uint64_t& dice, std::int32_t* colour,

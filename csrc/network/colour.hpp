@@ -1,4 +1,4 @@
-// Equitable edge colourings of bipartite multigraphs: gradwire/network/colouring.py has the face.
+// Equitable edge colourings of bipartite multigraphs; the face is gradwire/network/colouring.py.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@ struct Edge {
     std::int32_t left, right, id;
 };
 
-// A side's vertices, each in a group: the leaves of one pod.
+// The vertices of a side, each in a group: the leaves of one pod.
 struct Side {
     std::int32_t vertices;
     const std::int32_t* group;  // of each vertex
     std::int32_t groups;
 };
 
-// A colour for each edge, by id, from 0 to colours - 1: at every vertex of d edges each colour
-// comes floor(d / colours) or ceil(d / colours) times. If colours is a power of two, in every
-// group as well. The same seed gives the same colours. Memory: for each edge, and, unless colours
-// is a power of two, for its odd part at each vertex.
+// Writes a colour for each edge, by id, from 0 to colours - 1: at every vertex of d edges each
+// colour occurs floor(d / colours) or ceil(d / colours) times. If colours is a power of two, this
+// also holds in every group. The same seed gives the same colours. Memory is proportional to the
+// edges and, unless colours is a power of two, to its odd part at each vertex.
 void colour_edges(std::vector<Edge> edges, Side left, Side right, std::int32_t colours,
                   std::uint64_t seed, std::int32_t* colour, Interrupt& interrupt);
 
-// Parts of the edges, in place; each keeps half of every vertex's, rounded up or down.
+// Splits edges in two, in place; each part gets half of every vertex's edges, rounded up or down.
 class Halver {
   public:
     Halver(Side left, Side right, Interrupt& interrupt);
-    // Moves one half of edges[0 .. n) to the front; how many they are.
+    // Moves one half of edges[0 .. n) to the front; returns its size.
     std::size_t halve(Edge* edges, std::size_t n);
 
   private:
@@ -55,8 +55,9 @@ class Halver {
     Interrupt& interrupt_;
 };
 
-// One edge of each vertex of a bipartite graph in which all have as many, moved to the front.
-// Random walks (Goel, Kapralov and Khanna 2013): O(edges + n log n) expected, n vertices a side.
+// Moves one edge of each vertex to the front: a perfect matching of a bipartite graph in which all
+// vertices have the same degree. Random walks (Goel, Kapralov and Khanna 2013): O(edges + n log n)
+// expected, with n vertices on a side.
 void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
                             std::uint64_t& dice, Interrupt& interrupt);
 

@@ -1,5 +1,6 @@
-// Loads are changed for one failure and changed back, so a failure costs what it moves. The
-// slowest of all other links is the first of them in the order of before.
+// Loads are changed for one failure and changed back, so the cost of a failure is proportional to
+// the pieces that it moves. The slowest of the untouched links is the first of them in the order
+// from before the failure.
 #include "failures.hpp"
 
 #include <algorithm>
@@ -119,7 +120,7 @@ class Sweep {
     Interrupt& interrupt_;
     std::size_t links_;
     std::vector<std::int64_t> rates_;
-    std::vector<double> load_;  // whole numbers: taken away, they leave nothing
+    std::vector<double> load_;  // whole numbers, so that subtraction is exact
     std::vector<std::size_t> first_, on_link_, slowest_first_;
     std::vector<std::uint64_t> stamp_, chosen_;
     std::vector<std::size_t> moving_, touched_;

@@ -1,4 +1,4 @@
-// What each failure costs a plan that goes around it: gradwire/network/failures.py has the face.
+// What each failure costs a plan that routes around it; the face is gradwire/network/failures.py.
 #pragma once
 
 #include "least_loaded.hpp"
@@ -12,8 +12,9 @@ struct FailureSets {
     const std::int64_t* links;
 };
 
-// For each set: amount / rate of the slowest link, once pieces whose path fails have gone where
-// least is, all others staying; infinity if one has no other path. moved: how many went.
+// For each set, computes amount / rate of the slowest link after pieces whose path fails have moved
+// to the least loaded paths, while all others stay; infinity if one has no other path. moved: how
+// many moved.
 void sweep_failures(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers,
                     const FailureSets& sets, std::uint64_t seed, double* slowest,
                     std::int64_t* moved, Interrupt& interrupt);

@@ -1,4 +1,4 @@
-// First in, first out, in a ring whose memory is kept.
+// A first-in, first-out queue in a ring buffer that keeps its memory.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class Fifo {
         head_ = 0;
     }
 
-    std::vector<Item> items_;  // a power of two
+    std::vector<Item> items_;  // as many as a power of two
     std::size_t head_ = 0, size_ = 0;
 };
 

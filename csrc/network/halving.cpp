@@ -1,11 +1,11 @@
 // Halves by pairs.
 //
 //   left vertex     a───a   b───b   b ─ ─ c      ───  mates at their vertex: one in each half
-//   edges           1   2   3   4   5     6      ─ ─  what is left over of a group's vertices
+//   edges           1   2   3   4   5     6      ─ ─  edges left over at vertices of a group
 //   right vertex    x───────x   y───────────y
 //
-// An edge has one mate at each side at most, so mates are paths and cycles; sides alternate along
-// them, so cycles are even, and every other edge is of the same half.
+// An edge has at most one mate at each side, so mates form paths and cycles. Sides alternate along
+// them, so cycles are even, and every other edge is in the same half.
 #include "colour.hpp"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void Halver::Open::pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
 Halver::Halver(Side left, Side right, Interrupt& interrupt)
     : left_(left), right_(right), interrupt_(interrupt) {}
 
-// Alternates from an edge on, first to its mate at one side.
+// Follows mates from an edge on, first at its left or right vertex, and alternates the halves.
 void Halver::walk(std::size_t start, bool by_left, std::uint8_t half) {
     for (auto edge = static_cast<std::int32_t>(start);
          edge != none && half_[static_cast<std::size_t>(edge)] == unknown;
@@ -80,7 +80,8 @@ std::size_t Halver::halve(Edge* edges, std::size_t n) {
     left_.pair_up(edges, n, [](const Edge& e) { return e.left; }, left_mate_, interrupt_);
     right_.pair_up(edges, n, [](const Edge& e) { return e.right; }, right_mate_, interrupt_);
     std::fill_n(half_.begin(), n, unknown);
-    // Paths from their ends; of an odd number of edges the larger half goes to both in turn.
+    // Paths are walked from an end. If a path has an odd number of edges, the larger half goes to
+    // the two halves in turn.
     for (std::size_t i = 0; i < n; ++i) {
         if (half_[i] != unknown) continue;
         const bool has_left = left_mate_[i] != none, has_right = right_mate_[i] != none;

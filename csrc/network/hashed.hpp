@@ -1,4 +1,4 @@
-// What hashes do to loads, many times over: gradwire/network/samples.py has the face.
+// The loads that hashing gives, sampled many times; the face is gradwire/network/samples.py.
 #pragma once
 
 #include "../interrupt.hpp"
@@ -6,8 +6,8 @@
 
 namespace gradwire {
 
-// Flows between leaves, each in `parts` equal parts, by one of `counts` paths that work: those of
-// its pair of leaves, or, where there is no table, the first.
+// Flows between leaves, each in `parts` equal parts. A part takes one of `counts` working paths:
+// those in the table for its pair of leaves or, without a table, the first `counts`.
 struct Hashed {
     std::size_t n;
     const std::int64_t* source;
@@ -20,7 +20,8 @@ struct Hashed {
     std::int64_t most;
 };
 
-// For seeds from `seed` on: amount / rate of the slowest link, every part on a drawn path.
+// For seeds from `seed` on, computes amount / rate of the slowest link when every part takes a
+// random path.
 void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
                    std::size_t samples, double* longest, Interrupt& interrupt);
 

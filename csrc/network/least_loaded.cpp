@@ -33,7 +33,8 @@ Wait wait_for(const Tiers& tiers, const double* load, const Hops& hops, double a
     return wait;
 }
 
-// The best of `count`, looked at from `first` on; cost says what one waits, or infinity.
+// Returns the best of `count`, tried in turn from `first` on; cost returns the wait of one, or
+// infinity.
 template <class Cost>
 std::int64_t best_of(std::int64_t count, std::int64_t first, Cost cost) {
     Wait best;

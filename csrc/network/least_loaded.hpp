@@ -1,4 +1,4 @@
-// One path after the other, each where least is: gradwire/network/least_loaded.py has the face.
+// Assigns paths one by one, each the least loaded; the face is gradwire/network/least_loaded.py.
 #pragma once
 
 #include "../interrupt.hpp"
@@ -6,7 +6,7 @@
 
 namespace gradwire {
 
-// Pieces between leaves, in their order; amounts in bytes or parts of them.
+// Pieces between leaves, in order; amounts in bytes or fractions of bytes.
 struct Pieces {
     std::size_t n;
     const std::int64_t* source;
@@ -14,14 +14,14 @@ struct Pieces {
     const std::int64_t* amount;
 };
 
-// Gives every piece the path whose slowest link is done first, and adds it to `load`, of every
-// link. Ties: the shorter sum, then the next after a drawn one. Paths of rate 0 are not taken;
-// every piece has another.
+// Gives every piece the path whose slowest link finishes first, and adds the piece to `load`, which
+// has a number per link. Ties go to the smaller sum over links, then to the next after a random
+// one. Paths of rate 0 are not taken; every piece must have another.
 void least_loaded(const Pieces& pieces, const Tiers& tiers, std::uint64_t seed, double* load,
                   std::int64_t* path, Interrupt& interrupt);
 
-// The same, where switches see their own links only: first the leaf chooses an uplink, then the
-// switch above it a core.
+// The same, if switches see only their own links: first the leaf chooses an uplink, then the switch
+// above it a core.
 void least_loaded_locally(const Pieces& pieces, const Tiers& tiers, std::uint64_t seed,
                           double* load, std::int64_t* path, Interrupt& interrupt);
 

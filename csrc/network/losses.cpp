@@ -1,21 +1,22 @@
-// What becomes of packets that do not arrive, and of paths when routing has gone around failures.
+// Handles packets that do not arrive, and paths after routing has gone around failures.
 #include <algorithm>
 
 #include "packets.hpp"
 
 namespace gradwire {
 
-// Its sender hears of it from a timer.
+// Drops a packet; a timer notifies its sender.
 void Packets::lose(const Packet& packet, std::int64_t now) {
     ++totals_.dropped;
     tell(timers, {now + transport_.timeout, packet.connection, packet.number, packet.path,
                   packet.turn, Kind::lost, false, 1});
 }
 
-// The header goes on before all else, as acknowledgements do, and the receiver asks at once for
-// what it announces (Handley et al. 2017). Where the way is broken, no queue is long enough for the
-// packet, or headers wait that take the link as long as it, it is lost like others: each is
-// answered by a packet at once, so that of many senders headers would leave room for nothing else.
+// The header overtakes everything, as acknowledgements do, and the receiver requests at once the
+// packet it announces (Handley et al. 2017). The packet is lost like others if its way is broken,
+// if no queue is long enough for it, or if the headers that are queued take the link as long as it
+// would: each header is answered by a packet at once, so the headers of many senders would leave no
+// capacity for anything else.
 void Packets::trim(const Packet& packet, std::int64_t now) {
     const Ends& ends = messages_[static_cast<std::size_t>(packet.connection)].ends;
     const auto link = [&](std::uint8_t hop) {
@@ -38,7 +39,8 @@ void Packets::trim(const Packet& packet, std::int64_t now) {
     if (transport_.ack > 0) take_way_back(packet, now);
 }
 
-// Nobody is told: who sends from now on takes other paths, and what is under way stays there.
+// No sender is notified: packets sent from now on take other paths, and packets under way stay on
+// theirs.
 void Packets::change(std::int64_t number) {
     routing_ = &all_.paths[static_cast<std::size_t>(number)];
     avoided_.clear();

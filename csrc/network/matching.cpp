@@ -1,6 +1,6 @@
-// A walk begins at a vertex without an edge of the matching: along any other edge to the right,
-// along the matching's edge back, until the right vertex has none. What was chosen last at each
-// vertex is a path without loops.
+// A walk begins at a left vertex without an edge of the matching: along any other edge to the
+// right, along the matching's edge back, until the right vertex has none. The edges that were
+// chosen last at each vertex form a path without loops.
 #include "colour.hpp"
 
 #include <algorithm>

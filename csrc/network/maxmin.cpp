@@ -1,7 +1,7 @@
 // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5): the link with the
-// smallest share for each of its flows is full first; they get it, and the rest goes on without
-// them. Shares only grow, so a queue of links by old shares needs no other order: one that has
-// grown is put back.
+// smallest share for each of its flows fills up first; its flows get that share, and the rest goes
+// on without them. Shares only grow, so a queue of links ordered by old shares suffices: a link
+// whose share has grown is pushed again.
 #include "maxmin.hpp"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace gradwire {
 namespace {
 
 constexpr double rounding = 1e-12;
-constexpr double nothing = 1e-9;  // what is left of a sum of weights, all taken away again
-constexpr std::uint32_t ahead = 16;  // flows: their lines come while others are decided
+constexpr double nothing = 1e-9;  // rounding that is left when all of a sum is subtracted
+constexpr std::uint32_t ahead = 16;  // flows whose cache lines are prefetched
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -35,7 +35,7 @@ MaxMin::MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt,
             ++before_[at(set.next.value[k])];
 }
 
-// What each flow uses, where it is looked at.
+// Copies the links and weights of each flow to where they are read.
 void MaxMin::lay_out() {
     used_.assign(set_.uses.value, set_.uses.value + set_.uses.start[set_.n]);
     is_plain_ = all_one(set_.many, set_.n) && all_one(set_.part, used_.size());
@@ -74,7 +74,8 @@ void MaxMin::rates(double* rate) {
     for (std::size_t i = 0; i < set_.n; ++i) rate[i] = flows_[i].rate;
 }
 
-// Who uses which link. It stays right while flows only leave: whoever left is decided.
+// Finds the flows of each link. The lists stay usable while flows only leave, because freeze()
+// skips decided flows.
 void MaxMin::rebuild() {
     for (const std::size_t link : touched_) begin_[link] = end_[link] = 0;
     touched_.clear();
@@ -162,7 +163,7 @@ void MaxMin::done(std::size_t flow, double now, double* end) {
     }
 }
 
-// What is ready becomes active; what moves nothing has ended at once.
+// Makes ready flows active; flows without bytes end at once.
 void MaxMin::admit(double now, double* begin, double* end) {
     while (!waiting_.empty() && waiting_.top().first <= now) {
         interrupt_(100);
@@ -205,7 +206,7 @@ std::size_t MaxMin::run(double* begin, double* end) {
         }
         if (!waiting_.empty()) until = std::min(until, waiting_.top().first);
         until = std::min(until + tolerance_ * lasted, next_change());
-        if (until == never) break;  // what is left has links of rate 0
+        if (until == never) break;  // all flows that are left use links of rate 0
         const double limit = until * (1 + rounding);
         std::size_t kept = 0;
         for (const std::int64_t active : active_) {

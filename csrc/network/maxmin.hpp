@@ -1,4 +1,4 @@
-// Flows that share links fairly, event by event: gradwire/network/engines/flow.py has the face.
+// Flows that share links fairly, event by event; the face is gradwire/network/engines/flow.py.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,26 @@
 
 namespace gradwire {
 
-// Rows of numbers, one after the other: row i is [start[i], start[i + 1]).
+// Rows of numbers, one after the other: row i is value[start[i] .. start[i + 1]).
 struct Rows {
     const std::int64_t* start;
     const std::int64_t* value;
 };
 
-// Every flow stands for `many` that are alike. It uses links, each by a part of its rate, and
-// starts `delay` seconds after the last flow before it has ended.
+// Each flow represents `many` equal flows. It uses links, each with a part of its rate, and starts
+// `delay` seconds after the last flow that it waits for has ended.
 struct FlowSet {
     std::size_t n, links;
     Rows uses;           // links of each flow
-    const double* part;  // of its rate, of each use
+    const double* part;  // for each use, its part of the flow's rate
     const double* bytes;
     const double* many;
-    Rows next;  // flows that wait for each
+    Rows next;  // flows that wait for each flow
     const double* delay;
-    const double* rate;  // of links, bytes per second
+    const double* rate;  // of each link, bytes per second
 };
 
-// What flows use, and rates of links, from some second on.
+// The links that flows use, and the rates of links, from time `since` (seconds) on.
 struct Change {
     double since;
     Rows uses;
@@ -40,25 +40,25 @@ struct Change {
 
 class MaxMin {
   public:
-    // tolerance: flows that end within so much of a flow's duration after it do not see each
-    // other go; 0: exact. changes: one after the other.
+    // tolerance: a flow's end is taken together with those up to this fraction of its duration
+    // later, so rates are not recomputed between; 0: exact. changes: ascending in time.
     MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt,
            std::vector<Change> changes = {});
-    // Seconds at which each starts and ends. How many times rates were found.
+    // Writes the seconds at which each starts and ends. Returns how many times rates were computed.
     std::size_t run(double* begin, double* end);
     // Fair rates of all flows at once: no flow can have more without a slower one having less.
     void rates(double* rate);
 
   private:
-    using Waiting = std::pair<double, std::int64_t>;  // seconds or a share, and a flow or a link
+    using Waiting = std::pair<double, std::int64_t>;  // seconds and a flow, or a share and a link
     using Queue = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
     struct Link {
-        double left, weight;  // bytes per second, and what the flows that share them count for
+        double left, weight;  // bytes per second, and the sum of weights of the flows
     };
-    struct alignas(64) Flow {  // all that is looked at when it is decided, in one cache line
+    struct alignas(64) Flow {  // all that freeze() reads, in one cache line
         double rate;           // bytes per second
         std::uint32_t first, uses;
-        std::uint32_t link[12];  // if there are no more
+        std::uint32_t link[12];  // if uses is 12 or less
     };
 
     const std::uint32_t* links_of(const Flow& flow) const {
@@ -79,20 +79,20 @@ class MaxMin {
 
     FlowSet set_;
     std::vector<Change> changes_;
-    std::size_t changed_ = 0;  // how many of them are past
+    std::size_t changed_ = 0;  // how many of them have happened
     double tolerance_;
     Interrupt& interrupt_;
-    bool is_plain_;                      // every use counts for one
-    bool is_stale_ = true;               // members and weights are of other flows
-    std::size_t gone_ = 0;               // since they were found
+    bool is_plain_;                      // every use has weight 1
+    bool is_stale_ = true;               // members and weights are outdated
+    std::size_t gone_ = 0;               // flows that ended since rebuild()
     std::vector<Flow> flows_;
     std::vector<std::uint32_t> used_;    // links, flow by flow
-    std::vector<double> weights_;        // of each use, unless it is plain
+    std::vector<double> weights_;        // of each use, unless is_plain_
     std::vector<std::uint64_t> open_;    // flows that are not decided, a bit each
     std::vector<std::uint32_t> begin_, end_, members_;  // flows of link i: [begin_[i], end_[i])
     std::vector<std::size_t> touched_;   // links
-    std::vector<Link> full_, now_;       // before anything is shared, and while it is
-    std::vector<std::int64_t> active_, before_;  // before_: flows that each still waits for
+    std::vector<Link> full_, now_;       // before sharing, and during it
+    std::vector<std::int64_t> active_, before_;  // before_: how many flows each still waits for
     std::vector<double> left_, ready_;   // of flows: bytes, seconds
     Queue waiting_;
 };

@@ -1,7 +1,7 @@
-// One event is a packet at the far end of a link, or a notice at a sender. What leaves a link
-// stays in order, and notices of one kind all take as long, so every queue is first in, first out,
-// and the heap holds queues, not packets. At a host's own link packets wait for their connection's
-// turn: whose it was is found out when somebody asks, so turns are no events.
+// An event is a packet at the far end of a link, or a notice at a sender. Packets leave a link in
+// order, and notices of one kind all take equally long, so every queue is first in, first out, and
+// the heap holds queues, not packets. At a host's own link packets wait for their connection's
+// turn; turns are computed when their result is needed, so they are not events.
 #include "packets.hpp"
 
 #include <algorithm>
@@ -11,13 +11,13 @@ namespace gradwire {
 
 namespace {
 
-constexpr std::int32_t below_leaf = -1;  // less the port: instead of a path
+constexpr std::int32_t below_leaf = -1;  // minus the port; stands for a path within a leaf
 constexpr std::int32_t no_path = -1;
 constexpr std::int64_t never_busy = -1;
-constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
+constexpr std::int64_t tries = 64;  // timeouts in a row after which a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
-constexpr std::uint64_t way_back = 1ULL << 32;  // other numbers than those of the way there
+constexpr std::uint64_t way_back = 1ULL << 32;  // for other random numbers than on the way there
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
@@ -82,7 +82,7 @@ std::int32_t Packets::next_path(std::int32_t connection, std::int64_t now) {
     std::int64_t number = sent;
     switch (choice(connection)) {
         case Choice::adaptive:
-        case Choice::round_robin:  // by this port; switches choose the rest
+        case Choice::round_robin:  // chooses the port; switches choose the rest
             return usable(connection, pick(dice(static_cast<std::uint64_t>(sent)), count));
         case Choice::random:
             number = pick(dice(static_cast<std::uint64_t>(sent)), count);
@@ -104,7 +104,7 @@ std::int32_t Packets::next_path(std::int32_t connection, std::int64_t now) {
     return unavoided(connection, number, now, no_path);
 }
 
-// Of a host to a leaf.
+// The key of a path from the connection's host to its target leaf.
 std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
     const Ends& ends = messages_[at(connection)].ends;
     const auto host = static_cast<std::uint64_t>(ends.source);
@@ -118,7 +118,8 @@ bool Packets::avoids(std::int32_t connection, std::int32_t path, std::int64_t no
     return found != avoided_.end() && now < found->second;
 }
 
-// The usable path of this number, or the next one after it that is not avoided, if there is one.
+// Returns the usable path of this number, or the next one after it that is neither avoided nor
+// `but`; if there is none, the path of this number.
 std::int32_t Packets::unavoided(std::int32_t connection, std::int64_t number, std::int64_t now,
                                 std::int32_t but) const {
     const std::int64_t count = routing_->counts[connection];
@@ -129,7 +130,7 @@ std::int32_t Packets::unavoided(std::int32_t connection, std::int64_t number, st
     return usable(connection, number);
 }
 
-// Any of the others.
+// Returns a random usable path other than the current one.
 std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) const {
     const Sender& sender = senders_[at(connection)];
     const std::int64_t count = routing_->counts[connection];
@@ -139,7 +140,7 @@ std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) cons
     return unavoided(connection, number, now, sender.path);
 }
 
-// Up, the fabric, down.
+// Returns the link of a hop: up from the host, through the fabric, down to the host.
 std::int64_t Packets::link_of(const Ends& ends, std::int64_t path, std::uint8_t hop,
                               std::uint8_t hops) const {
     const std::int64_t a = ends.from, b = ends.to;
@@ -152,12 +153,13 @@ std::int64_t Packets::link_of(const Ends& ends, std::int64_t path, std::uint8_t 
         return tiers_.links() + host * hosts_.ports + plane;
     }
     const Hops way = tiers_.hops(a, b, path);
-    // As `hops` has them: up, down, up to the core, down from it.
+    // Tiers::hops lists them as up, down, up to the core, down from it.
     static constexpr std::size_t in_order[2][4] = {{0, 1, 0, 0}, {0, 2, 3, 1}};
     return way.link[in_order[way.count == 4][hop - 1]];
 }
 
-// A leaf chooses its uplink, of those of the same port of hosts, the switch above it a core.
+// Lets switches choose a packet's way: a leaf its uplink, among those of the same port of hosts,
+// and the switch above it a core.
 void Packets::steer(Packet& packet, std::int64_t now) {
     const std::int32_t one = packet.connection;
     const Choice chosen = choice(one);
@@ -175,7 +177,7 @@ void Packets::steer(Packet& packet, std::int64_t now) {
         if (is_open && (ways_.empty() || ways_.back() != way))
             paths_.push_back(path), ways_.push_back(way);
     }
-    if (paths_.empty()) return;  // routing has left this way meanwhile: it goes on to what is dead
+    if (paths_.empty()) return;  // routing dropped this way: the packet goes to a dead link
     const std::int64_t above = tiers_.leaves + tiers_.pod_of[ends.from] * tiers_.uplinks + uplink;
     const std::size_t which = at(is_leaf ? ends.from : above);
     const auto wait = [&](std::int32_t path) {
@@ -241,8 +243,8 @@ bool Packets::is_down(std::size_t link, std::int64_t now) const {
     return per_byte_[link] == 0.0 || (hosts_.fails[link] >= 0 && now >= hosts_.fails[link]);
 }
 
-// When a link can begin with what comes now: acknowledgements took what it idled, and the rest of
-// their time from what comes after them.
+// Returns when a link can begin with a packet that comes now: acknowledgements have used its idle
+// time, and what is still owed to them delays this packet.
 std::int64_t Packets::ready(std::size_t link, std::int64_t now) const {
     const std::int64_t begins = std::max(now, free_[link]);
     if (!owes_) return begins;
@@ -274,7 +276,7 @@ void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
     transmit(link, packet, starts_at);
 }
 
-// Of a host's own links, those up come first.
+// Queues a packet at its host's link up; these are the first of the hosts' links.
 void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t now) {
     serve(link, now);
     const std::int64_t own = link - tiers_.links();
@@ -284,7 +286,8 @@ void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t no
     if (free_[at(link)] < now) serve_one(link, now);
 }
 
-// All whose turn came before now: whose it is now is open until all that happens now has happened.
+// Serves all packets whose turn came before now. Whose turn it is now is open until all events of
+// this time have happened.
 void Packets::serve(std::int64_t link, std::int64_t now) {
     while (free_[at(link)] < now && turns_.waits(at(link - tiers_.links())))
         serve_one(link, free_[at(link)]);
@@ -319,7 +322,7 @@ void Packets::deliver(const Packet& packet, std::int64_t now) {
     Receiver& receiver = receivers_[at(packet.connection)];
     const std::int64_t packets = messages_[at(packet.connection)].packets;
     const bool is_next = packet.number == receiver.expected, is_spread = !goes_back(packet.connection);
-    if (!is_spread && packet.number > receiver.expected) {  // what is between was lost
+    if (!is_spread && packet.number > receiver.expected) {  // a gap: some were lost
         if (!receiver.told) answer(packet, Kind::gap, receiver.expected, now);
         receiver.told = true;
         return;
@@ -351,8 +354,8 @@ void Packets::owe(std::size_t link, std::int64_t bytes) {
     if (owed_[link] > limits_.latest) throw Stopped::too_late;
 }
 
-// Acknowledgements go first, so they wait for nobody, and take links' time from what comes later.
-// Their way is another hash: one for each connection and way there.
+// Acknowledgements go first, so they never wait; they take link time from later packets. Their path
+// is another hash: one for each connection and path of the packet.
 void Packets::take_way_back(const Packet& packet, std::int64_t now) {
     const Ends ends = messages_[at(packet.connection)].ends.back();
     std::int64_t path = packet.path;
@@ -380,7 +383,7 @@ void Packets::adapt(Sender& sender, const Notice& notice) {
     sender.seen = sender.seen_marked = 0;
 }
 
-// What a timer says of a path. One that routing has changed since is not to blame.
+// Handles a timeout: suspects the path. A path that routing has changed since is not blamed.
 void Packets::suspect(Sender& sender, const Notice& notice) {
     if (notice.path < 0 || choice(notice.connection) >= Choice::adaptive) return;
     if (transport_.exclude > 0)
@@ -398,7 +401,7 @@ void Packets::back_heard(Sender& sender, const Notice& notice) {
     }
     if (notice.kind == Kind::acknowledged || notice.kind == Kind::trimmed) adapt(sender, notice);
     if (notice.kind == Kind::acknowledged) return;
-    if (notice.turn != sender.turn) return;  // it went back since
+    if (notice.turn != sender.turn) return;  // the sender has gone back since
     if (is_missing && notice.number < sender.acked) return;
     sender.next = sender.acked;
     ++sender.turn;

@@ -1,4 +1,4 @@
-// Packets in queues: gradwire/network/engines/packet.py has the face, and says what is modelled.
+// Packets in queues. The face, gradwire/network/engines/packet.py, describes the model.
 #pragma once
 
 #include <cstddef>
@@ -16,35 +16,35 @@
 
 namespace gradwire {
 
-// What is the same for all connections. Times in picoseconds, sizes in bytes.
+// Parameters of all connections. Times in picoseconds, sizes in bytes.
 struct Transport {
     std::int64_t packet, header, window, latency, timeout, queue, mark;
-    std::int64_t ack, acked;  // bytes of an acknowledgement, and for how many packets one is
-    std::int64_t band;       // bytes: queues are compared by how many of these they have
-    std::int64_t entropies;  // of recycled paths
-    std::int64_t exclude;    // for so long a host avoids a path that timed out
+    std::int64_t ack, acked;  // bytes of an acknowledgement, and packets for each one
+    std::int64_t band;       // bytes: queues are compared in units of this size
+    std::int64_t entropies;  // how many different draws recycled paths use
+    std::int64_t exclude;    // how long a host avoids a path that timed out
     bool repath;             // a pinned connection that timed out takes another path
-    bool slow_down;          // windows shrink by marks
-    bool trim;               // what finds a queue full loses its payload, not its header
+    bool slow_down;          // windows shrink when packets are marked
+    bool trim;               // a packet at a full queue loses its payload, not its header
     bool selective;          // pinned connections send again only what was lost
     std::uint64_t seed;
 };
 
-// Of hosts, and of switches.
+// How hosts and, with the last two, switches choose paths.
 enum class Choice : std::int64_t { pinned, random, rotating, recycled, adaptive, round_robin };
 
 // The paths of all connections from some time on.
 struct Paths {
     std::int64_t since;          // picoseconds
-    const std::int64_t* path;    // of pinned ones; negative: below the leaf
-    const std::int64_t* counts;  // usable ones
+    const std::int64_t* path;    // of pinned connections; negative: within the leaf
+    const std::int64_t* counts;  // usable paths of each connection
     const std::int64_t* pair;    // row of the table
-    const std::int64_t* table;   // [pairs, most], or null: the first are usable
+    const std::int64_t* table;   // [pairs, most], or null: the first `counts` are usable
     std::int64_t most;
 };
 
-// Messages in one direction, by job, then by step and then by start. Those of a step begin when
-// all of their job's step before have arrived.
+// Messages in one direction, ordered by job, step and start. Those of a step begin when all of
+// their job's previous step have arrived.
 struct Connections {
     std::size_t n;
     const std::int64_t* source;  // hosts
@@ -52,12 +52,12 @@ struct Connections {
     const std::int64_t* bytes;
     const std::int64_t* choice;
     const std::int64_t* start;  // after the step begins
-    const std::int64_t* step;   // from 0, without gaps, all jobs' one after the other
+    const std::int64_t* step;   // from 0, without gaps, continued from job to job
     const std::int64_t* job;    // from 0, without gaps
-    std::vector<Paths> paths;   // the first from the beginning on, each until the next
+    std::vector<Paths> paths;   // the first applies from the beginning, each until the next
 };
 
-// Hosts' links come after those of the tiers: up by each port, then down.
+// Hosts' links come after those of the tiers: all links up, by host and port, then all down.
 struct Hosts {
     std::int64_t count, ports;
     const std::int64_t* leaf_of;
@@ -66,10 +66,10 @@ struct Hosts {
     const std::int64_t* fails;  // of every link, picoseconds; negative: never
 };
 
-// A run that would go beyond stops, and says so.
+// A run that would exceed a limit stops and reports it.
 struct Limits {
-    std::int64_t packets;  // those that are sent again count again
-    std::int64_t latest;   // picoseconds: twice as many are a number yet
+    std::int64_t packets;  // sent, including those sent again
+    std::int64_t latest;   // picoseconds; twice this must fit into 64 bits
 };
 
 enum class Stopped : std::int64_t { not_at_all, too_many, too_late };
@@ -83,19 +83,19 @@ class Packets {
   public:
     Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
             const Transport& transport, const Limits& limits, Interrupt& interrupt);
-    // When the last byte of each has arrived (negative: never, or not before it stopped), and the
-    // longest that anything waited at each link: picoseconds.
+    // Writes when the last byte of each has arrived (negative: never, or not before the run
+    // stopped), and the longest wait at each link, in picoseconds.
     Totals run(std::int64_t* end, std::int64_t* longest);
 
   private:
     struct Packet {
-        std::int64_t time;  // at the far end of its link
+        std::int64_t time;  // when it is at the far end of its link
         std::int32_t connection, number, path;
-        std::int32_t turn;  // of the sender, when it left
+        std::int32_t turn;  // the sender's turn when it was sent
         std::uint8_t hop, hops;
-        bool marked, asks;  // for an acknowledgement at once
+        bool marked, asks;  // asks: for an acknowledgement at once
     };
-    struct Next {  // of a connection, at its host's link
+    struct Next {  // a packet of a connection, at its host's link
         std::int32_t number, path, turn;
         std::uint8_t hops;
         bool asks;
@@ -106,18 +106,18 @@ class Packets {
         std::int32_t connection, number, path, turn;
         Kind kind;
         bool marked;
-        std::uint16_t count;  // packets that it is for
+        std::uint16_t count;  // packets that it acknowledges or reports
     };
-    // Queues of notices, after those of links: acknowledgements by the hops of the way back, what
-    // timers say, changes of paths, what is trimmed by the hops that its header has left and of the
-    // way back, and beginnings, job by job.
+    // Queues of notices, numbered after those of links: acknowledgements by the hops of their way
+    // back, timers, changes of paths, trimmed packets by the hops that the header has left plus the
+    // way back, and starts, job by job.
     enum : std::size_t { back2, back4, back6, timers, changes, trimmed, starts = trimmed + 12 };
     struct Ends {
-        std::int32_t source, target, from, to;  // hosts and their leaves
+        std::int32_t source, target, from, to;  // hosts, then their leaves
         Ends back() const { return {target, source, to, from}; }
     };
     struct Message {
-        std::int64_t packets, last;  // bytes of the last
+        std::int64_t packets, last;  // last: bytes of the last packet
         Ends ends;
     };
     struct Sender {
@@ -126,13 +126,13 @@ class Packets {
         std::int64_t seen = 0, seen_marked = 0;
         double window = 0.0, congestion = 1.0;
         std::int32_t path = 0, turn = 0;  // turn: how often it went back
-        std::vector<std::int32_t> again;  // that were lost, where only these are sent again
+        std::vector<std::int32_t> again;  // lost packets to send again, if only these are
         std::deque<std::int32_t> good;    // paths that were not congested
     };
     struct Receiver {
         std::int64_t expected = 0;
-        bool told = false;  // of the gap
-        std::uint16_t silent = 0;  // packets since it last said something
+        bool told = false;  // whether it has reported the gap
+        std::uint16_t silent = 0;  // packets since its last answer
     };
 
     void go();
@@ -179,10 +179,10 @@ class Packets {
         return static_cast<Choice>(all_.choice[connection]);
     }
     bool is_pinned(std::int32_t connection) const { return choice(connection) == Choice::pinned; }
-    bool goes_back(std::int32_t connection) const {  // to the first that is missing
+    bool goes_back(std::int32_t connection) const {  // resends from the first missing packet on
         return is_pinned(connection) && !transport_.selective;
     }
-    // Whether a link went down while something was on it, or before.
+    // Whether a link went down while a packet was on it, or before.
     bool has_failed(std::size_t link, std::int64_t now) const {
         return hosts_.fails[link] >= 0 && now > hosts_.fails[link];
     }
@@ -198,9 +198,9 @@ class Packets {
     const Transport& transport_;
     const Limits& limits_;
     Interrupt& interrupt_;
-    const Paths* routing_;  // as it is now
-    std::int64_t settled_;  // when it changes for the last time
-    bool fails_ = false, owes_;  // some link, some time; links owe what goes before all else
+    const Paths* routing_;  // the current one
+    std::int64_t settled_;  // when routing changes for the last time
+    bool fails_ = false, owes_;  // fails_: some link fails; owes_: some traffic has priority
     std::size_t links_;
     std::vector<Message> messages_;
     std::vector<Sender> senders_;
@@ -208,15 +208,15 @@ class Packets {
     std::vector<Fifo<Packet>> wires_;
     std::vector<Fifo<Notice>> notices_;
     Turns<Next> turns_;  // at hosts' links up; a lane for each connection and port
-    std::vector<std::int64_t> free_;  // when each link is done with what it has
-    std::vector<std::int64_t> owed_;  // to acknowledgements, of the time of each link
+    std::vector<std::int64_t> free_;  // when each link has sent what it has
+    std::vector<std::int64_t> owed_;  // link time that acknowledgements still need
     std::vector<double> per_byte_;    // picoseconds
     Switches switches_;
-    bool is_steered_ = false;            // by switches, some connection
-    std::vector<std::int32_t> paths_, ways_;  // that a switch has, of a packet
-    std::vector<std::int64_t> open_;  // connections of each step that have not ended
-    std::vector<std::size_t> first_;  // connection of each step
-    std::unordered_map<std::uint64_t, std::int64_t> avoided_;  // until when, by way
+    bool is_steered_ = false;            // whether switches choose for some connection
+    std::vector<std::int32_t> paths_, ways_;  // a switch's options for a packet
+    std::vector<std::int64_t> open_;  // how many connections of each step have not ended
+    std::vector<std::size_t> first_;  // the first connection of each step
+    std::unordered_map<std::uint64_t, std::int64_t> avoided_;  // until when, by way()
     Soonest due_;
     std::int64_t* end_ = nullptr;
     std::int64_t* longest_ = nullptr;

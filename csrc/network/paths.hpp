@@ -1,4 +1,4 @@
-// Which links a path between leaves takes: gradwire/network/fabric.py says it in pictures.
+// The links of a path between leaves; gradwire/network/fabric.py has pictures.
 #pragma once
 
 #include <array>
@@ -12,7 +12,8 @@ struct Hops {
     std::size_t count;
 };
 
-// A fabric by its columns. Links are up from leaves, down to leaves, up to cores, down from cores.
+// A fabric as arrays. Links are ordered: up from leaves, down to leaves, up to cores, down from
+// cores.
 struct Tiers {
     std::int64_t leaves, uplinks, cores, pods;
     const std::int64_t* pod_of;
@@ -61,7 +62,7 @@ class Dice {
     std::uint64_t key_;
 };
 
-// One of count, by 32 random bits.
+// Returns a number below count, chosen by 32 random bits.
 inline std::int64_t pick(std::uint32_t draw, std::int64_t count) {
     return static_cast<std::int64_t>((static_cast<std::uint64_t>(draw) *
                                       static_cast<std::uint64_t>(count)) >> 32);

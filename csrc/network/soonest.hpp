@@ -1,5 +1,5 @@
-// Queues by when their first item is due: a heap of four children a node, which a changed top
-// sinks in. Equal times: the queue of the smaller number.
+// Queues ordered by when their first item is due: a heap with four children per node, in which a
+// changed top sinks down. At equal times the queue with the smaller number comes first.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Soonest {
         heap_.pop_back();
         if (!heap_.empty()) replace(last);
     }
-    // The top is gone, this one is new.
+    // Removes the top and adds this one.
     void replace(Due due) {
         const std::size_t n = heap_.size();
         std::size_t at = 0;

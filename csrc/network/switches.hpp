@@ -1,5 +1,5 @@
-// What switches choose of their ways up, packet by packet: the shortest queue, or one after the
-// other, in another order each round.
+// How switches choose among their ways up, packet by packet: the shortest queue, or round robin in
+// a new random order each round.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ class Switches {
   public:
     Switches(std::size_t count, std::uint64_t seed) : all_(count), seed_(seed) {}
 
-    // Any of the ways whose queue is shortest; there is one at least.
+    // Returns the index of a random one of the ways with the shortest queue; ways must not be
+    // empty.
     template <class Wait>
     std::size_t shortest(std::size_t which, const std::vector<std::int32_t>& ways, Wait wait) {
         std::int64_t least = wait(ways[0]);
@@ -29,7 +30,8 @@ class Switches {
         return best_[at_random(which, best_.size())];
     }
 
-    // Whose turn it is among some of all ways; when none of them is left, a round begins.
+    // Returns the index of the way whose turn it is; when none of `ways` is left in the round, a
+    // new round begins.
     std::size_t in_turn(std::size_t which, const std::vector<std::int32_t>& ways,
                         std::size_t of_all) {
         std::vector<std::int32_t>& round = all_[which].round;
@@ -50,10 +52,10 @@ class Switches {
   private:
     struct State {
         std::uint64_t drawn = 0;
-        std::vector<std::int32_t> round;  // ways that have not been taken in it
+        std::vector<std::int32_t> round;  // ways that have not had their turn
     };
 
-    // Other numbers than connections draw.
+    // Uses other random numbers than connections do.
     std::size_t at_random(std::size_t which, std::size_t count) {
         const Dice dice(~seed_ - which);
         return static_cast<std::size_t>(

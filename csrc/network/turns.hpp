@@ -1,5 +1,5 @@
-// What waits at links, in lanes that take turns: one item of each, round and round. The lane that
-// was served last is behind all that came since when the next one is chosen.
+// Items that wait at links, in lanes that take turns, one item each. When the next lane is chosen,
+// the lane that was served last comes after all that got items since.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class Turns {
         ++ring.waiting;
     }
 
-    // Whose turn it is, and what it has; something waits.
+    // Removes the next item and returns its lane and the item; something must be waiting.
     std::pair<std::int32_t, Item> pop(std::size_t link) {
         Ring& ring = rings_[link];
         if (ring.served >= 0 && lane_of(ring.served).items.first >= 0)
@@ -51,7 +51,7 @@ class Turns {
         std::int32_t next = -1;
     };
     struct Ring {
-        Queue lanes;  // with items, but the one served last
+        Queue lanes;  // lanes with items, except the one served last
         std::int32_t served = -1;
         std::int64_t waiting = 0;
     };
@@ -89,7 +89,7 @@ class Turns {
     std::vector<Ring> rings_;
     std::vector<Lane> lanes_;
     std::vector<Node> nodes_;
-    std::int32_t spare_ = -1;  // the first of the nodes that are free
+    std::int32_t spare_ = -1;  // the first free node
 };
 
 }  // namespace gradwire

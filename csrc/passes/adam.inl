@@ -1,4 +1,4 @@
-// Adam's moments and a residual advanced by a gradient, and the inverse.
+// Advances Adam's moments and a residual by a gradient, and the inverse.
 namespace gradwire {
 namespace {
 
@@ -7,7 +7,7 @@ struct Moments {
     Vector q;  // of its square
 };
 
-// The numbers of a step in vectors; each operation is rounded on its own.
+// The constants of a step, as vectors; each operation is rounded on its own.
 struct AdamNumbers {
     Vector scale, beta1, rest1, beta2, rest2, root, eps, factor;
 
@@ -24,7 +24,7 @@ struct AdamNumbers {
     }
 };
 
-// An element of which something would not be finite keeps its moments and its residual.
+// An element keeps its moments and its residual if one of them would become non-finite.
 template <class G>
 inline bool adam_group(const G* g, float* m, float* q, float* v, const AdamNumbers& by) {
     const Moments now = by.moments(mul(load(g), by.scale), load(m), load(q));
@@ -43,8 +43,9 @@ inline bool adam_group(const G* g, float* m, float* q, float* v, const AdamNumbe
     return true;
 }
 
-// What was there before this step, told by the moments after it. Squares do not fall below zero by
-// rounding. Elements that were kept are told by repeating the step, and are kept.
+// Restores what was there before this step, computed from the moments after it. Rounding does not
+// make squares negative. Repeating the step shows which elements it had kept; they are kept here
+// too.
 template <class G>
 inline bool undo_adam_group(const G* g, float* m, float* q, float* v, const AdamNumbers& by) {
     const Vector d = mul(load(g), by.scale), zero = fill(0);

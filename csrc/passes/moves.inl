@@ -1,8 +1,10 @@
-// One vector into another: cast, added, divided, or streamed past to measure the machine.
+// Passes from one vector to another: casting, adding, dividing, and streaming to measure the
+// machine.
 namespace gradwire {
 namespace {
 
-// Elements before the next address that whole vectors may be streamed to; n when there is none.
+// The number of elements before the next address that whole vectors may be streamed to; n if there
+// is none.
 template <class T>
 inline std::size_t head(const T* target, std::size_t n) {
     const std::size_t past = reinterpret_cast<std::uintptr_t>(target) % alignment;
@@ -33,7 +35,7 @@ inline void write(T* target, std::size_t n, bool around, Source source) {
     partial(i, n);
 }
 
-// The bound that tells inf and NaN apart from all that `to` can hold, before rounding to it.
+// The bound from which on rounding to `to` gives inf or NaN.
 inline Bound overflow_bound(Float to) {
     return bound(to == Float::fp16 ? 0x477ff000u : to == Float::bf16 ? 0x7f7f8000u : infinity_bits);
 }

@@ -1,10 +1,10 @@
 // Passes that only read: which elements reach a threshold, how many, and whether all are finite.
-// Candidates are noted and collected in the same way by the update.
+// The update notes and collects candidates in the same way.
 namespace gradwire {
 namespace {
 
-// Where a block has groups with a candidate. The main loop only notes them, without a branch that
-// is hard to predict; they are looked at again while the block is in the first-level cache.
+// The groups of a block that have a candidate. The main loop only notes them, without a branch that
+// is hard to predict; they are read again while the block is in the first-level cache.
 template <int U>
 struct Notes {
     static constexpr std::size_t groups = watched_block / (U * W);
@@ -108,7 +108,7 @@ std::size_t count(Float type, const void* x, std::size_t n, std::uint32_t thresh
 bool is_finite(Float type, const void* x, std::size_t n) {
     std::uint32_t unused[2 * W];
     Candidates nothing{unused, unused + W, 0, 0, infinity_bits, 0, nullptr};
-    constexpr std::size_t block = 1 << 16;  // stop soon after the first
+    constexpr std::size_t block = 1 << 16;  // stops soon after the first non-finite element
     return with_type(type, x, [&](const auto* p) {
         for (std::size_t i = 0; i < n; i += block) {
             if (!scan_all(p + i, n - i < block ? n - i : block, nothing)) return false;

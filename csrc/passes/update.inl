@@ -1,8 +1,8 @@
-// Momentum and residual advanced by a gradient, and the inverse.
+// Advances momentum and residual by a gradient, and the inverse.
 namespace gradwire {
 namespace {
 
-// Lanes of the mask get the old values back. Rare, so it goes through memory.
+// Gives the lanes of the mask their old values back. This is rare, so it goes through memory.
 inline Vector restored(Vector now, const float* old, std::uint32_t mask) {
     float lane[W];
     store(lane, now);
@@ -32,8 +32,8 @@ inline Pair forward(Vector d, Vector u, Vector v, Vector m) {
     }
 }
 
-// U vectors. A non-finite u always makes v non-finite, so v alone is looked at. Returns whether
-// any of the new v reaches the bound; clears finite where an element had to be kept.
+// Advances U vectors. A non-finite u always makes v non-finite, so only v is checked. Returns
+// whether any of the new v reaches the bound; clears finite if an element had to be kept.
 template <Mode mode, int U, class G>
 inline bool update_group(const G* g, float* u, float* v, Vector m, Vector s, Bound least,
                          bool& finite) {
@@ -93,7 +93,7 @@ inline bool any_reaches(const G* g, std::size_t n, Vector s, Bound least) {
 
 constexpr int update_unroll = 4;
 
-// Groups of U vectors from element i on, block after block; returns where it stopped.
+// Advances groups of U vectors from element i on, block after block; returns where it stopped.
 template <Mode mode, int U, class G>
 std::size_t update_blocks(const G* g, float* u, float* v, std::size_t i, std::size_t n,
                           Recurrence how, Candidates& found, bool& finite, std::size_t first = 0) {
@@ -111,7 +111,7 @@ std::size_t update_blocks(const G* g, float* u, float* v, std::size_t i, std::si
     return i;
 }
 
-// From element i to the last; i is 0 or a multiple of the block.
+// Advances the elements from i to the last; i is 0 or a multiple of the block.
 template <Mode mode, class G>
 void update_range(const G* g, float* u, float* v, std::size_t i, std::size_t n, Recurrence how,
                   Candidates& found, bool& finite) {
@@ -155,7 +155,7 @@ bool update(Float type, const void* gradient, float* u, float* v, std::size_t n,
     });
 }
 
-// Lanes where a huge gradient d may be what v is made of: where v is half of it or more.
+// Lanes in which v may consist of a huge gradient d: where |v| is half of |d| or more.
 inline std::uint32_t made_by_huge(Vector d, Vector v) {
     const Vector zero = fill(0);
     const Vector large = choose(signs(d), sub(zero, d), d), now = choose(signs(v), sub(zero, v), v);
@@ -163,8 +163,8 @@ inline std::uint32_t made_by_huge(Vector d, Vector v) {
            ~signs(sub(now, mul(large, fill(0.5f))));
 }
 
-// Whether update kept an element is told by repeating it: the old values it kept would overflow
-// again. So would what a huge gradient has made of small ones, which is inverted.
+// Repeating the update shows whether it kept an element: the old values would overflow again.
+// Values that a huge gradient made of small ones would overflow too, but are inverted.
 template <Mode mode, class G>
 inline void undo_group(const G* g, float* u, float* v, Recurrence how) {
     const Vector m = fill(how.momentum);

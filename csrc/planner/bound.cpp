@@ -1,4 +1,4 @@
-// Cuts. B: backward's seconds; w(i): what job i asks; every sum is over jobs.
+// Cuts. B: seconds of backward; w(i): seconds that job i needs on the resource; sums are over jobs.
 //
 //   link r, from job j on      T >= ready + before + sum(i >= j) w_r(i) + after
 //   workers, from j on         T >= ready + before + sum(i >= j) w(i) / workers + after
@@ -7,10 +7,11 @@
 //   all lanes, before job j    T >= max(B, ready + what a lane has left) + sum(i < j) compute(i)
 //   compute                    T >= B + sum(i) compute(i)
 //
-// ready, before, after: the least of jobs j and later; before and after count only where one of
-// these uses the resource whatever is chosen. The lane's cut holds because its jobs before j are
-// over when j begins, and stopped backward while they computed. So does the one of all lanes: when
-// the last of jobs j ... j + lanes - 1 begins, one on each lane, all before j are over.
+// ready, before, after: the least of jobs j and later; before and after count only if one of these
+// jobs uses the resource whatever is chosen. The lane's cut holds because the lane's jobs before j
+// have ended when j begins, and stopped backward while they computed. The cut of all lanes holds
+// likewise: when the last of jobs j ... j + lanes - 1 begins, one on each lane, all jobs before j
+// have ended.
 #include "bound.hpp"
 
 #include <algorithm>
@@ -24,9 +25,9 @@ namespace {
 constexpr double never = std::numeric_limits<double>::infinity();
 
 enum Kind { on_node, on_cross, on_workers, on_processors, on_lane, before, kinds };
-using Weights = std::array<double, kinds>;  // of an option: `before` stands for compute
+using Weights = std::array<double, kinds>;  // of an option: `before` holds compute
 
-// The first use and the last of a resource.
+// The earliest first use of a resource and the least time after its last use.
 struct Ends {
     double ready = never, first = never, tail = never;
     bool always = false;
@@ -90,7 +91,7 @@ class Cuts {
         return low;
     }
 
-    // Where a job's options first use a resource and what they do after it, of all options.
+    // Over all options of a job: when they first use a resource, and what they do after it.
     Ends ends(std::int32_t job, std::int32_t resource) const {
         Ends ends{jobs_.ready[job], never, never, true};
         for (std::int32_t o = jobs_.option[job]; o < jobs_.option[job + 1]; ++o) {
@@ -139,7 +140,7 @@ class Cuts {
         }
     }
 
-    // value_[c]: cut c for the chosen weights; all kinds of all jobs, then compute.
+    // Computes value_[c], cut c for the chosen weights: all kinds of all jobs, then compute.
     void values() {
         value_.assign(n_ * kinds + 1, 0.0);
         Weights sum{};
@@ -164,7 +165,7 @@ class Cuts {
         value_[n_ * kinds] = machine_.backward + computed;
     }
 
-    // The cheapest option of each job for weighted cuts; what all cost together.
+    // Chooses the cheapest option of each job for weighted cuts; returns the total cost.
     double choose(const std::vector<double>& lambda) {
         std::vector<Weights> price(n_, Weights{});
         Weights sum{};

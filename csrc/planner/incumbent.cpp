@@ -46,7 +46,8 @@ void Incumbent::sum(std::int32_t last) {
     rest_.sum(last, [this](std::int32_t job) -> const Usage& { return usage_[choice_[job]]; });
 }
 
-// From a state on, writing down the states. In one that was written down its job's lane is ready.
+// Runs from a state on and records the state before each job begins, when the job's lane is ready
+// for it.
 void Incumbent::run(State state) {
     for (int lane; (lane = simulator_.advance(state)) >= 0;) {
         const std::int32_t job = state.runners[lane].job;
@@ -71,7 +72,7 @@ double Incumbent::trial(std::int32_t job, std::int32_t option, double least) {
             seconds = state.now < least ? state.now : never;
             break;
         }
-        // Where nothing is left of the change, the rest is as it was.
+        // If the state is as recorded again, the rest is as before.
         if (same(state, states_[state.runners[lane].job])) {
             seconds = seconds_ < least ? seconds_ : never;
             break;

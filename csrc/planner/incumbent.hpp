@@ -1,5 +1,5 @@
-// The best choice so far, with the state at which each job began: what changes at a job is
-// simulated from there.
+// The current choice, with the state in which each job began: a change of a job is simulated from
+// there.
 #pragma once
 
 #include "usage.hpp"
@@ -10,17 +10,17 @@ class Incumbent {
   public:
     Incumbent(const Simulator& simulator, const std::vector<Usage>& usage);
 
-    // Takes a choice, whatever its time.
+    // Replaces the choice, whatever its time.
     void adopt(const std::vector<std::int32_t>& choice);
-    // Changes one job, or many at once.
+    // Changes the option of one job, or of many at once.
     void change(std::int32_t job, std::int32_t option);
     void change(const std::vector<std::int32_t>& jobs, const std::vector<std::int32_t>& options);
 
-    // The step's time with another option for the job, or infinity where it does not come below
-    // `least`. Option: an index among all.
+    // Returns the step's time with another option for the job, or infinity if it is not below
+    // `least`. option: an index among all options.
     double trial(std::int32_t job, std::int32_t option, double least);
 
-    // The option of each job: indices among all.
+    // The option of each job: indices among all options.
     const std::vector<std::int32_t>& choice() const { return choice_; }
     double seconds() const { return seconds_; }
     double evaluations() const { return begun_ / static_cast<double>(choice_.size()); }

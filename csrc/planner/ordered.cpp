@@ -12,8 +12,8 @@ namespace {
 
 bool is_link(std::int32_t lane) { return lane == node || lane == cross; }
 
-// A job on its way: its stages without the COMPUTE ones before any link, which are charged when
-// the job becomes ready.
+// A job under way: its stages without the COMPUTE ones before any link, which are charged when the
+// job becomes ready.
 struct Chain {
     std::int32_t stage, end;
     bool away;  // whether its first move has begun
@@ -52,7 +52,8 @@ class Queues {
     }
 
   private:
-    // Stages on COMPUTE before any link run when the job is ready and delay all later backward.
+    // Charges the COMPUTE stages before any link: they run when the job is ready and delay all
+    // later backward.
     double interrupt() {
         std::vector<std::int32_t> order(chains_.size());
         std::iota(order.begin(), order.end(), 0);
@@ -70,7 +71,7 @@ class Queues {
         return delay;
     }
 
-    // Serves the next stage of a job; whether there was one.
+    // Serves the next stage of a job; returns whether there was one.
     bool step(std::int32_t job) {
         Chain& chain = chains_[job];
         if (chain.stage == chain.end) {
@@ -114,8 +115,8 @@ class Queues {
     double* idle_;
     std::vector<Chain> chains_;
     double compute_end_ = 0.0, debt_ = 0.0, last_ = 0.0;
-    double early_ = 0.0;          // when the workers have encoded what came
-    double late_[resources] = {};  // when what came after a link is decoded
+    double early_ = 0.0;          // when the workers are done encoding
+    double late_[resources] = {};  // when each is done decoding
     double free_[2] = {}, links_end_ = 0.0;
     bool used_ = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr double less = 1.0 - 1e-12;   // rounding does not count as shorter
-constexpr double enough = 1.0 - 1e-7;  // so near to the bound there is nothing to win
+constexpr double enough = 1.0 - 1e-7;  // this near to the bound, nothing can be gained
 
 using Choice = std::vector<std::int32_t>;
 
@@ -79,7 +79,7 @@ class Search {
     }
 
   private:
-    // Asked before every trial.
+    // Whether the effort is used up; called before every trial.
     bool spent() {
         interrupt_(100 * std::int64_t{jobs_.count});
         return incumbent_.evaluations() >= limit_;
@@ -96,7 +96,7 @@ class Search {
         keep();
     }
 
-    // One option for all jobs, as far as they have so many.
+    // Tries one option for all jobs; jobs with fewer options take their last.
     void uniform() {
         std::int32_t most = 0;
         for (const std::int32_t job : all_)
@@ -109,7 +109,8 @@ class Search {
         }
     }
 
-    // What costs least where each resource has its price: the shortest alone, and mixtures.
+    // Tries the cheapest options if each resource has a price: all prices equal, and random
+    // mixtures.
     void offer_prices() {
         Choice choice(all_.size());
         for (int mixture = 0; mixture <= 16 && !spent(); ++mixture) {
@@ -143,8 +144,8 @@ class Search {
         return option;
     }
 
-    // Larger first, of equals the later: the order of Espresso's Algorithm 1. The first option's
-    // seconds stand for the size.
+    // Returns jobs by size, largest first, and of equals the later first: the order of Espresso's
+    // Algorithm 1. The seconds of the first option represent the size.
     Choice by_size() const {
         Choice order(all_.rbegin(), all_.rend());
         std::stable_sort(order.begin(), order.end(), [this](std::int32_t a, std::int32_t b) {
@@ -153,7 +154,7 @@ class Search {
         return order;
     }
 
-    // What was best for some prices of the bound: a few options a job.
+    // Records what was best for some prices of the bound: a few options per job.
     void note_likely(const Choice& choice) {
         for (const std::int32_t job : all_) {
             Choice& own = likely_[job];
@@ -162,7 +163,7 @@ class Search {
         }
     }
 
-    // Gives one job the best of some options; whether it changed.
+    // Gives one job the best of some options; returns whether it changed.
     bool improve(std::int32_t job, const Choice& options) {
         double best = incumbent_.seconds();
         std::int32_t better = -1;
@@ -185,14 +186,15 @@ class Search {
         return changed;
     }
 
-    // From the last job to the first, until nothing changes: the states before a job stay good.
+    // Improves from the last job to the first, so that the states before a job stay valid, until
+    // nothing changes.
     void sweep(const std::vector<Choice>& options) {
         const Choice back(all_.rbegin(), all_.rend());
         while (improve_all(back, options) && !spent()) {}
         keep();
     }
 
-    // Some jobs get other options and look for their best anew; kept where not worse.
+    // Gives some jobs other options and then improves them; keeps the result if it is not worse.
     void neighbourhoods(double bound) {
         if (all_.empty()) return;
         Choice before, after;
@@ -203,7 +205,7 @@ class Search {
             destroy(jobs, after);
             const double limit = seconds_;
             incumbent_.change(jobs, after);
-            // Half of them stay as they fell: job by job some would only be undone.
+            // Half of the time nothing is improved: job by job, some changes would only be undone.
             const int rounds = random_.below(2) ? 3 : 0;
             for (int round = 0; round < rounds && improve_all(jobs, options_); ++round) {}
             if (incumbent_.seconds() <= limit) {
@@ -214,14 +216,14 @@ class Search {
         }
     }
 
-    // Jobs one after the other.
+    // Returns consecutive jobs.
     Choice window() {
         const std::int32_t size = std::min(jobs_.count, 2 + random_.below(7));
         const std::int32_t first = random_.below(jobs_.count - size + 1);
         return {all_.begin() + first, all_.begin() + first + size};
     }
 
-    // Any jobs, once each.
+    // Returns random jobs, each once.
     Choice scattered() {
         const std::int32_t size = std::min(jobs_.count, 2 + random_.below(4));
         Choice jobs;
@@ -232,8 +234,8 @@ class Search {
         return jobs;
     }
 
-    // Options by random prices, any that are kept, or any at all: with several lanes even one that
-    // is dominated can be the best.
+    // Chooses options by random prices, at random among the kept ones, or among all: with several
+    // lanes even a dominated option can be the best.
     void destroy(const Choice& jobs, Choice& options) {
         const std::int32_t kind = random_.below(4);
         const Prices prices = random_prices();
@@ -256,7 +258,7 @@ class Search {
     Random random_;
     double limit_, seconds_ = never;
     Choice all_, best_;
-    std::vector<Choice> options_, likely_;  // that are tried: all that are kept, a few of them
+    std::vector<Choice> options_, likely_;  // options to try: all kept, or a few
 };
 
 }  // namespace

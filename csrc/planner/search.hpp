@@ -1,4 +1,4 @@
-// The choice of an option for every job that makes a step short.
+// Chooses an option for every job so that the step is short.
 #pragma once
 
 #include "usage.hpp"
@@ -8,7 +8,7 @@ namespace gradwire {
 struct Found {
     double seconds;      // the end of the last job or of backward
     double bound;        // no choice ends sooner
-    double evaluations;  // how many whole steps were simulated; parts count as such
+    double evaluations;  // whole steps simulated; parts count as fractions
 };
 
 struct Effort {
@@ -17,13 +17,13 @@ struct Effort {
     std::int32_t rounds;   // of the lower bound
 };
 
-// choice: (count,), an option of each job from 0; the given one is one of those to start from.
+// choice: (count,), the option of each job, from 0; the given choice is one of the starts.
 Found search(const Jobs& jobs, const Machine& machine, const Effort& effort, std::int32_t* choice,
              Interrupt& interrupt);
 
-// The best of all choices, by trying them: jobs begin one by one and what cannot beat the best so
-// far is left out. choice: a start, and the result. evaluations: how many jobs were begun. Takes
-// half a kilobyte of the stack for each job.
+// Finds the best of all choices by trying them: jobs begin one by one, and what cannot beat the
+// best so far is skipped. choice: a start, and the result. evaluations: how many jobs were begun.
+// Takes half a kilobyte of stack for each job.
 Found exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice,
               Interrupt& interrupt);
 

@@ -67,7 +67,8 @@ void Simulator::begin(State& state, int lane, std::int32_t option) const {
     ++state.running[jobs.lane[runner.stage]];
 }
 
-// From event to event: a stage ends, a job that a lane waits for is complete, or backward ends.
+// Steps from event to event: a stage ends, a job that a lane waits for is complete, or backward
+// ends.
 template <class Note>
 int Simulator::run(State& state, const Note& note) const {
     const int lanes = machine.lanes;

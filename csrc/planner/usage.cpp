@@ -52,7 +52,7 @@ Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage, Interrupt& i
     for (std::int32_t job = 0; job < jobs.count; ++job) {
         order.resize(static_cast<std::size_t>(jobs.option[job + 1] - jobs.option[job]));
         std::iota(order.begin(), order.end(), jobs.option[job]);
-        // One that asks for less in all asks for less everywhere only of those behind it.
+        // An option can only be dominated by one whose total is not larger, so those come first.
         std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
             return usage[a].total < usage[b].total;
         });

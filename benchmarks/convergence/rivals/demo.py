@@ -16,7 +16,7 @@ from rivals.rival import Rival
 
 
 class DeMo(Rival):
-    """For all parameters.
+    """DeMo, for all parameters.
 
         worker i        C: its momentum's cosine transform, tile by tile
           C = β · C + transform(G)
@@ -24,10 +24,10 @@ class DeMo(Rival):
           C = C - S
           X = (1 - η λ) · X - η · sign(inverse(Σ S))
 
-    The transform is orthonormal, so the momentum is kept as what it makes of it. The number of
-    waves is in proportion to the tile: 32 of 64 × 64 by default, at least one. In the authors'
-    program it is 32 of a tile of any size, and a wave that some workers send is averaged over
-    these instead of added up.
+    The transform is orthonormal, so the momentum is kept in transformed form. The number of waves
+    is proportional to the tile: 32 of 64 × 64 by default, at least one. In the authors' program it
+    is 32 of a tile of any size, and a wave that some workers send is averaged over these instead
+    of added up.
 
     Source: Peng, Quesnelle, Kingma 2024, "DeMo: Decoupled momentum optimization",
     arXiv:2411.19870, algorithm 1; the decay of 0.999 and 32 waves are its experiments'.
@@ -52,7 +52,7 @@ class DeMo(Rival):
 
 
 def transform(x: Tensor) -> Tensor:
-    """Cosine waves of tiles: (…, height, width) -> the same."""
+    """Returns the cosine transform of tiles: (…, height, width) -> the same."""
     return cosines(x.shape[-2]) @ x @ cosines(x.shape[-1]).T
 
 
@@ -62,7 +62,8 @@ def inverse(waves: Tensor) -> Tensor:
 
 @cache
 def cosines(n: int) -> Tensor:
-    """The orthonormal cosine transform, DCT-II: a wave in each row, (n, n)."""
+    """Returns the matrix of the orthonormal cosine transform, DCT-II: a wave in each row, (n,
+    n)."""
     at = torch.arange(n, dtype=torch.float64)
     waves = torch.cos(math.pi / n * (at + 0.5) * at[:, None]) * math.sqrt(2 / n)
     waves[0] /= math.sqrt(2)

@@ -18,13 +18,13 @@ LEAST_NORM = 1e-8
 
 
 class Dion(Rival):
-    """For hidden matrices, in the place of the feedback `muon`; the plan sends all others.
+    """Dion, for hidden matrices, in place of the feedback `muon`; the plan sends all others.
 
         worker i, a matrix of (m, n)         P: (m, r), Q and R: (n, r), equal on all workers
           B = M + G                          momentum buffer and gradient, the worker's own
           P = orthonormal(mean B Q)          sent: m · r
           R = mean BᵀP                       sent: n · r
-          M = B - (1 - μ) · P Rᵀ             what the low rank leaves out waits
+          M = B - (1 - μ) · P Rᵀ             what the low rank leaves out stays
           Q = R, columns of norm 1
           X = (1 - η λ) · X - η · scale · P Qᵀ
 

@@ -1,4 +1,4 @@
-"""What rivals share: they stand where a plan's workers do, and say what they send."""
+"""The base class of rivals: they take the place of a plan's workers, and report what they send."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from gradwire.trace import Span
 
 
 class Rival(Workers, ABC):
-    """The workers of a published method, which exchanges what is its own; the plan does the rest.
+    """The workers of a published method, which exchanges its own parameters; the plan does the
+    rest.
 
         N gradients ─► own parameters: stacked, (workers, *shape) ─► meet ─► what all step by
                     └► all others: as the plan has it
 
-    What it remembers of a parameter is in `memory`, for all workers at once, and is saved with
-    the run. A clip scale multiplies a worker's gradient before anything else sees it.
+    A parameter's state is in `memory`, for all workers at once, and is saved with the run. A clip
+    scale multiplies a worker's gradient before anything else sees it.
     """
 
     def __init__(self, plan: Plan, world: int, *, seed: int = 0) -> None:
@@ -42,25 +43,27 @@ class Rival(Workers, ABC):
             self.memory[parameter.name].update(self.begin(parameter))
 
     def takes(self, strategy: Strategy) -> bool:
-        """Whether what the plan sends by that strategy is this method's own; here all is."""
+        """Whether this method takes the parameters that the plan sends by that strategy; by
+        default all."""
         return True
 
     @abstractmethod
     def begin(self, parameter: Parameter) -> State:
-        """What is remembered of a parameter before the first step."""
+        """Returns the state of a parameter before the first step."""
 
     @abstractmethod
     def meet(self, name: str, x: Tensor, state: State) -> Tensor:
-        """What all workers step by, from what each of them brings: (workers, *shape) -> shape.
+        """Returns what all workers step by, from what each of them contributes: (workers, *shape)
+        -> shape.
 
-        The state may be changed; what is sent is told to `count`.
+        May change the state; reports what is sent to `count`.
         """
 
     @torch.no_grad()
     def exchange(
         self, gradients: Sequence[Mapping[str, Tensor]], clip_scales: Sequence[float] = ()
     ) -> dict[str, Tensor]:
-        """As of `Workers`."""
+        """The same as in `Workers`."""
         self._others.step = self.step
         averages = self._others.exchange(gradients, clip_scales)
         self.trace = self._others.trace
@@ -72,7 +75,8 @@ class Rival(Workers, ABC):
         return averages
 
     def count(self, move: Literal["all_reduce", "all_gather"], payload: float) -> None:
-        """Every worker brings so many bytes to a move. It sends what `gradwire.moves` says."""
+        """Counts a move to which every worker contributes `payload` bytes, and sends what
+        `gradwire.moves` says."""
         others = self.world - 1
         sent = others * payload if move == "all_gather" else 2 * others / self.world * payload
         for rank in range(self.world):

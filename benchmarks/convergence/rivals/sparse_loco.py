@@ -18,15 +18,15 @@ TABLE_BYTES = 4 * len(CODES)
 
 
 class SparseLoCo(Rival):
-    """What worker i brings is D, how far it came in its own H steps of AdamW.
+    """Worker i contributes D, how far it came in its own H steps of AdamW.
 
           E = β · E + D
           S = two bits of the largest of each tile   sent: a place of 12 bits and 2 of value each
           E = E - S
           X = X - mean S                             the outer step, of rate 1; all go on from X
 
-    E stands for DiLoCo's outer momentum. The number of elements is in proportion to the tile:
-    128 of 64 × 64, 3 %, by default, at least one.
+    E replaces DiLoCo's outer momentum. The number of elements is proportional to the tile: 128 of
+    64 × 64, 3 %, by default, at least one.
 
     of_senders: the mean of an element is over those that sent it, as in the authors' program,
     instead of over all workers, as the paper has it.
@@ -60,9 +60,9 @@ class SparseLoCo(Rival):
 
 
 def two_bits(values: Tensor) -> Tensor:
-    """Each value by the mean of its bin: (workers, values) -> the same.
+    """Replaces each value by the mean of its bin: (workers, values) -> the same.
 
-    Four bins lie around the mean of a worker's values, as wide together as six of their standard
+    Four bins lie around the mean of a worker's values, together as wide as six of their standard
     deviations; the outer ones reach as far as values do.
     """
     width = SIGMAS / len(CODES) * values.std(1, keepdim=True).nan_to_num() + 1e-30

@@ -1,7 +1,7 @@
 """Matrices in tiles of at most 64 × 64, of which the largest elements are chosen.
 
 Source: the chunks of Peng et al. 2024, "DeMo: Decoupled momentum optimization", which SparseLoCo
-has, too: a side is the largest divisor that is at most 64.
+also uses: a side is the largest divisor that is at most 64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SIDE = 64
 
 
 def side(length: int) -> int:
-    """Of the tiles that a dimension of that length is cut into."""
+    """The side of the tiles that a dimension of that length is cut into."""
     return max(n for n in range(1, SIDE + 1) if length % n == 0)
 
 
@@ -37,7 +37,7 @@ def join(tiles: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def chosen(tiles: Tensor, share: float) -> Tensor:
-    """Where the largest elements of each tile are: that share of it, at least one. A mask."""
+    """Returns a mask of the largest elements of each tile: that share of it, at least one."""
     flat = tiles.flatten(2).abs()
     places = flat.topk(_count(flat.shape[2], share)).indices
     mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(2, places, True)
@@ -45,7 +45,7 @@ def chosen(tiles: Tensor, share: float) -> Tensor:
 
 
 def payload(tiles: Tensor, share: float, bits: int) -> int:
-    """Bytes of one worker's chosen elements, of so many bits each, and of their places."""
+    """The bytes of one worker's chosen elements, of `bits` bits each, and of their positions."""
     _, number, height, width = tiles.shape
     each = bits + (height * width - 1).bit_length()
     return math.ceil(number * _count(height * width, share) * each / 8)

@@ -1,4 +1,4 @@
-"""0/1 Adam: a variance that is seldom learnt, steps that are seldom shared, in one bit."""
+"""0/1 Adam: the variance is seldom updated, steps are seldom exchanged, in one bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rivals.rival import Rival
 
 
 class ZeroOneAdam(Rival):
-    """For all parameters; beside the feedback `adam`, for whose sake a worker is at its own view.
+    """0/1 Adam, for all parameters, beside the feedback `adam`, so that a worker computes at its
+    own view.
 
         worker i, step t, at x - U, where it has come alone      u: in the momentum's unit
           t is in T_v:   v = β₂ · v + (1 - β₂) · (mean g)²       sent: the gradient, dense
@@ -23,14 +24,14 @@ class ZeroOneAdam(Rival):
           t is in T_u:   s = one bit of u + e, twice: e waits at the worker and at the owner
                          m = s / Σ η;   x = x - s / (√v + ε);   u = 0
 
-    A bit is the sign, times the mean magnitude of a tensor. T_v: sixteen steps one after the
-    other, sixteen of every second, sixteen of every fourth and so on, until `frozen`. T_u: every
-    step until then and in a further `doubles`; then every second, and twice as far apart after
-    every further `doubles` steps, at most `furthest`. As published distances double when the rate
-    has halved; these numbers are for 2,000 steps of a cosine.
+    A bit is the sign, times the mean magnitude of a tensor. T_v: sixteen consecutive steps,
+    sixteen at every second, sixteen at every fourth and so on, until `frozen`. T_u: every step
+    until then and in a further `doubles`; then every second, and twice as far apart after every
+    further `doubles` steps, at most `furthest`. As published distances double when the rate has
+    halved; these numbers are for 2,000 steps of a cosine.
 
-    u and Σ η are in the unit of the last rate: what begins with "residual" is multiplied as
-    rates fall.
+    u and Σ η are in the unit of the last rate: state whose name begins with "residual" is rescaled
+    when the rate changes.
 
     Source: Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1
     Adam", arXiv:2202.06009, algorithm 1 and the policies of section 6.
@@ -54,14 +55,14 @@ class ZeroOneAdam(Rival):
         }  # fmt: skip
 
     def learns(self, step: int) -> bool:
-        """Whether the variance does in this step: T_v."""
+        """Whether the variance is updated in this step: T_v."""
         begin, apart = 0, 1
         while step >= begin + self._kappa * apart:
             begin, apart = begin + self._kappa * apart, 2 * apart
         return step < self._frozen and (step - begin) % apart == 0
 
     def meets(self, step: int) -> bool:
-        """Whether workers do after this step: T_u."""
+        """Whether workers exchange after this step: T_u."""
         doubled = max(0, step - self._frozen) // self._doubles
         return (step + 1) % min(self._furthest, 1 << doubled) == 0
 
@@ -87,7 +88,8 @@ class ZeroOneAdam(Rival):
         return shared
 
     def _in_bits(self, x: Tensor, state: State) -> Tensor:
-        """The mean over workers, of one bit from each worker, and one bit from the owner."""
+        """Returns the mean over workers, with one bit from each worker and one bit from the
+        owner."""
         given = x + state["residual_worker"]
         sent = signs(given)
         state["residual_worker"] = given - sent
@@ -99,6 +101,6 @@ class ZeroOneAdam(Rival):
 
 
 def signs(x: Tensor) -> Tensor:
-    """Of each of the first dimension's: signs times their mean magnitude."""
+    """Returns signs times their mean magnitude, for each slice of the first dimension."""
     size = x.abs().flatten(1).mean(1).view(-1, *[1] * (x.dim() - 1))
     return torch.where(x < 0, -size, size)

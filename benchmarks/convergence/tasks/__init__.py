@@ -1,4 +1,4 @@
-"""The tasks, cheapest first. One file each."""
+"""The tasks, cheapest first, one file for each."""
 
 from task import Task
 

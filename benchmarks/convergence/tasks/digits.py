@@ -17,7 +17,7 @@ TEST = 360
 
 
 class Residual(nn.Module):
-    """Two convolutions and a way around them; He et al. 2016, option A at the borders."""
+    """Two convolutions and a skip connection; He et al. 2016, option A at the borders."""
 
     def __init__(self, given: int, channels: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Residual(nn.Module):
 
 
 def resnet20() -> nn.Module:
-    """269,000 parameters; BatchNorm of each worker's own batch."""
+    """A model of 269,000 parameters; BatchNorm uses each worker's own batch."""
     widths = [16] * 4 + [32] * 3 + [64] * 3
     blocks = [Residual(a, b) for a, b in pairwise(widths)]
     return nn.Sequential(
@@ -44,13 +44,14 @@ def resnet20() -> nn.Module:
 
 
 def perceptron() -> nn.Module:
-    """19,000 parameters: what a test can train."""
+    """A model of 19,000 parameters, which a test can train."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 @cache
 def images() -> tuple[Tensor, Tensor]:
-    """All 1,797, in an order that never changes: the first 1,437 are for training."""
+    """Returns all 1,797 images, in an order that never changes: the first 1,437 are for
+    training."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -60,7 +61,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def batches(seed: int, step: int, workers: int) -> Sequence[Batch]:
-    """Every epoch in another order, every image shifted by a pixel at most."""
+    """Returns batches: each epoch in another order, each image shifted by at most a pixel."""
     pixels, labels = (x[:-TEST] for x in images())
     together = PER_WORKER * workers
     epoch, at = divmod(step, len(pixels) // together)
@@ -78,7 +79,7 @@ def _shifted(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _wide(pixels: Tensor) -> Tensor:
-    """With a border of paper."""
+    """Adds a border of the background's value."""
     return pad(pixels, (1, 1, 1, 1), value=-1.0)
 
 
@@ -88,7 +89,7 @@ def loss(network: nn.Module, batch: Batch) -> Tensor:
 
 @cache
 def test_set() -> Batch:
-    """Each image in all nine places where training may have seen it: 3,240."""
+    """Returns each image at all nine shifts at which training may have seen it: 3,240."""
     pixels, labels = (x[-TEST:] for x in images())
     wide = _wide(pixels)
     places = [wide[:, :, y : y + 8, x : x + 8] for y in range(3) for x in range(3)]

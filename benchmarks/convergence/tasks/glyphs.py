@@ -1,4 +1,4 @@
-"""Drawn signs, 16 × 16: as many to train on as one likes, and a fixed test set of ten thousand.
+"""Drawn signs, 16 × 16: an unlimited number to train on, and a fixed test set of ten thousand.
 
 Twenty classes of three strokes each, turned, stretched, shifted, under noise. Nothing can be
 learned by heart, so training loss is test loss, and a tenth of a percent of accuracy is visible.
@@ -24,7 +24,7 @@ TEST = 10_000
 
 
 def model() -> nn.Module:
-    """137,000 parameters; 96 % of them in two matrices, so 0.1 % is 66 of each."""
+    """A model of 137,000 parameters; 96 % of them are in two matrices, so 0.1 % is 66 of each."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(SIDE * SIDE, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
         nn.Linear(256, CLASSES),
@@ -32,7 +32,8 @@ def model() -> nn.Module:
 
 
 def convnet() -> nn.Module:
-    """99,000 parameters in four convolutions, BatchNorm of each worker's own batch."""
+    """A model of 99,000 parameters in four convolutions; BatchNorm uses each worker's own
+    batch."""
     widths = (1, 16, 32, 64, 128)
     layers = list[nn.Module]()
     for number, (given, made) in enumerate(pairwise(widths)):
@@ -47,7 +48,7 @@ def convnet() -> nn.Module:
 
 @cache
 def templates() -> Tensor:
-    """(classes, 1, 24, 24), ink from 0 to 1; the same for every seed."""
+    """Returns (classes, 1, 24, 24), ink from 0 to 1; the same for every seed."""
     generator = dice("glyphs", "templates")
     ends = torch.rand(CLASSES, STROKES, 2, 2, generator=generator) * 1.2 - 0.6
     axis = torch.linspace(-1, 1, 24)
@@ -61,7 +62,7 @@ def templates() -> Tensor:
 
 
 def draw(count: int, generator: torch.Generator) -> Batch:
-    """Images, (count, 1, 16, 16), and their classes."""
+    """Returns images, (count, 1, 16, 16), and their classes."""
     labels = torch.randint(CLASSES, (count,), generator=generator)
     turn, shear, wide, high, right, down = torch.rand(6, count, generator=generator) * 2 - 1
     turn = turn * math.radians(20)

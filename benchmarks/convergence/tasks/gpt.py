@@ -1,4 +1,4 @@
-"""The next character by a small transformer, AdamW: which compressors are sound beside Adam."""
+"""The next character by a small transformer with AdamW: which compressors are sound with Adam?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_OUT_WINDOWS = 512
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers for each place; norms in front."""
+    """Causal attention, then two layers for each position, with norms in front."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """361,000 parameters, unless told otherwise."""
+    """A transformer of 361,000 parameters by default."""
 
     def __init__(
         self, width: int = WIDTH, heads: int = HEADS, layers: int = LAYERS,
@@ -55,7 +55,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """Scores of what follows each. (batch, time) -> (batch, time, symbols)"""
+        """Returns scores of what follows each. (batch, time) -> (batch, time, symbols)"""
         x = self.symbols(symbols) + self.places.weight[: symbols.shape[1]]
         return self.scores(self.norm(self.blocks(x)))
 
@@ -72,7 +72,7 @@ def loss(network: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Bits per character."""
+    """Returns bits per character."""
     held_out = windows(
         text().held_out, HELD_OUT_WINDOWS, CONTEXT + 1, dice("gpt", "held out")
     ).split(64)

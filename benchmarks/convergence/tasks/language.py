@@ -31,7 +31,7 @@ class LanguageModel(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """Scores of what follows each. (time, batch) -> (time, batch, symbols)"""
+        """Returns scores of what follows each. (time, batch) -> (time, batch, symbols)"""
         states, _ = self.lstm(self.embedding(symbols))
         return weighted(states, self.embedding.weight, self.bias)
 
@@ -48,7 +48,7 @@ def loss(network: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Bits per character of all that is held out."""
+    """Returns bits per character of all that is held out."""
     held_out = text().held_out.unfold(0, HELD_OUT_CHARACTERS + 1, HELD_OUT_CHARACTERS)
     with evaluating(network):
         return float(loss(network, there(network, held_out.t()))) / math.log(2)

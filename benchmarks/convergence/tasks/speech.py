@@ -23,7 +23,7 @@ TEST = 1000
 
 
 class Recognizer(nn.Module):
-    """Two convolutions, two LSTM layers to the right and one matrix. 261,000 parameters."""
+    """Two convolutions, two unidirectional LSTM layers and one matrix. 261,000 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Recognizer(nn.Module):
         self.scores = nn.Linear(128, PHONES + 1)
 
     def forward(self, sound: Tensor) -> Tensor:
-        """Log-probabilities of phones and of silence (0). (batch, bands, frames) -> (frames,
-        batch, phones + 1)"""
+        """Returns log-probabilities of phones and of silence (0). (batch, bands, frames) ->
+        (frames, batch, phones + 1)"""
         x = torch.relu(self.second(torch.relu(self.first(sound))))
         states, _ = self.lstm(x.permute(2, 0, 1))
         return log_softmax(self.scores(states), dim=-1)
@@ -42,12 +42,13 @@ class Recognizer(nn.Module):
 
 @cache
 def phones() -> Tensor:
-    """(phones, 2 formants, begin and end), in bands; the same for every seed."""
+    """Returns (phones, 2 formants, begin and end), in bands; the same for every seed."""
     return torch.rand(PHONES, 2, 2, generator=dice("speech", "phones")) * (BANDS - 6) + 3
 
 
 def utter(count: int, generator: torch.Generator) -> Batch:
-    """Sound, (count, bands, frames); its frames; phones from 1, (count, longest); how many."""
+    """Returns sound, (count, bands, frames); its frames; phones from 1, (count, longest); and
+    their number."""
     spoken = torch.randint(SHORTEST, LONGEST + 1, (count,), generator=generator)
     labels = torch.randint(PHONES, (count, LONGEST), generator=generator)
     lengths = torch.randint(FEWEST, MOST + 1, (count, LONGEST), generator=generator)
@@ -83,7 +84,8 @@ def test_set() -> Batch:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Label error rate in percent: edits to the most likely path over phones that were said."""
+    """Returns the label error rate in percent: edits to the most likely path, over phones that
+    were said."""
     sound, frames, labels, spoken = test_set()
     with evaluating(network):
         paths = network(*there(network, sound)).argmax(-1).t()
@@ -95,12 +97,12 @@ def evaluate(network: nn.Module) -> float:
 
 
 def _read(path: Sequence[int]) -> list[int]:
-    """Repeated phones are one; silence is none."""
+    """Reads a path: repeated phones count once, silence not at all."""
     return [now for now, before in zip(path, [0, *path]) if now and now != before]
 
 
 def distance(one: Sequence[int], other: Sequence[int]) -> int:
-    """Levenshtein's: insertions, deletions and changes from one to the other."""
+    """The Levenshtein distance: insertions, deletions and changes from one to the other."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):
         corner, row[0] = row[0], i

@@ -1,7 +1,7 @@
-"""Text that is in every installation of CPython 3.11: its language reference, its larger modules.
+"""Text in every installation of CPython 3.11: its language reference and its larger modules.
 
-A fixed list of names, so that what else is installed changes nothing. A patch release may change a
-line; records carry the text's digest.
+The list of names is fixed, so that other installed packages change nothing. A patch release may
+change a line; records carry the text's digest.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ xml/dom/minidom
 """
 BLOCK, HELD_OUT_EVERY = 4096, 20
 SYMBOLS = 97
-"""The printable characters of ASCII, the end of a line, and one for all others."""
+"""The printable characters of ASCII, the newline, and one for all others."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Symbols by number, 1-D int64: every twentieth block is held out."""
+    """Symbols as numbers, 1-D int64; every twentieth block is held out."""
 
     train: Tensor
     held_out: Tensor
@@ -41,7 +41,7 @@ class Text:
 
 @cache
 def text() -> Text:
-    """Read once in a process."""
+    """Returns the text, read once in a process."""
     data = b"".join(map(source, MODULES.split()))
     numbers = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
     symbols = torch.where((numbers >= 32) & (numbers < 127), numbers - 32, 96)
@@ -53,7 +53,7 @@ def text() -> Text:
 
 
 def source(module: str) -> bytes:
-    """Of a module of the standard library, as it lies there."""
+    """Returns the source of a module of the standard library."""
     path = Path(sysconfig.get_path("stdlib")) / f"{module}.py"
     try:
         return path.read_bytes()
@@ -65,6 +65,6 @@ def source(module: str) -> bytes:
 
 
 def windows(symbols: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:
-    """(count, length), from anywhere in the text."""
+    """Returns windows of the text, (count, length), from random positions."""
     begins = torch.randint(len(symbols) - length, (count,), generator=generator)
     return symbols[begins[:, None] + torch.arange(length)]

@@ -1,9 +1,9 @@
 """The drawn signs of `glyphs` by a small vision transformer, AdamW.
 
 The data, its loss and its test set are those of `glyphs`, so that the two differ by the model and
-the optimizer alone: what is an edge or a corner the transformer has to learn from its patches.
+the optimizer alone: the transformer has to learn from its patches what an edge or a corner is.
 
-Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; the mean over places in front of
+Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; the mean over positions before
 the last layer, instead of a class token, is from Beyer et al. 2022, "Better plain ViT baselines".
 """
 
@@ -21,9 +21,9 @@ PLACES = (glyphs.SIDE // PATCH) ** 2
 
 
 def block() -> nn.Module:
-    """Attention among all places, then two layers for each; norms in front; no dropout.
+    """Attention among all positions, then two layers for each, with norms in front and no dropout.
 
-    torch's own, whose queries, keys and values are one matrix of (3 · WIDTH, WIDTH).
+    This is torch's own layer, whose queries, keys and values are one matrix of (3 · WIDTH, WIDTH).
     """
     return nn.TransformerEncoderLayer(
         WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
@@ -31,7 +31,8 @@ def block() -> nn.Module:
 
 
 class Vit(nn.Module):
-    """153,000 parameters; 96 % of them in the twelve hidden matrices of its blocks."""
+    """A model of 153,000 parameters; 96 % of them are in the twelve hidden matrices of its
+    blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Vit(nn.Module):
         nn.init.normal_(self.places.weight, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of each class. (batch, 1, side, side) -> (batch, classes)"""
+        """Returns scores of each class. (batch, 1, side, side) -> (batch, classes)"""
         x = self.patches(images).flatten(2).transpose(1, 2) + self.places.weight
         return self.scores(self.norm(self.blocks(x)).mean(1))
 

@@ -1,6 +1,7 @@
 """The next word of Python's own documentation: an LSTM of mostly two tables; SGD with momentum.
 
-The demo's model and text, narrower: large enough for a slow network to be what its steps wait for.
+The demo's model and text, with a smaller width: still so large that its steps wait for a slow
+network.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ HELD_OUT_WINDOWS, HELD_OUT_LENGTH = 128, 64
 
 
 def model() -> nn.Module:
-    """8.0 million parameters, 6.4 of them in the tables of 10,000 words."""
+    """A model of 8.0 million parameters, 6.4 of them in the tables of 10,000 words."""
     return LanguageModel(hidden=HIDDEN)
 
 
 @cache
 def corpus() -> Corpus:
-    """Read once in a process; about two seconds."""
+    """Returns the corpus, read once in a process; takes about two seconds."""
     return build(HELD_OUT_WORDS)
 
 
@@ -47,7 +48,7 @@ def loss(network: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(network: nn.Module) -> float:
-    """Bits per word."""
+    """Returns bits per word."""
     held_out = windows(
         corpus().held_out, HELD_OUT_WINDOWS, HELD_OUT_LENGTH + 1, dice("words", "held out")
     )

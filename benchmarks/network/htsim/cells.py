@@ -1,4 +1,4 @@
-"""What both simulators are asked: networks, traffic, and how each side chooses paths."""
+"""The cells that both simulators run: networks, traffic, and how each side chooses paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cases import all_to_all, permutation, ring
 from gradwire.network import Fabric, Flows, Routes, fat_tree, leaf_spine, route
 from gradwire.network.engines.transport import Spraying, Transport
 
-HEADER, ACK, ACKED = 64, 64, 16_384  # bytes; of how many received there is an acknowledgement
+HEADER, ACK, ACKED = 64, 64, 16_384  # bytes; ACKED: received bytes per acknowledgement
 HUGE = 100_000  # packets: queues that never fill
 LATENCY_NS = 500.0
 SEED = 3
@@ -23,8 +23,8 @@ SEED = 3
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. paths: of ours, a scheme, or how packets choose; theirs: what htsim is told to
-    choose by, None: it is given our paths. acked: bytes that it acknowledges at once."""
+    """One run. paths: ours, a scheme, or how packets choose. theirs: how htsim is told to choose;
+    None: it is given our paths. acked: the bytes that it acknowledges at once."""
 
     network: str
     traffic: str
@@ -40,17 +40,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """One line for each."""
+        """The cell's name in one line."""
         return f"{self.network}, {self.traffic}, {self.paths}"
 
     @property
     def routes(self) -> Routes:
-        """Ours."""
+        """Our routes."""
         return route(self.flows, self.fabric, self.scheme, SEED)
 
     @property
     def transport(self) -> Transport:
-        """Ours, as htsim's is."""
+        """Our transport, set as htsim's is."""
         packet = self.payload + HEADER
         return Transport(
             packet_bytes=self.payload, header_bytes=HEADER, ack_bytes=ACK,
@@ -74,19 +74,19 @@ MIB = 1 << 20
 
 
 def half_step(fabric: Fabric, bytes: int) -> Flows:
-    """The first step of halving-doubling: to the host half of all away."""
+    """Returns the first step of halving-doubling: to the host half of all away."""
     hosts = np.arange(fabric.hosts)
     return Flows(hosts, hosts ^ (fabric.hosts // 2), bytes)
 
 
 def in_rotation(fabric: Fabric, bytes: int) -> Flows:
-    """All to all, each host to the next one first."""
+    """Returns all-to-all flows, with each host's next host first."""
     a, shift = np.divmod(np.arange(fabric.hosts * (fabric.hosts - 1)), fabric.hosts - 1)
     return Flows(a, (a + shift + 1) % fabric.hosts, bytes)
 
 
 def cells() -> Iterator[Cell]:
-    """All of them."""
+    """Yields all cells."""
     small, middle = leaf_spine(4, 4, 4), leaf_spine(8, 8, 8)
     thin, wide = leaf_spine(8, 16, 8), leaf_spine(8, 16, 16)
     tree, fast = fat_tree(8, 4, 4, 4, 4), leaf_spine(16, 16, 16, host_gbps=400)

@@ -3,8 +3,8 @@
 python benchmarks/network/htsim/compare.py --source uet-htsim/htsim/sim --json rows.json
 
 The source is https://github.com/ultraethernet/uet-htsim, commit 40ccb05. It is copied, a line is
-added to it that asks `pins.hpp` which path a flow was given, and it is built by cmake. Without
---source only our side runs.
+added that gets a flow's given path from `pins.hpp`, and it is built with cmake. Without --source
+only our side runs.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def main() -> int:
 
 Row = dict[str, float | None]
 Run = Callable[[Cell], tuple[float, float]]
-"""Of a cell: microseconds until the last byte has arrived, and seconds of processor."""
+"""For a cell: microseconds until the last byte has arrived, and seconds of CPU time."""
 
 
 def row(cell: Cell, ours: float, theirs: float | None) -> Row:
-    """What is in the table, and in the file."""
+    """Returns the values for the table and the file."""
     return {
         "least_us": round(bounds(cell.flows, cell.fabric).seconds * 1e6, 6), "ours_us": ours,
         "htsim_us": theirs, "ratio": theirs and round(ours / theirs, 4),
@@ -82,25 +82,25 @@ def row(cell: Cell, ours: float, theirs: float | None) -> Row:
 
 
 def document(rows: dict[str, Row]) -> str:
-    """One row a line."""
+    """Returns JSON with one row per line."""
     return "{\n" + ",\n".join(f"{dumps(n)}: {dumps(r)}" for n, r in rows.items()) + "\n}\n"
 
 
 def read(file: Path) -> dict[str, Row]:
-    """The rows of such a file."""
+    """Reads the rows of such a file."""
     found: dict[str, Row] = json.loads(file.read_text())
     return found
 
 
 def timed(cell: Cell, run: Run, repeat: int) -> tuple[float, float]:
-    """Microseconds, and packets a second of a processor."""
+    """Returns microseconds, and packets per second of CPU time."""
     found = [run(cell) for _ in range(repeat)]
     packets = float(np.ceil(cell.flows.bytes / cell.payload).sum())
     return found[0][0], packets / min(took for _, took in found)
 
 
 def by_ours(cell: Cell) -> tuple[float, float]:
-    """As `Run`."""
+    """Runs a cell, as a `Run`."""
     routes = cell.routes
     began = process_time()
     sent = send(routes, cell.transport, seed=SEED)
@@ -108,7 +108,7 @@ def by_ours(cell: Cell) -> tuple[float, float]:
 
 
 def built(source: Path, build: Path) -> Path:
-    """The program, built unless it is there."""
+    """Returns the program, and builds it if it does not exist."""
     program = build / "build" / "datacenter" / "htsim_uec"
     if program.exists():
         return program
@@ -127,7 +127,7 @@ def built(source: Path, build: Path) -> Path:
 
 
 def by_htsim(cell: Cell, program: Path) -> tuple[float, float]:
-    """As `Run`."""
+    """Runs a cell, as a `Run`."""
     _, own = _connections(together(cell.routes), cell.transport, NONE, 0)
     flows = Flows(own.source, own.target, own.bytes)
     gbps = int(cell.fabric.host_up.min()) // 10**9
@@ -158,14 +158,15 @@ def by_htsim(cell: Cell, program: Path) -> tuple[float, float]:
     a, b = leaf[flows.src], leaf[flows.dst]
     hops = np.where(a == b, 2, np.where(cell.fabric.pod_of[a] == cell.fabric.pod_of[b], 4, 6))
     end = np.zeros(len(flows))
-    for number, when in found:  # at the sender: less its acknowledgement, which waits for nobody
+    for number, when in found:  # at the sender: minus the acknowledgement, which never waits
         i = int(number) - 1
         end[i] = float(when) * 1e-6 - hops[i] * (LATENCY_NS * 1e-9 + ACK * 8 / (gbps * 1e9))
     return round(float(end.max()) * 1e6, 3), took
 
 
 def pins(cell: Cell, own: Any) -> str:
-    """Lines of `pins.hpp`, for each connection the switches of its path, or of all in rotation."""
+    """Returns the lines that `pins.hpp` reads: for each connection the switches of its path, or of
+    all in rotation."""
     fabric, lines = cell.fabric, list[str]()
     for i, path in enumerate(own.path.tolist()):
         a, b = fabric.leaf_of[own.source[i]], fabric.leaf_of[own.target[i]]
@@ -184,7 +185,7 @@ def pins(cell: Cell, own: Any) -> str:
 
 
 def shown(value: float | None) -> str:
-    """In a table."""
+    """Returns a value as tables show it."""
     if value is None:
         return "–"
     return f"{value / 1e3:,.0f} k" if value > 1e4 else f"{value:.{3 if value < 10 else 1}f}"

@@ -1,4 +1,4 @@
-"""Sparse gradients: made to order, measured, and what an exchange of them has to move.
+"""Sparse gradients: synthetic ones, their measures, and the bytes that an exchange has to move.
 
     tensors = synthetic("nmt", workers=8, scale=1/64)    dense tensors with a known sparsity
     measure(tensors)                                     density, overlap, densification, skew, …
@@ -6,8 +6,8 @@
     volumes(expected("nmt"), 128)                        bytes per scheme, by closed formulas
     times(expected("nmt"), 128, 125e6, 1e-4)             seconds per scheme
 
-Definitions and formulas are those of ZEN (Wang et al., OSDI'25, sections 2 and 3). Import of
-this package loads torch.
+Definitions and formulas are those of ZEN (Wang et al., OSDI'25, sections 2 and 3). Importing this
+package loads torch.
 """
 
 from sparsity.measures import (

@@ -1,8 +1,8 @@
-"""What every sparse exchange costs against the number of workers: a document, tables, a plot.
+"""The costs of every sparse exchange over the number of workers: a document, tables, a plot.
 
 Bytes and times by formula (sparsity.volumes) for a preset up to 4,096 workers, or for recorded
-gradients up to as many as there are. Sums of tensors in lockstep count bytes beside them. Points
-as measured stand in brackets in the tables and as dots in the plot.
+gradients up to as many as there are. Sums of tensors in lockstep count bytes beside them. Measured
+points are in brackets in the tables and are dots in the plot.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def compute(
     count: Sequence[int] = (), bytes_per_second: float = 125e6, latency_seconds: float = 1e-4,
     progress: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """All formulas at every number of workers, as one JSON document. Raises UsageError.
+    """Returns all formulas at every number of workers, as one JSON document. Raises UsageError.
 
-    recorded: instead of the preset, and counted as they are. count: of how many tensors bytes are
-    counted.
+    recorded: tensors to use instead of the preset, counted as they are. count: the numbers of
+    tensors whose bytes are counted.
     """
 
     def points_of(n: int) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def compute(
 
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
-    """The points of a file, a JSON list, as they are there. Raises UsageError."""
+    """Returns the points of a file, a JSON list, unchanged. Raises UsageError."""
     document = Document(
         "a list of measured points", List(_Point()), UsageError, "Correct it there"
     )
@@ -98,7 +98,7 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
 
 
 class _Point:
-    """A scheme, a number of workers, and a cost at least."""
+    """A point: a scheme, a number of workers, and at least one cost."""
 
     def read(self, value: Any) -> Any:
         costs = dict.fromkeys(COSTS, Number(least=0))
@@ -112,7 +112,7 @@ class _Point:
 
 
 def headline(document: dict[str, Any]) -> str:
-    """The preset in words."""
+    """Returns a description of the preset."""
     columns = document["columns"]
     what = f"in rows of {columns}" if columns else "one by one"
     return (
@@ -122,7 +122,7 @@ def headline(document: dict[str, Any]) -> str:
 
 
 def facts(document: dict[str, Any]) -> list[str]:
-    """What was found of real tensors, if there were some, in a line."""
+    """Returns a line with the measures of real tensors, if there were any."""
     found = document["facts"]
     if found is None:
         return []
@@ -148,7 +148,7 @@ def table(document: dict[str, Any], cost: str = "bytes") -> Table:
 
 
 def _schemes(document: dict[str, Any]) -> list[str]:
-    """Those of any row, in their own order."""
+    """Returns the schemes of any row, in their own order."""
     return [s for s in SCHEMES if any(s in row["bytes"] for row in document["rows"])]
 
 
@@ -160,12 +160,12 @@ def _cell(by_formula: float | None, measured: float | None, unit: float) -> str:
 
 
 def _three_digits(number: float) -> str:
-    """Those that count."""
+    """Returns the number with three significant digits."""
     return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """The document's plot. Raises UsageError."""
+    """Draws the document's plot. Raises UsageError."""
 
     def curve(scheme: str, cost: str) -> Curve:
         return Curve(

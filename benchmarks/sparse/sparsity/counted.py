@@ -1,4 +1,4 @@
-"""Sparse sums counted: given tensors, summed in lockstep by every scheme."""
+"""Counts the bytes of sparse sums: given tensors, summed in lockstep by every scheme."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ SUMS = {
     "zen": "nonzero | zen",
     "columns": "nonzero | columns",
 }
-"""The strategy that does what a scheme's formula says, of those that have one."""
+"""For each scheme that has one, the strategy that does what the scheme's formula describes."""
 
 
 def count(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Bytes of the busiest rank of every move, of every scheme: {scheme, n, bytes}.
+    """Returns, for every scheme, the bytes of each move's busiest rank, added up: {scheme, n,
+    bytes}.
 
-    tensors: one per worker, dense, of one shape. `columns` only for matrices; `sparcml` only where
-    its formula holds, for powers of two. Takes the memory of twice the tensors, and more.
+    tensors: one per worker, dense, of one shape. `columns` is only for matrices; `sparcml` only
+    for powers of two, where its formula holds. Takes more memory than twice the tensors.
     """
     n = len(tensors)
     left_out = {"sparcml"} if n & (n - 1) else set()
@@ -44,7 +45,8 @@ def count(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 
 def recorded(paths: Sequence[Path]) -> list[Tensor]:
-    """Gradients from files: each has a tensor, or a list of them, one per worker; dense or sparse.
+    """Reads gradients from files: each has a tensor, or a list of them, one per worker; dense or
+    sparse.
 
     Returns them dense, fp32. Raises UsageError.
     """

@@ -1,7 +1,7 @@
-"""How sparse given tensors are, and how evenly: the definitions of ZEN, section 2.
+"""Measures of how sparse tensors are, and how evenly: the definitions of ZEN, section 2.
 
 I_i is the set of places where worker i's tensor is not zero (NaN is not zero), M the number of
-elements, n of workers. Of nothing, the overlap is 0 and every ratio is 1.
+elements, n of workers. Without non-zeros, the overlap is 0 and every ratio is 1.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gradwire.errors import UsageError
 from sparsity.volumes import Sparsity, reference
 
 PAIRS = 64
-"""So many pairs of workers at most are compared."""
+"""The most pairs of workers that are compared."""
 
 
 class Imbalances(NamedTuple):
-    """How far the busiest owner is above the mean; 1 is perfect."""
+    """The busiest owner's load, relative to the mean; 1 is perfect."""
 
     push: float
     """max over workers i and owners j of n·|I_i at j| / |I_i|: what workers send to owners."""
@@ -31,7 +31,7 @@ class Imbalances(NamedTuple):
 
 
 def measure(tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """The sparsity of one tensor per worker, all of one shape, on any device.
+    """Measures the sparsity of one tensor per worker, all of one shape, on any device.
 
     Returns:
         workers, elements: n and M.
@@ -75,14 +75,14 @@ def _ratios(flat: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def imbalances(tensors: Sequence[Tensor], owner_of: Callable[[Tensor], Tensor]) -> Imbalances:
-    """How evenly owners share the non-zeros, if there are as many owners as tensors.
+    """Measures how evenly owners share the non-zeros, if there are as many owners as tensors.
 
     Args:
         tensors: one per worker, all of one shape.
         owner_of: from ascending flat places (int64, any number) to the owner of each, from 0.
 
     Raises:
-        UsageError: tensors as for `measure`; an owner that is not there.
+        UsageError: tensors as for `measure`; an owner that does not exist.
     """
     masks, n = [mask.view(-1) for mask in _masks(tensors)], len(tensors)
     shares = [_share(mask, owner_of, n) for mask in masks]
@@ -90,12 +90,12 @@ def imbalances(tensors: Sequence[Tensor], owner_of: Callable[[Tensor], Tensor]) 
 
 
 def even_ranges(elements: int, workers: int) -> Callable[[Tensor], Tensor]:
-    """The map by which worker j owns the places from j·M/n to (j+1)·M/n, rounded down."""
+    """Returns the map by which worker j owns the places from j·M/n to (j+1)·M/n, rounded down."""
     return lambda places: ((places + 1) * workers - 1) // elements
 
 
 def _share(mask: Tensor, owner_of: Callable[[Tensor], Tensor], n: int) -> float:
-    """The busiest owner's part, over the mean."""
+    """Returns the busiest owner's part, over the mean."""
     places = mask.nonzero().view(-1)
     if not len(places):
         return 1.0
@@ -112,7 +112,7 @@ def _share(mask: Tensor, owner_of: Callable[[Tensor], Tensor], n: int) -> float:
 
 
 def measured(tensors: Sequence[Tensor]) -> Sparsity:
-    """What `volumes` needs to know, from tensors: γ(k) is that of the first k of them.
+    """Returns what `volumes` needs to know, from tensors: γ(k) is that of the first k of them.
 
     Raises:
         UsageError: tensors as for `measure`; later, γ of more tensors than there are.
@@ -137,13 +137,13 @@ def measured(tensors: Sequence[Tensor]) -> Sparsity:
 
 
 def reference_bytes(tensors: Sequence[Tensor]) -> float:
-    """Bytes that a node must receive in the mean to know the sum of these fp32 tensors.
+    """Returns the bytes that a node must receive on average to know the sum of these fp32 tensors.
 
         4·M·(d + (n-2)/n·D)  +  M·(n-1)/n·(H(d) + H(D))/8
 
-    d is the mean density of one tensor, D that of the union, H the binary entropy in bits. Where
-    non-zeros come in whole rows of a matrix, the second term counts rows instead of elements.
-    The first term is a lower bound; the second is what places cost if they are random.
+    d is the mean density of one tensor, D that of the union, H the binary entropy in bits. If
+    non-zeros come in whole rows of a matrix, the second term counts rows instead of elements. The
+    first term is a lower bound; the second is the cost of places if they are random.
 
     Raises:
         UsageError: as for `measure`.
@@ -186,7 +186,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
 
 
 def _growth(flat: Sequence[Tensor]) -> list[float]:
-    """The density of the union of the first, the first two, …"""
+    """Returns the densities of the unions of the first, the first two, … tensors."""
     union, found = torch.zeros_like(flat[0]), []
     for mask in flat:
         union |= mask

@@ -1,4 +1,4 @@
-"""What schemes cost against world size, both axes logarithmic: a line each, dots as measured."""
+"""Plots the costs of schemes over world size, on log axes: a line each, and measured dots."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradwire.report.labels import spread
 _COLOURS = ("#56B4E9", "#CC79A7", "#E69F00", "#D55E00", "#009E73", "#0072B2", "#882255", "#332288")
 _GREY, _BLACK = "#8A8A8A", "#000000"
 _WIDTH, _HEIGHT, _DOTS_PER_INCH = 9.0, 6.0, 140
-_ROW = 0.045  # of the height: a label's
-_ABOVE = 4.0  # times the yardstick: what is dearer leaves the plot
+_ROW = 0.045  # a label's height, as a fraction of the plot's
+_ABOVE = 4.0  # times the ceiling: higher costs leave the plot
 
 Points = Sequence[tuple[int, float]]
 
@@ -24,7 +24,8 @@ Points = Sequence[tuple[int, float]]
 class Curve:
     """One scheme: (workers, cost) by formula, ascending, and as measured.
 
-    `style` is for yardsticks: "ceiling" is what all are compared with, "floor" what none passes.
+    `style` is for yardsticks: "ceiling" is the one that all are compared with, "floor" the one
+    that none can go below.
     """
 
     label: str
@@ -43,7 +44,7 @@ class Panel:
 
 
 def save(panels: Sequence[Panel], title: str, path: Path) -> None:
-    """Write the plot, in the format that the path ends with: panels side by side.
+    """Writes the plot, in the format of the path's ending: panels side by side.
 
     Raises:
         UsageError: matplotlib is missing, or does not write such files.
@@ -68,14 +69,14 @@ def save(panels: Sequence[Panel], title: str, path: Path) -> None:
         for curve, colour in zip(panel.curves, _colours(panel.curves)):
             _draw(axes, curve, colour, panel.unit)
         _limit(axes, panel)
-    figure.draw_without_rendering()  # settles the limits, which the labels' places depend on
+    figure.draw_without_rendering()  # fixes the limits, on which the labels' positions depend
     for axes, panel in zip(drawn, panels):
         _label(axes, panel)
     figure.savefig(path, dpi=_DOTS_PER_INCH)
 
 
 def _colours(curves: Sequence[Curve]) -> list[str]:
-    """The palette in order; grey for the ceiling, black for the floor."""
+    """Returns the palette in order; grey for the ceiling, black for the floor."""
     palette = iter(_COLOURS * (1 + len(curves) // len(_COLOURS)))
     fixed = {"ceiling": _GREY, "floor": _BLACK}
     return [fixed[curve.style] if curve.style else next(palette) for curve in curves]
@@ -83,7 +84,7 @@ def _colours(curves: Sequence[Curve]) -> list[str]:
 
 def _dress(axes: Any, panel: Panel) -> None:
     workers = sorted({n for curve in panel.curves for n, _ in curve.points})
-    axes.set_title(" ", fontsize=11)  # room for the names of what leaves the plot
+    axes.set_title(" ", fontsize=11)  # space for the names of lines that leave the plot
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(workers, [f"{n:,}" for n in workers])
@@ -107,7 +108,7 @@ def _draw(axes: Any, curve: Curve, colour: str, unit: float) -> None:
 
 
 def _limit(axes: Any, panel: Panel) -> None:
-    """Not so high that one line makes all others flat."""
+    """Limits the height, so that one line does not make all others flat."""
     ceilings = [cost for c in panel.curves if c.style == "ceiling" for _, cost in c.points]
     if ceilings:
         highest = axes.get_ylim()[1]
@@ -119,7 +120,8 @@ def _in_units(points: Points, unit: float) -> tuple[list[int], list[float]]:
 
 
 def _label(axes: Any, panel: Panel) -> None:
-    """Names at the lines' ends: on the right none on another, above the plot where they leave."""
+    """Draws names at the lines' ends: on the right without overlaps, or above the plot where lines
+    leave it."""
     inside = []
     for curve, colour in zip(panel.curves, _colours(panel.curves)):
         places = [_place(axes, n, cost / panel.unit) for n, cost in curve.points]
@@ -143,13 +145,13 @@ def _label(axes: Any, panel: Panel) -> None:
 
 
 def _place(axes: Any, workers: int, height: float) -> tuple[float, float]:
-    """Where a point lies, in fractions of the axes."""
+    """Returns a point's position, in fractions of the axes."""
     x, y = axes.transLimits.transform(axes.transScale.transform((workers, height)))
     return float(x), float(y)
 
 
 def _leaves(places: Sequence[tuple[float, float]]) -> float:
-    """Where a line passes the top."""
+    """Returns where a line crosses the top."""
     first = next(i for i, (_, y) in enumerate(places) if y > 1)
     if first == 0:
         return places[0][0]

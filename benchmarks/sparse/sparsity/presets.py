@@ -1,4 +1,4 @@
-"""Presets: gradients as sparse as published models have them, and some with closed forms.
+"""Presets: gradients as sparse as those of published models, and some with closed forms.
 
 | preset | shape at scale 1 | density | what |
 | --- | --- | --- | --- |
@@ -47,7 +47,7 @@ _MOST_SCALE = 64
 
 
 class _Scale:
-    """Multiplies counts, and leaves at least one."""
+    """Multiplies counts, and keeps at least one."""
 
     def __init__(self, preset: str, factor: float) -> None:
         self.preset, self.factor = preset, factor
@@ -108,13 +108,13 @@ PRESETS = tuple(_MAKE)
 
 
 def synthetic(preset: str, workers: int, seed: int = 0, scale: float = 1.0) -> list[Tensor]:
-    """Dense fp32 tensors on the CPU, one per worker, as sparse as the preset says.
+    """Returns dense fp32 tensors on the CPU, one per worker, as sparse as the preset says.
 
     Args:
         preset: one of PRESETS; this module's docstring has their sizes.
         workers: how many tensors. Worker r's is the same however many there are, for every
             preset; `disjoint` ends at 256 workers.
-        seed: of all dice. Tensors are a function of (preset, worker, seed, scale).
+        seed: of all random numbers. Tensors depend on (preset, worker, seed, scale) alone.
         scale: multiplies rows (or elements) and what is drawn of them; columns and exponents
             stay. Zipf's densities grow as the scale shrinks: `nmt` has 4.2 % at 1/64.
 
@@ -141,7 +141,7 @@ def synthetic(preset: str, workers: int, seed: int = 0, scale: float = 1.0) -> l
 
 
 def expected(preset: str, seed: int = 0, scale: float = 1.0) -> Sparsity:
-    """The sparsity that `synthetic` has in expectation, for any number of workers.
+    """Returns the sparsity that `synthetic` has in expectation, for any number of workers.
 
     γ(k) is Σ 1 - (1 - p)^k over Σ p, p the chance of each row or element: closed forms for all but
     `topk`, whose chances are those given the shared part of its gradients. The skewness is that
@@ -157,7 +157,7 @@ def expected(preset: str, seed: int = 0, scale: float = 1.0) -> Sparsity:
     upto = torch.cat([torch.zeros(1, dtype=chances.dtype), chances.cumsum(0)])
 
     def skewness(workers: int) -> float:
-        """Of ranges that may end inside of a row."""
+        """The skewness over ranges that may end inside a row."""
         ends = torch.arange(workers + 1, dtype=torch.float64) * rows / workers
         whole = ends.long().clamp_(max=rows - 1)
         until = upto[whole] + (ends - whole) * chances[whole]

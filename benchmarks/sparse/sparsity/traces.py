@@ -1,8 +1,8 @@
-"""Where the non-zeros of made-up gradients lie: each kind draws tensors and knows its chances.
+"""The places of non-zeros in made-up gradients: each kind draws tensors and knows its chances.
 
-A *unit* is what is zero or not as a whole: a row of a matrix, or an element. `chances()` has for
-every unit the probability that one worker has it (float64); workers draw independently of each
-other given the shared part, so that k workers together have it with 1 - (1 - chance)^k.
+A *unit* is zero or not as a whole: a row of a matrix, or an element. `chances()` returns for every
+unit the probability that one worker has it (float64); workers draw independently of each other
+given the shared part, so that k workers together have it with 1 - (1 - chance)^k.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 Stream = Callable[[int | None], Generator]
-"""Dice: a worker's own, or for None those that all workers share; from the start at each call."""
+"""Makes a random generator: a worker's own, or for None the one that all workers share; from the
+start at each call."""
 
 
 class Trace(Protocol):
@@ -24,37 +25,38 @@ class Trace(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a worker's tensor: [rows, columns] where rows mean something, or [elements]."""
+        """The shape of a worker's tensor: [rows, columns] if rows mean something, or
+        [elements]."""
         ...
 
     def tensor(self, worker: int) -> Tensor:
-        """The worker's dense fp32 tensor, the same at every call."""
+        """Returns the worker's dense fp32 tensor, the same at every call."""
         ...
 
     def chances(self) -> Tensor:
-        """[rows] or [elements], float64."""
+        """Returns the chances, [rows] or [elements], float64."""
         ...
 
     def gamma(self, k: int, chances: Tensor) -> float:
-        """The expected densification ratio of k workers."""
+        """Returns the expected densification ratio of k workers."""
         ...
 
 
 def normal(shape: tuple[int, ...], dice: Generator) -> Tensor:
-    """N(0, 1) without a zero."""
+    """Draws from N(0, 1), without zeros."""
     values = torch.randn(shape, generator=dice)
     return values.masked_fill_(values == 0, 1.0)
 
 
 def _at(places: Tensor, shape: tuple[int, ...], dice: Generator) -> Tensor:
-    """Zeros, but for these rows or elements."""
+    """Returns zeros except in these rows or elements."""
     x = torch.zeros(shape)
     x[places] = normal((len(places), *shape[1:]), dice)
     return x
 
 
 class Independent:
-    """γ where workers draw independently: Σ 1 - (1 - chance)^k over Σ chance."""
+    """γ if workers draw independently: Σ 1 - (1 - chance)^k over Σ chance."""
 
     def gamma(self, k: int, chances: Tensor) -> float:
         some = -torch.expm1(k * torch.log1p(-chances))
@@ -195,7 +197,7 @@ class Adversarial(Independent):
         return 1 - (1 - self._hot().double()) * (1 - self.PIECE_CHANCE)
 
     def _hot(self) -> Tensor:
-        """Chances but for the pieces, [elements]."""
+        """Returns the chances without the pieces, [elements]."""
         chances = torch.zeros(self.shape)
         places = torch.randperm(self.COLUMNS, generator=self.stream(None))[: self.HOT]
         chances.view(-1, self.COLUMNS)[:, places] = self.HOT_CHANCE
@@ -209,7 +211,7 @@ class Adversarial(Independent):
 
 @dataclass(frozen=True)
 class TopK(Independent):
-    """The largest 5 % of gradients as large language models have them.
+    """The largest 5 % of gradients like those of large language models.
 
     16 layers of 1,024 columns. A gradient is scale · (ρ·g + √(1-ρ²)·e), with g shared and e a
     worker's own, both Student's t with four degrees of freedom; scale is log-normal per layer
@@ -233,7 +235,8 @@ class TopK(Independent):
         return x.mul_(x.abs() >= self._threshold(x))
 
     def chances(self) -> Tensor:
-        """Given g; the threshold is worker 0's, from which others' hardly differ."""
+        """Returns the chances given g; the threshold is worker 0's, from which others' hardly
+        differ."""
         dice = self.stream(None)
         scale, shared = self._scale(dice), self.RHO * _student(self.shape, dice).double()
         threshold = self._threshold(self._gradient(0)) / scale.double()
@@ -248,7 +251,7 @@ class TopK(Independent):
         return shared.mul_(self.RHO).add_(own, alpha=math.sqrt(1 - self.RHO**2)).mul_(scale)
 
     def _scale(self, dice: Generator) -> Tensor:
-        """[elements]"""
+        """Returns the scale, [elements]."""
         layers = torch.randn(self.LAYERS, generator=dice).mul_(self.SIGMA).exp_()
         columns = torch.ones(self.LAYERS, self.COLUMNS)
         for layer in columns:
@@ -264,13 +267,14 @@ class TopK(Independent):
 
 
 def _student(shape: tuple[int, ...], dice: Generator) -> Tensor:
-    """Student's t with four degrees of freedom, a normal over the root of a mean of squares."""
+    """Draws from Student's t with four degrees of freedom: a normal over the root of a mean of
+    squares."""
     one, other = (torch.rand(shape, generator=dice).clamp_(min=2**-25) for _ in range(2))
     chi_squared = one.mul_(other).log_().mul_(-2)
     return chi_squared.div_(4).rsqrt_().mul_(torch.randn(shape, generator=dice))
 
 
 def _above(z: Tensor) -> Tensor:
-    """The probability that Student's t with four degrees of freedom is above z."""
+    """Returns the probability that Student's t with four degrees of freedom is above z."""
     root = (1 + z * z / 4).rsqrt()
     return 0.5 - z * root / 4 * (1 + root * root / 2)

@@ -1,8 +1,8 @@
-"""Bytes that the busiest node receives, and seconds, per scheme: formulas, up to any world size.
+"""The bytes that the busiest node receives, and seconds, per scheme: formulas for any world size.
 
 d is the density of one worker's tensor, γ(k)·d that of the sum of k workers'. Values have four
-bytes; COO adds four of an index to each. Headers and padding are not counted.
-Source: ZEN (Wang et al., OSDI'25), section 2.4 and appendix B, except where a line says otherwise.
+bytes; COO adds a four-byte index to each. Headers and padding are not counted. Source: ZEN (Wang
+et al., OSDI'25), section 2.4 and appendix B, except where a line says otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 VALUE_BYTES = 4
-_CHUNK = 16  # elements that `zen` deals to one owner together
+_CHUNK = 16  # elements that `zen` gives to one owner together
 
 
 def _even(workers: int) -> float:
@@ -21,7 +21,7 @@ def _even(workers: int) -> float:
 
 @dataclass(frozen=True)
 class Sparsity:
-    """What the formulas need to know of the tensors that are summed.
+    """The facts about the summed tensors that the formulas need.
 
     Attributes:
         elements: of one worker's dense tensor.
@@ -39,21 +39,22 @@ class Sparsity:
 
     @property
     def bytes(self) -> int:
-        """Of the dense tensor."""
+        """The bytes of the dense tensor."""
         return VALUE_BYTES * self.elements
 
     @property
     def units(self) -> int:
-        """What is chosen as a whole: rows, where non-zeros come in rows, otherwise elements."""
+        """The number of units that are zero or not as a whole: rows if non-zeros come in rows,
+        otherwise elements."""
         return self.elements // (self.columns or 1)
 
     def union(self, workers: int) -> float:
-        """The density of the sum of so many workers' tensors."""
+        """Returns the density of the sum of this many workers' tensors."""
         return min(1.0, self.density * self.gamma(workers))
 
 
 def entropy(density: float) -> float:
-    """Bits per place that an ideal code of a random support of this density needs."""
+    """Returns the bits per place that an ideal code of a random support of this density needs."""
     if not 0 < density < 1:
         return 0.0
     rest = 1 - density
@@ -69,12 +70,12 @@ def dense(s: Sparsity, n: int) -> float:
 
 
 def allgather(s: Sparsity, n: int) -> float:
-    """Everyone's COO to everybody, summed at the end: 2(n-1)·d."""
+    """Every node's COO goes to every other, and is summed at the end: 2(n-1)·d."""
     return 2 * (n - 1) * s.density * s.bytes
 
 
 def sparcml(s: Sparsity, n: int) -> float:
-    """Recursive doubling: Σ 2·γ(2^i)·d over log2 n rounds, none dearer than dense.
+    """Recursive doubling: Σ 2·γ(2^i)·d over log2 n rounds, none more expensive than dense.
 
     Renggli et al., SC'19. For powers of two only.
     """
@@ -105,7 +106,7 @@ def zen_paper(s: Sparsity, n: int) -> float:
 def zen(s: Sparsity, n: int) -> float:
     """Even owners, places in an ideal code: (n-1)/n · (d + γ(n)·d) and entropies.
 
-    Of elements; where non-zeros come in rows, of the pieces in which rows are dealt to owners.
+    Entropies are of elements or, if non-zeros come in rows, of the pieces that owners get of rows.
     """
     one, all_ = s.density, s.union(n)
     pieces = s.elements / min(_CHUNK, s.columns or 1)
@@ -114,10 +115,10 @@ def zen(s: Sparsity, n: int) -> float:
 
 
 def columns(s: Sparsity, n: int) -> float:
-    """Each owner has a stripe of columns; row numbers to everybody, none back. Rows only.
+    """Each owner has a stripe of columns; row numbers go to all nodes, and none back. Rows only.
 
-    Of each worker's rows, a = γ(n)·d - γ(n-1)·d are no other's: they go to everybody as they are.
-    (n-1)/n · ((d - a) + (γ(n)·d - n·a)) + (n-1)·a + (n-1)·d/D, with D columns; where n does not
+    Of each worker's rows, a = γ(n)·d - γ(n-1)·d are no other's: they go to all nodes as they are.
+    (n-1)/n · ((d - a) + (γ(n)·d - n·a)) + (n-1)·a + (n-1)·d/D, with D columns; if n does not
     divide D, the widest stripe is the busiest. Two workers swap their rows.
     """
     assert s.columns is not None
@@ -135,10 +136,11 @@ def union(s: Sparsity, n: int) -> float:
 
 
 def reference(s: Sparsity, n: int) -> float:
-    """What a mean node must receive: d + (n-2)/n·γ(n)·d of values, and two supports' entropy.
+    """The bytes that a node must receive on average: d + (n-2)/n·γ(n)·d of values, and two
+    supports' entropy.
 
-    To be known somewhere, a sum of c contributions needs c-1 transfers of a value, and n-1 more
-    to be known everywhere; places cost what an ideal code of a random support does.
+    A sum of c contributions needs c-1 transfers of a value to be known on one node, and n-1 more
+    to be known on all; places cost as much as an ideal code of a random support.
     """
     one, all_ = s.density, s.union(n)
     values = s.bytes * (one + (n - 2) / n * all_)
@@ -156,9 +158,10 @@ SCHEMES: dict[str, Callable[[Sparsity, int], float]] = {
 
 
 def volumes(sparsity: Sparsity, workers: int) -> dict[str, float]:
-    """Bytes that the busiest node receives under each scheme; for one worker all are 0.
+    """Returns the bytes that the busiest node receives under each scheme; for one worker all are
+    0.
 
-    `columns` is left out for tensors without rows, `sparcml` where the number of workers is no
+    `columns` is left out for tensors without rows, `sparcml` if the number of workers is not a
     power of two.
     """
     names = set(SCHEMES)
@@ -173,12 +176,12 @@ def volumes(sparsity: Sparsity, workers: int) -> dict[str, float]:
 
 
 def _around(n: int) -> int:
-    """A ring: every step waits for the one before."""
+    """The waits in a ring: every step waits for the one before."""
     return 2 * (n - 1)
 
 
 def _by_owners(n: int) -> int:
-    """To owners and back, each with the sizes told first; messages to all go out at once."""
+    """The waits to owners and back, each with sizes sent first; messages to all go out at once."""
     return 4
 
 
@@ -194,15 +197,16 @@ WAITS: dict[str, Callable[[int], int]] = {
     "columns": lambda n: 4 if n > 2 else 3,
     "reference": lambda n: 2 if n > 2 else 1,
 }
-"""How often in a row a node waits for others, sizes that are told before data included."""
+"""The number of a node's consecutive waits for others, including for sizes that are sent before
+data."""
 
 
 def times(
     sparsity: Sparsity, workers: int, bytes_per_second: float, latency_seconds: float
 ) -> dict[str, float]:
-    """Seconds by scheme: the busiest node's bytes at full rate, and every wait's latency.
+    """Returns seconds by scheme: the busiest node's bytes at full rate, and every wait's latency.
 
-    What nodes do with bytes takes no time here; nor does a switch that all share.
+    Local work takes no time here; nor does a switch that all share.
     """
     if workers == 1:
         return dict.fromkeys(volumes(sparsity, 1), 0.0)

@@ -1,1 +1,1 @@
-"""Topologies, traffic and paths of other tools, one format a file."""
+"""Topologies, traffic and paths in the formats of other tools, one file for each format."""

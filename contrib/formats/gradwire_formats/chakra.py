@@ -1,10 +1,10 @@
 """Chakra execution traces: a file for each rank, NAME.0.et, NAME.1.et, …, of nodes that compute,
 send, receive or take part in a collective, and wait for each other.
 
-Computing nodes of a rank run one after the other, those on its processor and those on its device
-apart, as on one stream. A collective is that of its number in its group (`pg_name`; without one:
-of all ranks), whose ranks are those that name it. `comm_size`: bytes that a rank brings. Source:
-MLCommons Chakra, et_def.proto; Sridharan et al. 2023.
+Computing nodes of a rank run one after the other, as on a stream; its CPU and its device have one
+stream each. Ranks' n-th collectives in a group (`pg_name`; without one: of all ranks) are the same
+collective, and the group's ranks are those that name it. `comm_size`: bytes that a rank
+contributes. Source: MLCommons Chakra, et_def.proto; Sridharan et al. 2023.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PATTERNS: Mapping[int, Pattern] = {
     0: ring, 1: gather, 2: ring_gather, 3: gather, 4: scatter, 5: scatter, 6: pairwise,
     7: ring_scatter, 8: ring_scatter,
 }  # fmt: skip
-"""How each type of collective is carried, by its number."""
+"""The traffic pattern of each type of collective, by the type's number."""
 
 
 @dataclass
 class Node:
-    """What of a node matters here. says: its attributes that are whole numbers or text."""
+    """The fields of a node that matter here. says: its attributes that are integers or text."""
 
     id: int = 0
     type: int = 0
@@ -46,14 +46,14 @@ class Node:
     says: dict[str, int | str] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """An attribute; 0 if it is not there."""
+        """Returns an integer attribute; 0 if it is missing."""
         value = self.says.get(name, 0)
         return value if isinstance(value, int) else 0
 
 
 class _Call(NamedTuple):
-    """A rank's part in something: the kind and bytes it says, and the rows with which its part
-    begins and ends."""
+    """A rank's part in a message or collective: the kind and bytes that it states, and the rows
+    with which its part begins and ends."""
 
     rank: int
     kind: int
@@ -63,18 +63,19 @@ class _Call(NamedTuple):
 
 
 def chakra(folder: str) -> Workload:
-    """As `workload`."""
+    """The same as `workload`."""
     return workload(folder)
 
 
 def workload(folder: str | Path) -> Workload:
-    """Of the traces in a folder. NetworkError with file and node for what cannot be read, or does
-    not fit together."""
+    """Reads the traces in a folder. Raises NetworkError, with file and node, if they cannot be
+    read or do not fit together."""
     return _Reader(_traces(Path(folder))).workload
 
 
 def _traces(folder: Path) -> list[list[Node]]:
-    """Of each rank, a node after what it waits for."""
+    """Returns each rank's nodes, in an order in which a node comes after those that it waits
+    for."""
     names = [(re.search(r"\.(\d+)\.et$", path.name), path) for path in folder.glob("*.et")]
     by_rank = {int(m[1]): path for m, path in names if m}
     if not names or sorted(by_rank) != list(range(len(names))):
@@ -93,7 +94,7 @@ def _traces(folder: Path) -> list[list[Node]]:
 
 
 def _nodes(data: bytes) -> Iterator[Node]:
-    """Of a file, whose first message is about all of it."""
+    """Yields the nodes of a file; its first message describes the whole file."""
     for number, message in enumerate(messages(data)):
         if number:
             yield _node(message)
@@ -117,7 +118,8 @@ def _node(message: bytes) -> Node:
 
 
 def _attribute(message: bytes) -> dict[str, int | str]:
-    """Whole numbers of any width, truth and text; others say nothing of the network."""
+    """Returns an attribute that is an integer of any width, a boolean or text; others do not
+    matter for the network."""
     name = ""
     found: int | str | None = None
     for number, value in fields(message):
@@ -134,7 +136,8 @@ def _attribute(message: bytes) -> dict[str, int | str]:
 
 
 def _in_order(nodes: list[Node]) -> list[Node]:
-    """Each after what it waits for; as in the file where that leaves a choice."""
+    """Sorts nodes so that each comes after those that it waits for; otherwise in the file's
+    order."""
     place = {node.id: i for i, node in enumerate(nodes)}
     if len(place) < len(nodes):
         twice = next(id for id, many in Counter(node.id for node in nodes).items() if many > 1)
@@ -164,7 +167,7 @@ def _in_order(nodes: list[Node]) -> list[Node]:
 
 
 class _Reader:
-    """Traces as a workload: a row for each node, two for those of the network."""
+    """Converts traces to a workload: a row for each node, two for nodes of the network."""
 
     def __init__(self, traces: list[list[Node]]) -> None:
         self.workload = Workload(len(traces))
@@ -188,7 +191,7 @@ class _Reader:
     def _rank(self, rank: int, nodes: list[Node]) -> None:
         end, last, calls = dict[int, int](), dict[int, int](), Counter[str]()
         streams = (node.number("is_cpu_op") for node in nodes if node.type == COMPUTE)
-        shown = min(streams, default=0)  # its device, if any: one thing at a time
+        shown = min(streams, default=0)  # its device's stream, if any
         for node in nodes:
             begin = self._row(node.seconds if node.type == COMPUTE else 0.0)
             end[node.id] = begin if node.type not in (SEND, COLLECTIVE) else self._row(0.0)
@@ -226,7 +229,7 @@ class _Reader:
         self.workload.wait(np.array(before, np.int64), np.array(after, np.int64))
 
     def _messages(self) -> None:
-        """The first that is sent is the first that is received, of two ranks and a tag."""
+        """Pairs messages: for two ranks and a tag, the first sent is the first received."""
         pairs = list[tuple[_Call, _Call]]()
         for key in sorted(self._sent.keys() | self._received.keys()):
             sent, received = self._sent[key], self._received[key]
@@ -244,7 +247,7 @@ class _Reader:
         sizes = np.array([s.bytes for s, _ in pairs], np.int64)
         ways, first, which = np.unique(ends, axis=0, return_index=True, return_inverse=True)
         kind = np.unique(sizes[first], return_inverse=True)[1].reshape(-1)
-        # Those of one size are routed together; what has none still waits.
+        # Messages of one size are routed together; empty ones still wait.
         flows = Flows(ways[:, 0], ways[:, 1], np.maximum(sizes[first], 1), kind)
         message = self.workload.send(self.workload.connect(flows)[which.reshape(-1)], sizes)
         self.workload.show("wire", "message", ends[:, 0], message, bytes=sizes)

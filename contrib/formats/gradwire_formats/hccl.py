@@ -22,8 +22,9 @@ MOST_LINES, MOST_PORTS = 131_072, 32
 
 
 def hccl(routes: Routes, addresses: str, ports: str) -> str:
-    """addresses: a file with the address of every host, a line each. ports: a file as of
-    `ports.load`. NetworkError as of `write`, and for hosts without an address."""
+    """Returns the configuration file's text. addresses: a file with the address of every host, one
+    per line. ports: a file as for `ports.load`. Raises NetworkError as `write` does, and for hosts
+    without an address."""
     found = read(addresses).split()
     if len(found) < routes.fabric.hosts:
         raise NetworkError(
@@ -34,9 +35,10 @@ def hccl(routes: Routes, addresses: str, ports: str) -> str:
 
 
 def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:
-    """addresses: of hosts. A pair's bytes are shared by as many ports as there are parts of their
-    common measure, a path of three parts having three. NetworkError for paths that too few ports
-    are known of, and beyond HCCL's limits: 32 ports, which small common measures soon need."""
+    """Returns the configuration file's text. addresses: of all hosts. A pair's bytes are divided
+    into equal parts of the greatest common divisor of its paths' bytes, and each part has a port:
+    a path of three parts has three. Raises NetworkError if too few ports are known for a path, and
+    beyond HCCL's limits: 32 ports for a pair, which small parts soon exceed."""
     wanted = _shares(routes)
     lines = []
     for (src, dst), shares in sorted(wanted.items()):
@@ -58,7 +60,7 @@ def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:
 
 
 def _shares(routes: Routes) -> dict[tuple[int, int], dict[int, int]]:
-    """Of pairs of hosts, how many equal parts take each path."""
+    """Returns, for each pair of hosts, how many equal parts take each path."""
     amounts: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     src, dst = routes.flows.src.tolist(), routes.flows.dst.tolist()
     rows = zip(routes.flow.tolist(), routes.path.tolist(), routes.amount.tolist())

@@ -29,20 +29,20 @@ _GBPS = {"gigabits_per_second": 1.0, "gigabytes_per_second": 8.0, "giga_bytes_pe
 _NAME = re.compile(r"([\w.-]{1,99})(?:\[([0-9]{,9})(?:(:)([0-9]{,9}))?\])?")
 _NIC = "nic"
 _MOST = 1 << 20
-"""Cables, and what there is of one kind."""
+"""The most cables, and the most instances or components of one kind."""
 Named = Mapping[str, Any]
 
 
 def infragraph(file: str) -> Fabric:
-    """Of a file. NetworkError if it cannot be read, and as of `topology`."""
+    """Reads a file. Raises NetworkError if it cannot be read, and as `topology` does."""
     fabric: Fabric = _DOCUMENT.load(file)
     return fabric
 
 
 def topology(text: str) -> Fabric:
-    """Hosts are network cards: components of choice 'nic' that edges join to switches, by
-    instance and number. What is inside devices is not a fabric's. NetworkError for a document
-    that is none, and names in it that are nowhere."""
+    """Reads a document. Hosts are network cards: components of choice 'nic' that edges join to
+    switches, by instance and number. What is inside devices is ignored. Raises NetworkError if the
+    document is invalid or uses names that it does not define."""
     fabric: Fabric = _DOCUMENT.read(text)
     return fabric
 
@@ -73,7 +73,7 @@ def _fabric(
 def _nodes(
     end: Mapping[str, str], counts: Mapping[str, int], kinds: Mapping[str, Named]
 ) -> list[tuple[str, bool]]:
-    """Names of hosts and switches at an end of an edge, and which is a host's card."""
+    """Returns the names of hosts and switches at an end of an edge, and which is a host's card."""
     instance, component = end["instance"], end["component"]
     name = _NAME.fullmatch(instance)
     if name is None or name[1] not in counts:
@@ -87,12 +87,12 @@ def _nodes(
         _fail(f"{instance} and {component} are more than {_MOST} ends", "Make it smaller")
     if parts[part[1]]["choice"] == _NIC:
         return [(f"{name[1]}[{i}].{part[1]}[{j}]", True) for i in places[0] for j in places[1]]
-    # Whichever port: a switch is one node.
+    # The port does not matter: a switch is one node.
     return [(f"{name[1]}[{i}]", False) for i in places[0] for _ in places[1]]
 
 
 def _numbers(match: re.Match[str], count: int) -> range:
-    """Of name, name[3], name[1:3]: those it means, of so many."""
+    """Returns the numbers that name, name[3] or name[1:3] selects, out of `count`."""
     if match[2] is None or (match[2] == "" and match[3] is None):
         return range(count)
     first = int(match[2] or 0)
@@ -129,7 +129,8 @@ def _component(name: str, count: int = 1, choice: str | None = None) -> tuple[st
 def _link(
     name: str, physical: Mapping[str, float] | None = None, bandwidth: float = 0.0
 ) -> tuple[str, float]:
-    """In Gbit/s; 0 inside a device, as a rule: an edge of the fabric with it is refused."""
+    """Returns a link's name and Gbit/s. Links inside devices often state none, which is 0; an edge
+    of the fabric with such a link is refused."""
     return name, (physical or {}).get("bandwidth", bandwidth)
 
 
@@ -149,7 +150,7 @@ def _parse(text: str) -> Any:
 
 
 def _in_order(name: str) -> list[str | int]:
-    """Ints in names by their value."""
+    """The sort key of a name: numbers in it sort by value."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 

@@ -1,10 +1,4 @@
-"""A line for each piece, and a word for its path: what formats of pinned pieces share.
-
-# flow from to bytes segments
-0 0 4 8388608 fc00:0:2::
-1 1 5 8388608/3 fc00:0:0::
-2 1 2 8388608 -
-"""
+"""The common format of pinned pieces: a line for each piece, with a word for its path."""
 
 from __future__ import annotations
 
@@ -15,11 +9,12 @@ from gradwire.network.fabric import BELOW, EVERY
 from gradwire.network.routes import Piece, Routes
 
 BELOW_WORD = "-"
-"""Of what stays below its leaf."""
+"""The word for a piece that stays below its leaf."""
 
 
 def write(routes: Routes, what: str, word: Callable[[Piece], str]) -> str:
-    """what: the words are. NetworkError for sprayed packets, which have no one path."""
+    """Returns the file's text. what: what the words are. Raises NetworkError for sprayed packets,
+    which do not have one path."""
     if (routes.path == EVERY).any():
         raise NetworkError(
             f"{what} are of pinned pieces; got sprayed packets. Route by 'coloured' or another "

@@ -1,7 +1,7 @@
-"""Environment of NCCL, RCCL and UCCL: how many queue pairs, and whether messages are cut.
+"""Variables of NCCL, RCCL and UCCL: how many queue pairs, and whether messages are cut.
 
-Stock NCCL sets no source ports (its flow label is 0), so variables cannot pin a path: they say how
-many pieces the plan has, and with hashes the rest is chance. Pinning takes a network plugin, or
+Stock NCCL sets no source ports (its flow label is 0), so variables cannot pin a path: they set the
+plan's number of pieces, and hashes decide the rest by chance. Pinning needs a network plugin, or
 switches that route by segments (`srv6`). Source: NCCL 2.30's net_ib and its documentation.
 """
 
@@ -13,17 +13,17 @@ import numpy as np
 
 from gradwire.network.routes import Routes
 
-_MOST = 128  # queue pairs of a connection
+_MOST = 128  # most queue pairs of a connection
 
 
 def nccl(routes: Routes) -> str:
-    """As `write` says."""
+    """The same as `write`."""
     return write(routes)
 
 
 def write(routes: Routes) -> str:
-    """Lines for a shell, with what they are for. Collective wide: the pair of hosts with the most
-    pieces decides."""
+    """Returns lines for a shell, with comments. NCCL has one setting for the whole job: the pair
+    of hosts with the most pieces decides."""
     between = routes.path >= 0
     flow = routes.flow[between]
     pairs = np.stack([routes.flows.src[flow], routes.flows.dst[flow]], axis=1)

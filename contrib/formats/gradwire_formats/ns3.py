@@ -22,14 +22,14 @@ _UNITS = {"": 1e-9, "k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3}
 
 
 def ns3(file: str) -> Fabric:
-    """Of a file. NetworkError if it cannot be read, and as of `topology`."""
+    """Reads a file. Raises NetworkError if it cannot be read, and as `topology` does."""
     return topology(read(file))
 
 
 def topology(text: str) -> Fabric:
-    """Hosts are the nodes that are no switches, in their order. NVSwitches and their links are
-    left out: they are inside machines. Delays and error rates are not a fabric's. NetworkError
-    with the line for what cannot be read."""
+    """Reads a topology. Hosts are the nodes that are not switches, in order. NVSwitches and their
+    links are left out, because they are inside machines. Delays and error rates are ignored.
+    Raises NetworkError, with the line, if it cannot be read."""
     lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(lines) < 2:
         raise NetworkError(

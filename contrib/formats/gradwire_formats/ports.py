@@ -1,5 +1,5 @@
-"""Source ports: what each piece's socket, or queue pair, binds to, so that the network's hash
-gives it its path.
+"""Source ports: each piece's socket or queue pair binds to one, so that the network's hash gives
+the piece its path.
 
 # flow from to bytes port
 0 0 4 8388608 61017
@@ -17,25 +17,26 @@ from gradwire.schema import List, Made, Map, Text, Whole, broken
 from gradwire_formats import lines
 
 Ports = Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
-"""Of pairs of hosts: source ports by the path that the network's hash gives them."""
+"""For each pair of hosts, source ports by the path that the network's hash gives them."""
 _WHAT = "port"
 
 
 def ports(routes: Routes, file: str) -> str:
-    """file: as of `load`. NetworkError as of `write`."""
+    """Returns the text that `write` makes. file: as for `load`. Raises NetworkError as `write`
+    does."""
     return write(routes, load(file))
 
 
 def load(file: str) -> Ports:
-    """Of a JSON document, {"0,4": {"2": [61000, …], …}, …}: source ports by pair and path, as a
-    probe found them. NetworkError if it is none."""
+    """Reads a JSON document, {"0,4": {"2": [61000, …], …}, …}: source ports by pair and path, as a
+    probe found them. Raises NetworkError if it is invalid."""
     found: Ports = _DOCUMENT.load(file)
     return found
 
 
 def write(routes: Routes, ports: Ports) -> str:
-    """A line for each piece. Pieces of a pair in one step have ports of their own. NetworkError as
-    of `lines.write`, and for paths that too few ports are known of."""
+    """Returns a line for each piece. Pieces of a pair in one step have different ports. Raises
+    NetworkError as `lines.write` does, and if too few ports are known for a path."""
     src, dst, step = (
         column.tolist() for column in (routes.flows.src, routes.flows.dst, routes.flows.step)
     )
@@ -51,7 +52,7 @@ def write(routes: Routes, ports: Ports) -> str:
 
 
 def taken(ports: Ports, pair: tuple[int, int], path: int, many: int) -> list[int]:
-    """So many of the path's ports; NetworkError if fewer are known."""
+    """Returns `many` of the path's ports; raises NetworkError if fewer are known."""
     known = list(ports.get(pair, {}).get(path, ()))
     if len(known) < many:
         raise NetworkError(

@@ -1,4 +1,4 @@
-"""Protocol buffers as they lie in a file, without their schema: numbered fields.
+"""Reads protocol buffers in a file, without their schema: numbered fields.
 
 Source: "Encoding", Protocol Buffers documentation: varints, and records with a wire type.
 """
@@ -12,11 +12,12 @@ from gradwire.errors import NetworkError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 Field: TypeAlias = "tuple[int, int | bytes]"
-"""Its number, and an unsigned number or what it holds."""
+"""A field's number, and its value: an unsigned integer, or bytes."""
 
 
 def messages(data: bytes) -> Iterator[bytes]:
-    """Of a file in which every message follows its length. NetworkError with the byte."""
+    """Yields the messages of a file in which a length precedes each. Raises NetworkError with the
+    byte."""
     at = 0
     while at < len(data):
         at, own = _held(data, at)
@@ -24,7 +25,7 @@ def messages(data: bytes) -> Iterator[bytes]:
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Of a message, in their order. NetworkError with the byte."""
+    """Yields the fields of a message, in order. Raises NetworkError with the byte."""
     at = 0
     while at < len(data):
         at, key = _varint(data, at)
@@ -47,12 +48,12 @@ def fields(data: bytes) -> Iterator[Field]:
 
 
 def signed(value: int) -> int:
-    """Of a 64-bit number as it was sent."""
+    """Returns the signed number of 64 bits that was sent as unsigned."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def numbers(value: int | bytes) -> list[int]:
-    """A repeated field's: one at a time, or packed."""
+    """Returns the numbers of a repeated field, sent one at a time or packed."""
     if isinstance(value, int):
         return [value]
     found, at = list[int](), 0
@@ -63,7 +64,7 @@ def numbers(value: int | bytes) -> list[int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Where the next begins, and the number."""
+    """Returns where the next item begins, and the number."""
     value = 0
     for i in range(10):
         byte = _cut(data, at + i, 1)[1][0]

@@ -1,10 +1,10 @@
-"""Tokens of a mixture of experts: a line for each rank, how many go to each expert.
+"""Tokens of a mixture of experts: a line for each rank, with the number that goes to each expert.
 
     # rank 0 sends 120 tokens to expert 0, 3 to expert 1, …
     120 3 40 0
     7 88 1 64
 
-Experts are shared out over ranks in order, equally many to each. Tokens go to their experts in one
+Experts are divided among ranks in order, equally many to each. Tokens go to their experts in one
 step, and come back in the next.
 """
 
@@ -18,14 +18,14 @@ from gradwire.network.flows import Flows
 from gradwire.network.importers import read
 from gradwire.network.patterns.parts import all_pairs, steps
 
-_MOST = 1 << 40  # of a rank's tokens to an expert
+_MOST = 1 << 40  # tokens of a rank to an expert
 
 
 def tokens(ranks: int, bytes: int, file: str, token_bytes: int = 8192) -> Flows:
-    """Of a file, whatever `bytes` is. NetworkError if it cannot be read, as of `flows`, and for
-    tokens of more ranks than there are."""
+    """Reads a file; `bytes` is ignored. Raises NetworkError if it cannot be read, as `flows` does,
+    and for tokens of more ranks than there are."""
     found = flows(read(file), token_bytes)
-    last = int(found.dst.max(initial=-1))  # who sends is sent back to
+    last = int(found.dst.max(initial=-1))  # every sender also receives
     if last >= ranks:
         raise NetworkError(
             f"every line is a rank; {file} has tokens of rank {last}, and there are {ranks} "
@@ -35,8 +35,8 @@ def tokens(ranks: int, bytes: int, file: str, token_bytes: int = 8192) -> Flows:
 
 
 def flows(text: str, token_bytes: int) -> Flows:
-    """Between ranks, of unequal sizes. NetworkError with the line for what cannot be read, and for
-    experts that ranks cannot share out."""
+    """Returns flows between ranks, of unequal sizes. Raises NetworkError, with the line, if the
+    text cannot be read, and if the experts cannot be divided equally among ranks."""
     count("token_bytes", token_bytes)
     rows = list[list[int]]()
     for number, line in enumerate(text.splitlines(), 1):

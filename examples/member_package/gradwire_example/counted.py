@@ -1,4 +1,4 @@
-"""counted: the elements that are not zero, as many as there are, each with its place."""
+"""counted: sends the elements that are not zero, however many there are, each with its index."""
 
 from __future__ import annotations
 

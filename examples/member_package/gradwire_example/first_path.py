@@ -1,4 +1,4 @@
-"""first_path: all flows between two leaves by the first path that works."""
+"""first_path: all flows between two leaves take the first path that works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.network.routing.scheme import Crossing, Scheme
 
 @dataclass(frozen=True)
 class FirstPath(Scheme):
-    """What static routes do that nobody has thought about."""
+    """Static routes, as they are when nobody has thought about them."""
 
     name: ClassVar[str] = "first_path"
 

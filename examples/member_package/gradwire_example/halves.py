@@ -1,4 +1,4 @@
-"""halves: everybody gets every payload in two parts. Three moves, (n-1)·(8 + b) bytes."""
+"""halves: every rank gets every payload in two parts. Three moves, (n-1)·(8 + b) bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gradwire.strategy import Collective, Context
 
 @dataclass(frozen=True)
 class Halves(Collective):
-    """The length of the longest message, its first half, its second half; sums in rank order."""
+    """Gathers the length of the longest message, its first half and its second half; sums in rank
+    order."""
 
     name: ClassVar[str] = "halves"
 
@@ -23,6 +24,6 @@ class Halves(Collective):
         middle = length // 2
         first = yield AllGather(message[:middle])
         whole = first.new_empty(ctx.world, length)
-        whole[:, :middle] = first  # what arrives is there until the next move
+        whole[:, :middle] = first  # what arrives is valid until the next move
         whole[:, middle:] = yield AllGather(message[middle:length])
         ctx.accumulate(whole)

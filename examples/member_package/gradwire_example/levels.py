@@ -1,4 +1,4 @@
-"""levels: the nearest of so many levels up to the largest magnitude, a byte each."""
+"""levels: rounds to the nearest of a number of levels up to the largest magnitude, a byte each."""
 
 from __future__ import annotations
 

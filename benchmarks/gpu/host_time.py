@@ -4,7 +4,7 @@ Launches do nothing here, but everything before them is done: faces check, table
 compiled kernels are looked up. Tensors are in the host's memory, so copies of tables and Triton's
 own launch, 8 microseconds each on an H200's host, come on top. A step is what one bucket takes to
 be encoded, and the averages of two ranks' payloads to be written; or the step to be taken back
-("undo"), or what was sent to be given back ("return"); of a kernel's call alone "call".
+("undo"), or what was sent to be given back ("return"); of a kernel's call alone the kernel's name.
 
     python benchmarks/gpu/host_time.py [--profile "topk(0.01)+ef"] [--parameters 300]
 """

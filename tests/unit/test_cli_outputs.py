@@ -128,14 +128,20 @@ def test_lost_notices_do_not_stop_the_work(
 
 
 @needs_full
-@pytest.mark.parametrize(("full", "code"), [("stderr", 2), ("stdout", 1)])
-def test_a_full_stream(full: str, code: int) -> None:
-    """An error that nobody reads has its exit code, an answer that nobody gets is an error."""
-    typed = ["available", "topkk"] if full == "stderr" else ["available", "topk", "--quiet"]
+@pytest.mark.parametrize(
+    ("typed", "full", "code"),
+    [
+        (["available", "topkk"], "stderr", 2), (["available", "topk", "--quiet"], "stdout", 1),
+        (["plan", "--help"], "stdout", 1),
+    ],
+)  # fmt: skip
+def test_a_full_stream(typed: list[str], full: str, code: int) -> None:
+    """An error that nobody reads has its exit code, an answer that nobody gets is an error; also
+    where Python buffers nothing."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with FULL.open("w") as stream:
         job = subprocess.run(
-            [sys.executable, "-m", "gradwire", *typed], check=False, text=True,
+            [sys.executable, "-u", "-m", "gradwire", *typed], check=False, text=True,
             **{**pipes, full: stream},
         )  # fmt: skip
     assert job.returncode == code

@@ -148,6 +148,13 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Writes help as any answer: argparse ignores it if standard output takes nothing."""
+        if file is sys.stdout and file is not None:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """Returns a parser of all commands, in a line each, and of the arguments of the given one

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Declares --quiet, for a command that shows how far it is (`cli.progress`)."""
-    parser.add_argument("--quiet", action="store_true", help="do not tell how far it is")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:

@@ -24,13 +24,14 @@ from gradwire.member import Evidence
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add = parser.add_argument
-    add("name", nargs="?", help="a member, such as topk: what its parameters take, an example")
+    member = "describe this one, such as topk: its parameters, what they take, an example"
+    add("name", nargs="?", help=member)
     known = (
-        "what is known to be sound with it, as adamw or sgd, and how many times fewer bytes "
-        "it sends than DDP in fp32, among 4 ranks"
+        "list strategies known to be sound with it, such as adamw or sgd, and how many times "
+        "fewer bytes they send than DDP in fp32 among 4 ranks"
     )
     add("--optimizer", metavar="NAME", help=known)
-    add("--json", action="store_true", help="one JSON document on standard output")
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

@@ -51,11 +51,18 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add = parser.add_argument
-    add("strategies", nargs="*", help='such as "topk(0.001)+ef" (all)')
-    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
-    add("--repeats", type=whole(1), default=15, help="turns of each (%(default)s)")
-    add("--payloads", type=whole(1, 1024), default=8, help="that are summed (%(default)s)")
-    add("--json", action="store_true", help="one JSON document on stdout")
+    add(
+        "strategies",
+        nargs="*",
+        help='strategies to measure, such as "topk(0.001)+ef" (default: all)',
+    )
+    size = "number of fp32 elements (default: %(default)s)"
+    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, metavar="N", help=size)
+    turns = "how often each is measured (default: %(default)s)"
+    add("--repeats", type=whole(1), default=15, metavar="N", help=turns)
+    summed = "number of payloads to decode and sum (default: %(default)s)"
+    add("--payloads", type=whole(1, 1024), default=8, metavar="N", help=summed)
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

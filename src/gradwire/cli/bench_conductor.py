@@ -30,13 +30,17 @@ TARGET_SECONDS = 40e-6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the benchmark's arguments."""
     add = parser.add_argument
-    add("--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)")
-    size = "elements of each bucket (4096)"
-    add("--elements", type=whole(1, 1 << 26), default=4096, help=size)
-    add("--repeats", type=whole(1), default=200, help="steps (200)")
-    add("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
-    add("--strategy", default="dgc(0.01) | allgather")
-    add("--json", action="store_true", help="one JSON document on standard output")
+    number = "number of buckets in a step (default: %(default)s)"
+    add("--buckets", type=whole(1, 4096), default=64, metavar="N", help=number)
+    size = "fp32 elements of each bucket (default: %(default)s)"
+    add("--elements", type=whole(1, 1 << 26), default=4096, metavar="N", help=size)
+    steps = "number of steps to measure (default: %(default)s)"
+    add("--repeats", type=whole(1), default=200, metavar="N", help=steps)
+    lanes = "number of lanes (default: %(default)s)"
+    add("--lanes", type=whole(1, 16), default=1, metavar="N", help=lanes)
+    strategy = "strategy of all buckets (default: %(default)s)"
+    add("--strategy", default="dgc(0.01) | allgather", metavar="TEXT", help=strategy)
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

@@ -15,11 +15,13 @@ from gradwire.cli.progress import telling
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add = parser.add_argument
-    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
-    add("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
-    kinds = "whose kernels: of processors in C++, or of a GPU in Triton (%(default)s)"
+    size = "number of fp32 elements (default: %(default)s)"
+    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, metavar="N", help=size)
+    turns = "how often each is measured (default: %(default)s)"
+    add("--repeats", type=whole(1), default=25, metavar="N", help=turns)
+    kinds = "measure the kernels of the CPU (C++) or of a GPU (Triton) (default: %(default)s)"
     add("--device", choices=("cpu", "cuda"), default="cpu", help=kinds)
-    add("--json", action="store_true", help="one JSON document on stdout")
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

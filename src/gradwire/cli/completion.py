@@ -17,8 +17,8 @@ _SHELLS = ("bash", "zsh", "fish")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
-    parser.add_argument("shell", choices=_SHELLS, help="whose script")
-    parser.add_argument("--json", action="store_true", help="the script in a JSON document")
+    parser.add_argument("shell", choices=_SHELLS, help="the shell that runs the script")
+    parser.add_argument("--json", action="store_true", help="print the script in a JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the demo's options."""
     add = parser.add_argument
-    add("--hosts", type=int, default=4, metavar="N", help="(%(default)s)")
-    add("--rate", default="1gbit", help="of every link, each way (%(default)s)")
-    own = "a row of gradwire's, instead of the usual ones; may be given again"
+    number = "number of emulated hosts, one rank on each (default: %(default)s)"
+    add("--hosts", type=int, default=4, metavar="N", help=number)
+    rate = "bandwidth of every link, each way (default: %(default)s)"
+    add("--rate", default="1gbit", help=rate)
+    own = "strategy to train with, instead of the usual ones; repeatable"
     add("--strategy", action="append", default=[], metavar="TEXT", help=own)
-    add("--lanes", type=int, metavar="N", help="of gradwire's rows")
-    add("--quick", action="store_true", help="fewer rows, a smaller model: a minute")
-    alone = "no network: all ranks on 127.0.0.1, unshaped; works everywhere"
+    lanes = "number of lanes with gradwire (default: that of gradwire.attach)"
+    add("--lanes", type=int, metavar="N", help=lanes)
+    add(
+        "--quick", action="store_true", help="train a smaller model, in fewer ways: about a minute"
+    )
+    alone = "emulate no network: all ranks on 127.0.0.1, at full speed; works everywhere"
     add("--loopback", action="store_true", help=alone)
-    add("--json", action="store_true", help="one JSON document on stdout")
-    kept = "for the plot and the numbers (%(default)s)"
+    add("--json", action="store_true", help="print one JSON document to stdout")
+    kept = "folder for the plot, the page and the numbers (default: %(default)s)"
     add("--out", type=Path, default=Path("demo-out"), metavar="DIR", help=kept)
     add_quiet(parser)
 

@@ -31,10 +31,9 @@ GAIN = "gradwire profile -- torchrun … train.py"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument(
-        "--megabytes", type=float, default=64.0, help="size of the bandwidth test (64)"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
+    size = "size of the bandwidth test under torchrun, in megabytes (default: %(default)g)"
+    parser.add_argument("--megabytes", type=float, default=64.0, metavar="X", help=size)
     add_quiet(parser)
 
 

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("plan", type=Path, help="a plan.json")
-    parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="tell it anew, by this profile"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("plan", type=Path, help="the plan, as `gradwire plan -o` writes it")
+    anew = "predict its times from this profile (default: those saved in the plan)"
+    parser.add_argument("--profile", type=Path, metavar="FILE", help=anew)
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

@@ -31,37 +31,49 @@ _INTERRUPTED = 128 + signal.SIGINT
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the subcommands run and probe."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|probe")
-    running = actions.add_parser("run", help="start a command on every host of a cluster")
-    _add_cluster_arguments(running)
-    running.add_argument("--rate", default="1gbit", help="of every link, each way (%(default)s)")
-    running.add_argument("--procs-per-host", type=int, default=1, metavar="N")
-    topology = "leaves and spines instead of one switch: 'leaf_spine(leaves=4, hosts=4, spines=4)'"
+    running = actions.add_parser("run", help="run a command on every host of an emulated cluster")
+    _add_cluster_arguments(running, f"{_HOSTS}, or those of --topology")
+    rate = "bandwidth of every host's link, each way (default: %(default)s)"
+    running.add_argument("--rate", default="1gbit", help=rate)
+    ranks = "ranks on each host (default: %(default)s)"
+    running.add_argument("--procs-per-host", type=int, default=1, metavar="N", help=ranks)
+    topology = "leaves and spines, such as 'leaf_spine(4, 4, 4)' (default: one switch)"
     running.add_argument("--topology", metavar="TEXT", help=topology)
-    seed = "of the leaves' hashes: the same paths again; default: 1"
+    seed = "seed of the hashes that choose paths in --topology (default: %(default)s)"
     running.add_argument("--hash-seed", type=int, default=1, metavar="N", help=seed)
-    places, how = ("in-order", "shuffled"), "of ranks on hosts; default: in-order"
+    places = ("in-order", "shuffled")
+    how = "order in which ranks fill the hosts (default: %(default)s)"
     running.add_argument("--placement", choices=places, default="in-order", help=how)
-    running.add_argument("--seed", type=int, default=0, help="of the placement; default: 0")
-    running.add_argument("--timeout", type=above_0, metavar="SECONDS", help="end it after so long")
-    down = "a link, as host3 or leaf0-spine1, goes down so long after the start; repeatable"
+    draw = "seed of --placement shuffled (default: %(default)s)"
+    running.add_argument("--seed", type=int, default=0, metavar="N", help=draw)
+    most = "end the command after this time, with exit code 124 (default: never)"
+    running.add_argument("--timeout", type=above_0, metavar="SECONDS", help=most)
+    down = "take a link (host3, leaf0-spine1) down SECONDS after the start; repeatable"
     running.add_argument(
         "--down", action="append", default=[], metavar="LINK@SECONDS[:UNTIL]", help=down
     )
-    running.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …")
-    probing = actions.add_parser("probe", help="measure what the links really deliver")
-    _add_cluster_arguments(probing)
+    command = "the command to start once for each rank"
+    running.add_argument(
+        "command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=command
+    )
+    probing = actions.add_parser(
+        "probe", help="measure the bandwidth and latency that the links really have"
+    )
+    _add_cluster_arguments(probing, f"{_HOSTS}")
     probing.set_defaults(topology=None)
-    probing.add_argument("--rate", nargs="+", default=["1gbit"], help="one or more rates")
+    rates = "bandwidths of the links to measure, one after the other (default: 1gbit)"
+    probing.add_argument("--rate", nargs="+", default=["1gbit"], help=rates)
 
 
-def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, metavar="N", help=f"default: {_HOSTS}")
+def _add_cluster_arguments(parser: argparse.ArgumentParser, hosts: str) -> None:
+    number = f"number of hosts (default: {hosts})"
+    parser.add_argument("--hosts", type=int, metavar="N", help=number)
     parser.add_argument(
         "--loopback",
         action="store_true",
-        help="no network: all processes on 127.0.0.1, unshaped; works everywhere",
+        help="emulate no network: all ranks on 127.0.0.1, at full speed; works everywhere",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

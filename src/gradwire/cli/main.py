@@ -21,30 +21,30 @@ from gradwire.errors import GradwireError
 
 COMMANDS = {
     "demo": "train a real model over an emulated slow network, with and without gradwire",
-    "doctor": "what is here: torch, backend, kernels, interfaces, namespaces, the network's speed",
-    "bench": "measure the kernels and the conductor on this machine",
-    "plan": "the best plan for a profiled job, on its own cluster or on another",
-    "explain": "what a plan does, why, and what it gains, group by group",
-    "lab": "run a job on a cluster emulated on this machine",
+    "doctor": "check torch, backends, kernels, interfaces, namespaces and the network's speed",
+    "bench": "measure kernels, compressors and the conductor on this machine",
+    "plan": "find the best plan for a profiled job, on its own cluster or on another",
+    "explain": "explain what a plan does, why, and what it gains, group by group",
+    "lab": "run a job on a cluster emulated on this machine, or measure its links",
     "profile": "measure a job's first steps, and what strategies cost on its network",
-    "report": "what a recorded run did: where its time went, and whether another is faster",
-    "top": "a run while it trains, rank by rank, in the terminal",
-    "network": "which paths traffic should take between switches, and what that gains",
-    "available": "every compressor, feedback and collective in a line; one of them in full",
-    "completion": "a script by which bash, zsh or fish completes all this",
+    "report": "show what recorded runs did: where their time went, and which is faster",
+    "top": "watch a run while it trains, rank by rank, in the terminal",
+    "network": "find paths for traffic between switches, and what they gain",
+    "available": "list every compressor, feedback and collective, or describe one in full",
+    "completion": "print a script that completes these commands in bash, zsh or fish",
 }
 ACTIONS = {
     "bench": {
-        "kernels": "each kernel: time, GB/s, ratio to its twin, fraction of the memory limit",
-        "compressors": "each compressor: encoding and decoding against the bytes that must move",
-        "conductor": "what a bucket costs beyond its kernels and the wire",
+        "kernels": "measure each kernel: time, GB/s, fraction of the memory limit, ratio to torch",
+        "compressors": "measure how long compressors encode and decode, against the memory limit",
+        "conductor": "measure the overhead of a bucket beyond its kernels and moves",
     },
     "network": {
-        "plan": "schemes side by side, and what to do",
-        "simulate": "how long schemes take: the fullest link, fair shares, or every packet",
-        "whatif": "what failures, other spines and other places of ranks cost",
-        "export": "paths as a job, a simulator or another package's format has them",
-        "heatmap": "loads of every leaf and uplink, hashed beside planned, as SVG",
+        "plan": "compare routing schemes, and recommend one if it is worth a change",
+        "simulate": "simulate how long schemes take: by the fullest link, fair shares or packets",
+        "whatif": "compute what failures, other topologies and other placements of ranks cost",
+        "export": "convert planned paths for a job, a simulator or another package",
+        "heatmap": "draw the loads of every leaf and uplink, hashed beside planned, as SVG",
     },
 }
 """The actions of each command that has several, in a line each."""

@@ -17,15 +17,17 @@ from gradwire.cli.progress import telling
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("routes", type=Path, help="a routes.json")
+    parser.add_argument(
+        "routes", type=Path, help="the paths, as `gradwire network plan -o` writes them"
+    )
     known = (
-        "pins: for gradwire.attach(…, planes=…), the default; htsim: a connection matrix, without "
-        "paths; topo: its topology; or another package's"
+        "pins, for gradwire.attach(…, planes=…); htsim, a connection matrix without paths; topo, "
+        "the topology for htsim; or another package's (default: %(default)s)"
     )
     parser.add_argument("--format", default="pins", metavar="TEXT", help=known)
-    file = "write it there, instead of to standard output"
+    file = "write the text to FILE, instead of to standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
-    parser.add_argument("--json", action="store_true", help="the text in a JSON document")
+    parser.add_argument("--json", action="store_true", help="print the text in a JSON document")
     add_quiet(parser)
 
 

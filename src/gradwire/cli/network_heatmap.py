@@ -18,9 +18,10 @@ from gradwire.progress import each
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add_traffic_arguments(parser)
-    default = "side by side; default: ecmp, coloured; repeatable"
+    default = "routing scheme to draw; repeatable (default: ecmp and coloured, side by side)"
     parser.add_argument("--scheme", action="append", metavar="TEXT", help=default)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="an .svg")
+    file = "write the drawing to FILE, as SVG"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add_traffic_arguments(parser)
-    parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
-    file = "write the paths: those recommended, or of the first --scheme"
+    scheme = "routing scheme to compare; repeatable (default: all usual ones)"
+    parser.add_argument("--scheme", action="append", metavar="TEXT", help=scheme)
+    file = "write the recommended paths, or those of the first --scheme, to FILE"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
-    page = "write a page that shows it, with loads of links: one file"
+    page = "write a page with the result and the loads of links to FILE"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
 
 

@@ -46,21 +46,22 @@ _OF_ONE_JOB = ("--bytes", "--groups-of", "--density", "--ranks", "--per-machine"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     demand = add_traffic_arguments(parser)
-    parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
-    what = (
-        "a whole step instead: a plan (.json), a parallel job (.toml), or another package's step"
-    )
+    scheme = "routing scheme to compare; repeatable (default: all usual ones)"
+    parser.add_argument("--scheme", action="append", metavar="TEXT", help=scheme)
+    what = "simulate a whole step: of a plan (.json), a job (.toml), or another package"
     demand.add_argument("--step", metavar="TEXT", help=what)
-    parser.add_argument("--profile", metavar="FILE", help="of the job whose plan --step is")
-    jobs = "several jobs at once, each with traffic and hosts of its own (.toml), instead"
+    profile = "profile of the job, if --step is a plan"
+    parser.add_argument("--profile", metavar="FILE", help=profile)
+    jobs = "simulate several jobs at once, each with traffic and hosts of its own (.toml)"
     demand.add_argument("--jobs", metavar="FILE", help=jobs)
-    converges = "routing has gone around what failed @SECONDS so much later; default: 100"
+    converges = "milliseconds until routing avoids what failed @SECONDS (default: %(default)g)"
     parser.add_argument("--convergence-ms", type=float, default=100.0, metavar="N", help=converges)
     engines = ("static", "flow", "packet")
-    parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
-    near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
-    parser.add_argument("--tolerance", type=float, default=0.01, help=near)
-    page = "write a page that shows it; by the engine flow, with when each message is under way"
+    by = "by the fullest link, by fair shares, or by every packet (default: %(default)s)"
+    parser.add_argument("--engine", choices=engines, default="flow", help=by)
+    near = "relative error of times that the flow engine may make (default: %(default)s)"
+    parser.add_argument("--tolerance", type=float, default=0.01, metavar="X", help=near)
+    page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
     of_packets = _usual(parser, _add_packet_arguments(parser))
     parser.set_defaults(of_packets=of_packets, of_one_job=_usual(parser, _OF_ONE_JOB))
@@ -68,34 +69,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
     """Declares how packets travel, and what happens to lost ones. Returns the options' names."""
-    packets = parser.add_argument_group("of the packet engine alone")
+    packets = parser.add_argument_group("the packet engine")
     added = list[argparse.Action]()
     for name, what in (
-        ("--slow-down", "windows shrink by marks, as DCTCP's do"),
-        ("--trim", "full queues cut payloads off; headers go on, and are sent for again at once"),
-        ("--selective", "pinned connections send again only what was lost, as sprayed ones do"),
+        ("--slow-down", "shrink windows when packets are marked, as DCTCP does"),
+        ("--trim", "full queues drop payloads only; headers arrive, and senders resend at once"),
+        ("--selective", "pinned connections resend only lost packets, as sprayed ones do"),
     ):
         added.append(packets.add_argument(name, action="store_true", help=what))
     for name, default, what in (
-        ("--window", 64, "packets under way"),
-        ("--header-bytes", 0, "of each packet, besides its 4096"),
-        ("--ack-bytes", 0, "of each acknowledgement"),
-        ("--ack-packets", 1, "that an acknowledgement is for"),
-        ("--queue-bytes", 64 << 20, "of each switch's queue"),
-        ("--timeout-us", 100.0, "what is lost is sent again so much later"),
+        ("--window", 64, "the most packets of a connection under way"),
+        ("--header-bytes", 0, "bytes of each packet's header, besides 4096 of payload"),
+        ("--ack-bytes", 0, "bytes of each acknowledgement"),
+        ("--ack-packets", 1, "packets for each acknowledgement"),
+        ("--queue-bytes", 64 << 20, "the most bytes in a queue of a switch"),
+        ("--timeout-us", 100.0, "microseconds until an unacknowledged packet is sent again"),
     ):
-        kind, text = type(default), f"{what}; default: {default:.0f}"
+        kind, text = type(default), f"{what} (default: {default:.0f})"
         added.append(
             packets.add_argument(name, type=kind, default=default, metavar="N", help=text)
         )
     for name, what in (
-        ("--latency-ns", "of each link; default: what a .topo file says, else 500"),
-        ("--exclude-us", "for so long a host avoids a path on which a timer ran out; default: "
-         "what --convergence-ms says where something fails @SECONDS, else 0"),
+        ("--latency-ns", "latency of each link in ns (default: that of a .topo file, else 500)"),
+        ("--exclude-us", "microseconds for which a host avoids a path after a timeout (default: "
+         "--convergence-ms if something fails @SECONDS, else 0)"),
     ):  # fmt: skip
         added.append(packets.add_argument(name, type=float, metavar="N", help=what))
     sprays = ("random", "rotating", "recycled", "adaptive", "round_robin")
-    how = "how sprayed packets, or switches, choose; default: all, a row each"
+    how = "how packets or switches choose paths (default: each way; with --scheme: random)"
     added.append(packets.add_argument("--spraying", choices=sprays, help=how))
     return [action.option_strings[0] for action in added]
 

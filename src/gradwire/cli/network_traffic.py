@@ -30,33 +30,38 @@ def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     from gradwire.network.patterns import MEMBERS
 
     names = ", ".join(pattern.__name__ for pattern in MEMBERS)
-    where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo"
+    where = "the topology, such as leaf_spine(4, 4, 4), or a file (.toml, .topo)"
     parser.add_argument("--topology", required=True, metavar="TEXT", help=where)
     what = parser.add_mutually_exclusive_group()
-    known = f"{names}, or another package's; default: ring"
+    known = f"the pattern: {names}, or another package's (default: %(default)s)"
     what.add_argument("--traffic", metavar="TEXT", default="ring", help=known)
-    strategy = "how a gradient of --bytes in fp32 would travel, instead of traffic"
+    strategy = "send an fp32 gradient of --bytes by this strategy, instead of --traffic"
     what.add_argument("--strategy", metavar="TEXT", help=strategy)
-    matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
+    matrix = "send the flows of an htsim connection matrix (.cm), instead of --traffic"
     what.add_argument("--flows", metavar="FILE", help=matrix)
-    size = "of the collective; default: 25e6"
-    parser.add_argument("--bytes", type=float, default=25e6, help=size)
-    groups = "traffic of so many ranks among themselves, all groups at once; default: of all"
+    size = "size of the collective in bytes, for each rank (default: 25e6)"
+    parser.add_argument("--bytes", type=float, default=25e6, metavar="X", help=size)
+    groups = "--traffic in groups of N ranks, all at once (default: one group of all)"
     parser.add_argument("--groups-of", type=int, metavar="N", help=groups)
-    density = "of a rank's gradient, for strategies that send what is not zero"
+    density = "the part of a gradient that is not zero, for strategies such as nonzero"
     parser.add_argument("--density", type=float, metavar="X", help=density)
-    parser.add_argument("--ranks", type=int, help="default: one on every host")
-    machine = "ranks that reach each other without the network; default: 1"
+    number = "number of ranks (default: one on every host)"
+    parser.add_argument("--ranks", type=int, metavar="N", help=number)
+    machine = "ranks on each machine, which need no network among them (default: %(default)s)"
     parser.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
-    places, how = ("in-order", "shuffled"), "of machines; default: in-order"
+    places, how = (
+        ("in-order", "shuffled"),
+        "order in which machines get their ranks (default: %(default)s)",
+    )
     parser.add_argument("--placement", choices=places, default="in-order", help=how)
     fails = (
-        "a switch, or a cable as leaf0-spine1; with @SECONDS (simulate) while traffic runs; "
-        "repeatable"
+        "remove a switch, or a cable such as leaf0-spine1; NAME@SECONDS (simulate only): "
+        "from that time on; repeatable"
     )
     parser.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    draw = "seed of placements and of random routing (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=draw)
+    parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
     return what
 

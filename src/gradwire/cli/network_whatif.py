@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add_traffic_arguments(parser)
-    parser.add_argument("--scheme", default="coloured", metavar="TEXT", help="default: coloured")
-    numbers = "a number of the topology, and its values: spines=4,8; repeatable"
+    scheme = "routing scheme (default: %(default)s)"
+    parser.add_argument("--scheme", default="coloured", metavar="TEXT", help=scheme)
+    numbers = "a parameter of --topology and values to try, such as spines=4,8; repeatable"
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=V,…", help=numbers)
-    places = "as many other placements, shuffled; default: 20"
+    places = "number of shuffled placements to try (default: %(default)s)"
     parser.add_argument("--places", type=whole(0, 10_000), default=20, metavar="N", help=places)
-    page = "write a page of it, with how full links are: one file"
+    page = "write a page with the result and the loads of links to FILE"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
 
 

@@ -53,30 +53,39 @@ _SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add = parser.add_argument
-    add("--profile", type=Path, required=True, metavar="FILE", help="of the job")
-    add("-o", "--output", type=Path, metavar="FILE", help="where the plan goes")
-    add("--html", type=Path, metavar="FILE", help="write a page that shows it: one file")
-    add("--json", action="store_true", help="one JSON document on stdout")
+    profile = "the job's profile, as `gradwire profile` writes it"
+    add("--profile", type=Path, required=True, metavar="FILE", help=profile)
+    add("-o", "--output", type=Path, metavar="FILE", help="write the plan to FILE")
+    page = "write a page that shows the plan, or the table, to FILE"
+    add("--html", type=Path, metavar="FILE", help=page)
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
-    add = parser.add_argument_group("another cluster than the profile's").add_argument
-    add("--workers", type=int, nargs="+", metavar="N", help="ranks; several for a table")
-    add("--per-host", type=int, metavar="N", help="ranks to a host")
-    add("--bandwidth", nargs="+", metavar="RATE", help="of hosts, as 1gbit; several for a table")
-    add("--latency-ms", type=float, metavar="X", help="of links, beside the profile's own")
-    add("--topology", type=Path, metavar="FILE", help="a cluster.toml")
-    add = parser.add_argument_group("what is looked for").add_argument
-    add("--algorithm", choices=_ALGORITHMS, default="joint", help="ours, or a published one")
-    add("--groups", type=int, metavar="N", help="of mergecomp, at most (2)")
-    add("--lanes", type=int, nargs="+", metavar="N", help="to try (1 2, of a table 1)")
-    add("--optimizer", metavar="NAME", help="that steps, as adamw or sgd (whichever it is)")
+    add = parser.add_argument_group("the cluster, if not the profile's").add_argument
     add(
-        "--allow",
-        nargs="+",
-        metavar="STRATEGY",
-        help="(all of the profile); X | paths: all of X's",
+        "--workers", type=int, nargs="+", metavar="N", help="number of ranks; several with --table"
     )
-    add("--error-budget", type=float, metavar="X", help="the largest of a step's average")
-    add("--table", action="store_true", help="over workers and bandwidths")
+    add("--per-host", type=int, metavar="N", help="ranks on each host")
+    rate = "bandwidth of each host, such as 1gbit; several with --table"
+    add("--bandwidth", nargs="+", metavar="RATE", help=rate)
+    late = "latency between hosts in ms, on top of the start-up times in the profile"
+    add("--latency-ms", type=float, metavar="X", help=late)
+    cluster = "a cluster.toml that describes the cluster; the options above replace its values"
+    add("--topology", type=Path, metavar="FILE", help=cluster)
+    add = parser.add_argument_group("the search").add_argument
+    how = "gradwire's own algorithm (joint) or a published one (default: %(default)s)"
+    add("--algorithm", choices=_ALGORITHMS, default="joint", help=how)
+    groups = "the largest number of groups of mergecomp (default: 2)"
+    add("--groups", type=int, metavar="N", help=groups)
+    lanes = "numbers of lanes to try (default: 1 2; with --table: 1)"
+    add("--lanes", type=int, nargs="+", metavar="N", help=lanes)
+    optimizer = "the optimizer of the job, such as adamw or sgd (default: any)"
+    add("--optimizer", metavar="NAME", help=optimizer)
+    allow = "strategies to use (default: all in the profile); 'X | paths': all paths of X"
+    add("--allow", nargs="+", metavar="STRATEGY", help=allow)
+    budget = "the largest relative error of a step's average gradient (default: no limit)"
+    add("--error-budget", type=float, metavar="X", help=budget)
+    table = "print a table over workers and bandwidths, instead of one plan"
+    add("--table", action="store_true", help=table)
 
 
 def run(arguments: argparse.Namespace) -> int:

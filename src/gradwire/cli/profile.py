@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     add = parser.add_argument
-    add("-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)")
-    add("--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)")
+    file = "write the profile to FILE (default: %(default)s)"
+    add("-o", "--output", type=Path, default=Path("profile.json"), metavar="FILE", help=file)
+    tried = "strategies to measure (default: the usual ones for this job)"
+    add("--strategies", nargs="+", metavar="STRATEGY", help=tried)
     add(
         "--vary",
         action="store_true",
-        help="and other densities, bits and ranks of these: what they cost follows from what is "
-        "measured, and what they lose is measured",
+        help="add variants of other densities, bits and ranks: costs computed, errors measured",
     )
-    kept = "and record these steps into a run folder, as gradwire.record does"
+    kept = "also record these steps into a run folder, as gradwire.record does"
     add("--record", type=Path, metavar="DIR", help=kept)
-    add("--json", action="store_true", help="one JSON document on stdout")
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
-    job = "the job, as you start it: each rank calls gradwire.attach"
+    job = "the command that starts the job; each rank calls gradwire.attach"
     add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
 
 

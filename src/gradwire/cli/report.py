@@ -34,19 +34,19 @@ _Events = list[dict[str, Any]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add = parser.add_argument
-    run = "a folder that gradwire.record(handle, folder) wrote; the first is what others are "
-    add("runs", type=Path, nargs="+", metavar="RUN", help=f"{run}compared with")
-    page = "write a page: one file, which fetches nothing"
+    run = "a folder that gradwire.record wrote; each further one is compared with the first"
+    add("runs", type=Path, nargs="+", metavar="RUN", help=run)
+    page = "write the report to FILE as one HTML page, which loads nothing else"
     add("-o", "--output", type=Path, metavar="FILE", help=page)
-    planned = "the profile that the last run was planned by: the page shows the predicted step"
+    planned = "profile to predict the last run's step from, for the page of -o"
     add("--profile", type=Path, metavar="FILE", help=planned)
-    export = "write the timeline of all ranks, for ui.perfetto.dev; .gz is compressed"
+    export = "write the timeline of all ranks to FILE, for ui.perfetto.dev; .gz: compressed"
     add("--perfetto", type=Path, metavar="FILE", help=export)
-    which = "steps of the timeline; without it the last one that was recorded span by span"
+    which = "steps of the timeline, A or A to B - 1 (default: the last recorded span by span)"
     add("--steps", metavar="A:B", help=which)
-    beside = "traces by torch's profiler of ranks of this run, to go into the same file"
+    beside = "traces of this run's ranks by torch's profiler, to merge into the timeline"
     add("--torch-trace", type=Path, nargs="+", default=[], metavar="FILE", help=beside)
-    add("--json", action="store_true", help="one JSON document on stdout")
+    add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 

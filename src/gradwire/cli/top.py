@@ -18,9 +18,10 @@ from gradwire.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add = parser.add_argument
-    add("run_folder", type=Path, metavar="RUN", help="a folder that gradwire.record writes into")
-    add("--every", type=above_0, default=2.0, metavar="S", help="seconds (%(default)s)")
-    add("--once", action="store_true", help="show it once")
+    add("run_folder", type=Path, metavar="RUN", help="the folder that gradwire.record writes")
+    pause = "time between two updates (default: %(default)s)"
+    add("--every", type=above_0, default=2.0, metavar="SECONDS", help=pause)
+    add("--once", action="store_true", help="show the run once, and exit")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,8 +46,8 @@ def bits(training: Any) -> list[Any]:
 @pytest.mark.parametrize("cut", first([3, 12, 1, 5]))
 @pytest.mark.parametrize(
     "method", first(["dense", "dgc", "gtopk", "qsgd", "onebit-alltoall", "powersgd", "ef21-topk",
-               "rounding-dropped", "ef-topk", "gtopk-published", "ef-sign", "onebit",
-               "sign-error"], 8),
+                     "rounding-dropped", "ef-topk", "gtopk-published", "ef-sign", "onebit",
+                     "sign-error"], 8),
 )  # fmt: skip
 def test_resumed_is_uninterrupted_bit_by_bit(
     suite: SimpleNamespace, method: str, cut: int

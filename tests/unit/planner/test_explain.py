@@ -120,6 +120,16 @@ def test_the_pause_decides() -> None:
     assert "the last to arrive" in last.why
 
 
+def test_what_a_group_would_delay() -> None:
+    """Two matrices, one after the other: the link has no pause between them."""
+    ready = tuple(Ready(Parameter(n, (512, 512)), t) for n, t in (("a", 0.001), ("b", 0.002)))
+    own = replace(SLOW, ready=ready, backward_seconds=0.002)
+    plan = Plan(tuple(Bucket((r.parameter,)) for r in ready), (Strategy.parse(TOPK),) * 2)
+    first, last = explain(judge(own, plan, lanes=[1]), own).groups
+    assert "would delay all later groups" in first.why
+    assert "would be the last to arrive" in last.why
+
+
 def test_the_work_decides() -> None:
     own = profile(parameters=[Parameter("w", (512, 512))], bits_per_second=1e11)
     slow = replace(own.strategies[TOPK], encode=Fit(Curve(((0.0, 0.05),), 0.0)))

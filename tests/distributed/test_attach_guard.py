@@ -66,6 +66,12 @@ def watched(
     return found, [text for text in said if "does harm in this run" in text]
 
 
+def watched_strictly(plan: str, kind: str) -> tuple[list[float | None], list[str]]:
+    """As `watched`, by a limit at which everything that is not dense does harm."""
+    with patch.object(guard, "LIMIT", 1e-6):
+        return watched(plan, kind)
+
+
 @pytest.mark.parametrize("ddp", [False, True])
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
 def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:
@@ -85,6 +91,13 @@ def test_harm_is_seen_and_said_once(two: Ranks) -> None:
     assert [len(said) for _, said in ranks] == [1, 0], "rank 0 speaks"
     assert f"by {apart:.0%} of that way" in ranks[0][1][0]
     assert "Sound with SGD is" in ranks[0][1][0]
+
+
+def test_where_what_is_sound_elsewhere_does_harm_nothing_sparser_is_named(two: Ranks) -> None:
+    with_limit = two.run(watched_strictly, "topk(0.01)+ef | allgather", "sgd")
+    ((_, (text,)), (_, silent)) = with_limit
+    assert "It is sound with SGD elsewhere. Sound with any optimizer is 'fp8 | alltoall'" in text
+    assert not silent
 
 
 def test_what_waits_counts_as_done_where_steps_are_linear(two: Ranks) -> None:

@@ -204,6 +204,13 @@ def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:
     assert str(ours) == "lloyd(2)+adam | allgather"  # one bit wants a finer beginning
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_is_sound_with_any_optimizer_is_named_on_demand(optimizer: str) -> None:
+    said = instead(optimizer, 4, with_any=True).split("'")[1]
+    assert all(gradwire.sound(said, other).kind == "sound" for other in (*OPTIMIZERS, None))
+    assert gradwire.sound(instead("sgd", 4).split("'")[1], "adamw").kind == "unsound"
+
+
 def test_a_warm_up_counts() -> None:
     known = {str(strategy): times for strategy, times in frontier("adamw")}
     assert known["onebit+shared_momentum | alltoall"] < 5  # 30 times fewer, but for a fifth

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.soundness import SoundnessWarning, name_of, update_rule
+from gradwire.soundness import SoundnessWarning, name_of, sound, update_rule
 from gradwire.training.attached import keeper_of
 from gradwire.training.recommend import instead
 from gradwire.training.session import Session
@@ -225,11 +225,17 @@ class Guard:
 
 def _words(apart: Apart, session: Session, optimizer: Optimizer) -> str:
     far, limit, what = apart.too_far[0]
+    own, name = session.plan.main_strategy, name_of(optimizer)
+    # Where even a strategy that is known to be sound does harm, others that lose much may, too.
+    surprising = sound(own, optimizer).kind == "sound"
+    known = f"Sound with {name}"
+    if surprising:
+        known = f"It is sound with {name} elsewhere. Sound with any optimizer"
     return (
-        f"'{session.plan.main_strategy}' does harm in this run: the {what} went another way in "
-        f"{WINDOW} steps than dense gradients would have taken them, by {far:.0%} of that way; by "
-        f"what is sound it is less than {limit:.0%}. Sound with {name_of(optimizer)} is "
-        f"{instead(optimizer, session.world)}"
+        f"'{own}' does harm in this run: the {what} went another way in {WINDOW} steps than dense "
+        f"gradients would have taken them, by {far:.0%} of that way; by what is sound it is less "
+        f"than {limit:.0%}. {known} is "
+        f"{instead(optimizer, session.world, with_any=surprising)}"
     )
 
 

@@ -138,13 +138,15 @@ def _from_the_first_step(verdict: Verdict) -> Verdict:
     return Verdict("unsound", why, evidence)
 
 
-def instead(optimizer: object, world: int) -> str:
+def instead(optimizer: object, world: int, with_any: bool = False) -> str:
     """Returns, in words, the strategy that sends the fewest bytes of the sound ones that work with
-    the optimizer as it is, from the first step on."""
+    the optimizer as it is, from the first step on. with_any: of those only that are sound
+    with every optimizer."""
     *_, (strategy, times) = [
         (strategy, times)
         for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
         if works_beside(strategy, optimizer)
+        and (not with_any or sound(strategy, None).kind == "sound")
     ]
     fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
     return (

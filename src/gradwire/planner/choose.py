@@ -37,13 +37,18 @@ other strategy is considered."""
 LEAST_GAIN = 0.01
 """The share of a step that a plan must gain: less is not worth its complications."""
 
+NEAR = 1.1
+"""Plans that take at most so many times as long as the best are told apart by their number of
+buckets, too: predictions are not more exact than that."""
+
 
 @dataclass(frozen=True)
 class Choice:
     """The result of planning. best: the plan to use. baselines: tuned fp32 and bf16, by the texts
     of these strategies, if measured; with the best's dynamics, so that one may follow the other.
 
-    others: the runners-up, one for each main strategy and number of lanes, shortest first.
+    others: the runners-up, one for each main strategy and number of lanes, and near the best for
+    each number of buckets, shortest first.
     lower_bound: no plan of these strategies makes a shorter step, whatever its error. is_enough: a
     baseline leaves so little exposed that nothing else was considered. error_budget, algorithm:
     as requested. strategies: those that could be chosen.
@@ -252,8 +257,13 @@ def _steady(profile: Profile, candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _rivals(best: Candidate, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Returns the shortest of each main strategy and number of lanes, except the best's."""
-    first = dict[tuple[str, int], Candidate]()
+    """Returns the shortest plan of each main strategy and number of lanes, except the best; and of
+    plans that are nearly as short as the best, that of each number of buckets, too."""
+    seen, rivals = set[tuple[object, ...]](), list[Candidate]()
     for own in (best, *found):
-        first.setdefault((str(own.plan.main_strategy), own.plan.lanes), own)
-    return tuple(first.values())[1:]
+        kind = str(own.plan.main_strategy), own.plan.lanes
+        finer = *kind, len(own.plan.buckets)
+        if kind not in seen or (own.seconds <= NEAR * best.seconds and finer not in seen):
+            rivals.append(own)
+        seen |= {kind, finer}
+    return tuple(rivals[1:])

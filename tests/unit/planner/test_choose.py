@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from gradwire.buckets import Parameter
+from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
-from gradwire.planner.candidates import BF16, FP32, timeline_of
-from gradwire.planner.choose import LEAST_GAIN, choose
+from gradwire.plan import Plan
+from gradwire.planner.candidates import BF16, FP32, Candidate, timeline_of
+from gradwire.planner.choose import LEAST_GAIN, _rivals, choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.grouping import SLOWER, TIE, Grouping, Problem, fewer, solve
 from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
 from gradwire.planner.stages import Bucketed, Stages
+from gradwire.planner.timeline import Executor, Job, simulate
+from gradwire.strategy import Strategy
 from suites import first
 
 TOPK, INT8 = "topk(0.01)+ef | allgather", "int8+ef | alltoall"
@@ -228,6 +231,18 @@ def test_a_large_table_hides_no_rivals() -> None:
     kinds = [{str(c.plan.main_strategy) for c in found.finalists} for found in (without, given)]
     assert kinds[0] == kinds[1]
     assert len(kinds[1]) > 1
+
+
+def test_near_the_best_plans_of_all_numbers_of_buckets_are_tried() -> None:
+    """Predictions cannot tell two buckets from three if the steps differ by one percent."""
+
+    def made(buckets: int, seconds: float) -> Candidate:
+        parts = tuple(Bucket((Parameter(f"w{i}", (8, 8)),)) for i in range(buckets))
+        plan = Plan(parts, (Strategy.parse(TOPK),) * buckets, 2)
+        return Candidate(plan, simulate([Job(seconds, ())], Executor()))
+
+    best, twin, near, far = made(3, 1.0), made(3, 1.01), made(2, 1.02), made(4, 1.2)
+    assert _rivals(best, [best, twin, near, far]) == (near,)
 
 
 def test_predictions_are_of_the_plan_in_its_own_order() -> None:

@@ -1,6 +1,6 @@
 """A real browser for tests: Debian's Chromium, driven by Selenium; `make browser` gets both.
 
-`conftest` makes of it the fixture `browser`, which skips a test where they cannot be had.
+`conftest` makes it the fixture `browser`, which skips a test if they are not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLAGS = (
 
 
 def started() -> Iterator[Any]:
-    """One that keeps what pages write to its console, until it is asked for the next."""
+    """Yields a browser that keeps what pages write to its console until the log is read."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip("no chromium and chromedriver: `make browser` gets them")

@@ -1,4 +1,4 @@
-"""What every test may use: golden files, and an extension that is not installed."""
+"""What every test may use: golden files, a browser, and an extension that is not installed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 import torch
 
 if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
-    # An extension that is not installed, as of `make test-sanitized`; before anything loads ours.
+    # An extension that is not installed (`make test-sanitized`) must be loaded before ours is.
     _spec = importlib.util.spec_from_file_location("gradwire._native", NATIVE)
     assert _spec is not None
     assert _spec.loader is not None
     sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules[_spec.name])
 
-# The kernels of CUDA run on processors in tests; before anything imports triton.
+# The kernels of CUDA run on processors in tests; set before anything imports triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Ranks share the cores, in tests as in jobs."""
+    """Limits torch to one thread: ranks share the cores, in tests as in jobs."""
     torch.set_num_threads(1)
 
 
@@ -53,7 +53,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """golden(name, text): text is what tests/golden/name holds; --update-golden writes it."""
+    """golden(name, text) checks that tests/golden/name holds text; --update-golden writes it."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name

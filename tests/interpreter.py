@@ -1,10 +1,10 @@
-"""Triton's interpreter, which replaces Triton's language once for each launch and knows shapes.
+"""A faster Triton interpreter: it replaces Triton's language once per launch and caches shapes.
 
-As it is, it looks for what to replace at each call of a function within a kernel, too, where all
-is replaced already, makes a table of all types whenever it asks for one, computes whether sums
-overflow without ever saying so, and checks a shape for each tensor that has it: three quarters of
-the time of the CUDA room's tests. What kernels compute, and what is checked meanwhile, is as it
-was.
+Triton's own also looks for what to replace at each call of a function within a kernel, where all
+is replaced already, makes a table of all types whenever it needs one, computes whether sums
+overflow without ever reporting it, and checks a shape for each tensor that has it. That took three
+quarters of the time of the CUDA room's tests. What kernels compute, and what is checked meanwhile,
+does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @cache
 def quicken() -> None:
-    """Once in a process, before any kernel runs there; Triton is imported."""
+    """Patches the interpreter: once in a process, before any kernel runs there. Imports Triton."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -36,7 +36,7 @@ def quicken() -> None:
 
     @cache
     def interpreted(member: Any) -> Any:
-        """It is not asked at each call whether it is called within a kernel."""
+        """The builtin without the check, at each call, that it is called within a kernel."""
         computes, semantic = inspect.unwrap(member), interpreter.interpreter_semantic
 
         def call(*args: Any, **named: Any) -> Any:
@@ -68,7 +68,7 @@ def quicken() -> None:
 
 
 def _know_shapes(core: Any, semantic: Any) -> None:
-    """Of a shape there is one tuple, checked once, in all types and tensors that have it."""
+    """Shares one tuple per shape, checked once, among all types and tensors that have it."""
     of_block, of_tensor = core.block_type.__init__, core.tensor.__init__
     fit = semantic.broadcast_impl_value
 
@@ -102,8 +102,8 @@ def _know_shapes(core: Any, semantic: Any) -> None:
 
 
 def _know_operands(core: Any, semantic: Any) -> None:
-    """Tensors of one type and shape are an operation's operands as they are; a number beside a
-    tensor becomes the tensor that it became before, which cannot be written to."""
+    """Takes two tensors of one type and shape as operands unchanged, and turns a number beside a
+    tensor into the same tensor as the last time, which cannot be written to."""
     check = semantic.binary_op_type_checking_impl
     numbers = dict[Any, Any]()
 

@@ -1,7 +1,7 @@
-"""Streams and events of CUDA devices that are not there: they note what they are asked.
+"""Streams and events of CUDA devices that do not exist: they note what is requested of them.
 
-Work is counted by stream, and what waits for an event knows what was over then, so a test can ask
-what is surely over for a stream (`Stream.knows`).
+Work is counted by stream, and a stream that waits for an event knows which work was done by then,
+so a test can ask what is surely done from a stream's view (`Stream.knows`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import torch
 
 Point: TypeAlias = "tuple[Stream, int]"
-"""The so many-th work of a stream."""
+"""A stream, and the number of a piece of work in it."""
 
 
 class Stream:
-    """waited: for what, in words. milliseconds: that it has worked. later: what is there once the
-    host has waited for it, in its order. was_used: whether it was asked for anything. told: called
-    with what the host waits for."""
+    """A stream of a device. waited: what it waited for, in words. milliseconds: how long it has
+    worked. later: delivers, in order, what arrives once the host has waited for the stream.
+    was_used: whether any work was given to it. told: called with what the host waits for."""
 
     def __init__(
         self, name: str, device: torch.device, told: Callable[[str], None] = lambda _: None
@@ -33,13 +33,13 @@ class Stream:
         self.was_used = False
 
     def works(self) -> Point:
-        """Some more, after all that it was asked for until now."""
+        """Adds a piece of work behind all that the stream was given until now."""
         self.was_used = True
         self._reached += 1
         return self, self._reached
 
     def knows(self, point: Point) -> bool:
-        """Whether that is over before what this stream is asked for next."""
+        """Whether that work is done before whatever this stream is given next."""
         stream, count = point
         return stream is self or self._known.get(stream, 0) >= count
 
@@ -63,11 +63,11 @@ class Stream:
         self.arrive()
 
     def heard(self, what: str) -> None:
-        """The host waits for something of this stream's."""
+        """Reports that the host waits for something of this stream's."""
         self._told(what)
 
     def arrive(self) -> None:
-        """The host has waited for all that it was asked for."""
+        """Delivers what was under way: the host has waited for all of the stream's work."""
         later, self.later = self.later, []
         for arrives in later:
             arrives()
@@ -104,8 +104,8 @@ class Event:
 
 
 class Memory:
-    """Who wrote and read some memory of a device. home: the stream that it was made for, which
-    gets it back; recorded: those that torch waits for before that."""
+    """Which streams wrote and read some memory of a device. home: the stream that it was allocated
+    for, which gets it back; recorded: the streams that torch waits for before that."""
 
     def __init__(self, home: Stream) -> None:
         self.home, self.recorded = home, set[Stream]()
@@ -113,7 +113,7 @@ class Memory:
         self._read = dict[Stream, int]()
 
     def used(self, stream: Stream, writes: bool) -> list[Stream]:
-        """Streams that may still be at work on it, though this one needs that done."""
+        """Notes a use. Returns streams that may still be at work on it, but must have ended."""
         before = (self._written, *(self._read.items() if writes else ()))
         late = [point[0] for point in before if point and not stream.knows(point)]
         if writes:
@@ -123,19 +123,19 @@ class Memory:
         return late
 
     def is_written(self) -> None:
-        """The host has waited for it, and whatever is asked for from now on comes later."""
+        """Notes that the host has waited for the write: all later work comes after it."""
         self._written = None
 
     def last_uses(self) -> list[Point]:
-        """Those that torch does not wait for."""
+        """The last uses that torch does not wait for."""
         every = (self._written, *self._read.items())
         return [point for point in every if point and point[0] not in self.recorded]
 
 
 class Cuda:
-    """Instead of `torch.cuda`: what is current is each thread's own, at first device 0.
+    """A substitute for `torch.cuda`: each thread has its own current device, at first device 0.
 
-    made: streams that were asked for. captures: whether a graph is captured.
+    made: streams that were requested. captures: whether a graph is captured.
     """
 
     Event = Event
@@ -147,7 +147,7 @@ class Cuda:
         self._told, self._thread = told, threading.local()
 
     def at(self, device: Any) -> torch.device:
-        """It with its number: without one it is the current device."""
+        """The device with its index: "cuda" without one is the current device."""
         index = device if isinstance(device, int) else torch.device(device).index
         return self._devices[self.current_device() if index is None else index]
 
@@ -167,7 +167,7 @@ class Cuda:
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        """Its device is the current one meanwhile, too."""
+        """Makes the stream current in the context, and its device, too."""
         before = self.current_stream(stream.device)
         with self.device(stream.device):
             self._current[stream.device] = stream
@@ -185,12 +185,12 @@ class Cuda:
             self._thread.device = before
 
     def used(self) -> set[torch.device]:
-        """Devices of which some stream was asked for anything."""
+        """The devices that have a stream which was given any work."""
         return {s.device for s in (*self.main.values(), *self.made) if s.was_used}
 
     @property
     def _current(self) -> dict[torch.device, Stream]:
-        """This thread's streams, where they are not the devices' own."""
+        """This thread's current streams, for devices where that is not the main one."""
         if not hasattr(self._thread, "streams"):
             self._thread.streams = {}
         found: dict[torch.device, Stream] = self._thread.streams

@@ -1,23 +1,23 @@
-"""A CUDA device that is not there: tensors in the host's memory that pose as its own.
+"""A CUDA device that does not exist: tensors in the host's memory that pose as its own.
 
-    with posing() as scene:  # posing.py; what `torch.cuda` is asked for is noted (noted_cuda.py)
+    with posing() as scene:  # posing.py; calls of `torch.cuda` are noted (noted_cuda.py)
         x = torch.zeros(8, device="cuda:1")
         y = x + 1            # computed by the processor; on "cuda:1", says y.device
-        y.tolist()           # the host waits: noted, where gradwire asks for it
+        y.tolist()           # the host waits: noted, if gradwire does it
 
-They have numbers, so whole jobs run, with every branch that depends on them, and end as they do on
-processors or something is wrong. torch's own fake tensors know shapes alone: of them no header can
-be read when a step ends, and nothing can lie in the host's memory for a while.
+The tensors have numbers, so whole jobs run, with every branch that depends on these, and end as
+they do on processors unless something is wrong. torch's own fake tensors know shapes alone: no
+header of theirs can be read when a step ends, nor can they be kept in the host's memory.
 
-Refused, by `WrongDevice`: tensors of several devices in one operation. Noted (`Scene.found`), by
-whom: what the host reads or waits for, copies from and to memory that is not pinned, pinned memory
-that is written while it goes up, streams that use what another one may not have written yet, and
-memory that is given away while another stream may still use it. What comes down without a wait is
-there when the host has waited for the stream, and garbage before.
+Tensors of several devices in one operation raise `WrongDevice`. `Scene.found` notes, with the
+function that did it: what the host reads or waits for, copies from and to memory that is not
+pinned, pinned memory that is written while it goes up, streams that use what another one may not
+have written yet, and memory that is freed while another stream may still use it. What comes down
+without a wait is garbage until the host has waited for the stream.
 
-What cannot be shown so: autograd of such tensors, as a build of torch without CUDA has no guard
-for its devices; so `on_device` gives gradients that a model of processors has computed. Streams
-have no time of their own, but an order.
+Autograd of such tensors cannot be shown, as a build of torch without CUDA has no guard for its
+devices; so `on_device` passes on gradients that a model on processors has computed. Streams have
+an order, but no time of their own.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ READ_BY = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "_
 
 
 class WrongDevice(AssertionError):
-    """Tensors that cannot work together."""
+    """Tensors of several devices in one operation."""
 
 
 class Posed(Tensor):
-    """A tensor of a device. behind: its numbers, in the host's memory."""
+    """A tensor that poses as a device's. behind: its numbers, in the host's memory."""
 
     behind: Tensor
     scene: Scene
@@ -80,7 +80,7 @@ class Posed(Tensor):
     def record_stream(self, stream: Stream) -> None:  # type: ignore[override]
         memory_of(self.behind).recorded.add(stream)
 
-    # What C++ does under a guard of the device, which is not there.
+    # torch does these in C++, under a guard of the device, which this build lacks.
 
     def __invert__(self) -> Tensor:
         return torch.bitwise_not(self)
@@ -127,25 +127,25 @@ for _name in READ_BY:
 
 
 def behind(given: Any) -> Any:
-    """The same of processors."""
+    """Replaces each posed tensor by the one behind it, in the host's memory."""
     return tree_map_only(Posed, lambda x: x.behind, given)
 
 
 def _is_mask(index: Any) -> bool:
-    """Whether elements are chosen by a mask: how many is known on the device alone."""
+    """Whether a mask chooses the elements: how many, only the device knows."""
     places = [x for x in tree_leaves(index) if isinstance(x, Tensor)]
     return any(x.dtype in (torch.bool, torch.uint8) for x in places)
 
 
 def refuse_several(tensors: Iterable[Tensor]) -> None:
-    """WrongDevice unless all are on one device; a number of the host's goes with any."""
+    """Raises WrongDevice unless all are on one device; a host's 0-dim tensor goes with any."""
     devices = {x.device for x in tensors if x.dim() or isinstance(x, Posed)}
     if len(devices) > 1:
         raise WrongDevice(f"tensors on {', '.join(sorted(map(str, devices)))} at once")
 
 
 def memory_of(x: Tensor) -> Memory:
-    """That of a tensor that is behind one."""
+    """The record of memory of a tensor that is behind a posed one."""
     found: Memory = x.untyped_storage().memory  # type: ignore[attr-defined]
     return found
 
@@ -155,8 +155,8 @@ def is_pinned(x: Tensor) -> bool:
 
 
 class Scene(TorchDispatchMode):
-    """What is asked of the devices; entered by every thread that asks. carries: whether the
-    network takes tensors of a device. watches: whether reads and waits are noted."""
+    """Performs and notes what is requested of the devices; each thread that uses them enters it.
+    carries: whether the network takes a device's tensors. watches: whether waits are noted."""
 
     def __init__(self, carries: bool) -> None:
         super().__init__()
@@ -185,18 +185,18 @@ class Scene(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, what the host reads and waits for is noted."""
+        """Notes, inside the context, what the host reads and waits for."""
         self.watches = True
         yield
         self.watches = False
 
     def reads(self, what: str) -> None:
-        """The host waits for the device."""
+        """Notes that the host waits for the device, if that is watched."""
         if self.watches:
             self._note(what, "")
 
     def _note(self, what: str, nobody: str) -> None:
-        """Who asked, above the kernels, and what; nobody: where it is none of gradwire."""
+        """Notes which function above the kernels did what; nobody: what to note if none did."""
         for frame, _ in traceback.walk_stack(None):
             *_, path = frame.f_code.co_filename.partition("/src/gradwire/")
             if path and not path.startswith("kernels/"):
@@ -206,7 +206,7 @@ class Scene(TorchDispatchMode):
             self.found.add(f"{nobody}: {what}")
 
     def uses(self, x: Posed, writes: bool = False) -> None:
-        """In the calling thread's stream."""
+        """Notes a use of x in the calling thread's stream."""
         stream = self.cuda.current_stream(x.device)
         for point in self._given_back.pop(stream, ()):
             if not stream.knows(point):
@@ -216,7 +216,7 @@ class Scene(TorchDispatchMode):
 
     @contextmanager
     def at_work(self, given: Sequence[Tensor]) -> Iterator[None]:
-        """A kernel: what has other bits afterwards was written."""
+        """Notes what a kernel uses: tensors that have other bits afterwards were written."""
         before = [behind(x).clone() for x in given]
         yield
         for x, was in zip(given, before):
@@ -225,7 +225,7 @@ class Scene(TorchDispatchMode):
     # -- tensors -----------------------------------------------------------------------------
 
     def posed(self, x: Tensor, device: torch.device) -> Posed:
-        """x, as of a device. Its memory is of the current stream, if it is new."""
+        """x, posing as a device's. New memory belongs to the current stream."""
         storage: Any = x.untyped_storage()
         if not hasattr(storage, "memory"):
             storage.memory = Memory(self.cuda.current_stream(device))
@@ -233,14 +233,14 @@ class Scene(TorchDispatchMode):
         return Posed(x, device, self)
 
     def here(self) -> Posed:
-        """Something on the current device."""
+        """A tensor on the current device."""
         return self.posed(torch.zeros(1), self.cuda.at("cuda"))
 
     def _take_back(self, memory: Memory) -> None:
         self._given_back[memory.home] += memory.last_uses()
 
     def like(self, found: Any, given: list[Posed], device: torch.device) -> Any:
-        """What an operation gave: tensors of the device, or those that it was given."""
+        """Poses what an operation returned: its arguments as they were, others as new tensors."""
         known = {id(x.behind): x for x in given}
         return tree_map_only(
             Tensor, lambda x: known[id(x)] if id(x) in known else self.posed(x, device), found
@@ -249,7 +249,7 @@ class Scene(TorchDispatchMode):
     # -- operations --------------------------------------------------------------------------
 
     def perform(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """An operation of torch's."""
+        """Performs an operation of torch's."""
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         posed = [x for x in given if isinstance(x, Posed)]
         device = self._asked(kwargs) or (posed[0].device if posed else CPU)
@@ -288,7 +288,7 @@ class Scene(TorchDispatchMode):
     # -- copies ------------------------------------------------------------------------------
 
     def _copied(self, function: Any, source: Tensor, device: torch.device, kwargs: Any) -> Tensor:
-        """A new tensor there, of the dtype that is asked for."""
+        """A new tensor on the device, of the requested dtype."""
         kept = ("device", "non_blocking", "pin_memory")
         how = {name: value for name, value in kwargs.items() if name not in kept}
         made: Tensor = function(behind(source), **how)
@@ -306,7 +306,7 @@ class Scene(TorchDispatchMode):
         return self.copy(to, made, kwargs.get("non_blocking", False))
 
     def copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        """Within a device, up, or down."""
+        """Copies within a device, up to it, or down from it."""
         if isinstance(to, Posed) and isinstance(source, Posed):
             refuse_several([to, source])
             self.uses(source)
@@ -332,8 +332,8 @@ class Scene(TorchDispatchMode):
             memory_of(to.behind).is_written()
 
     def _have_come_up(self, stream: Stream, into: Tensor | None = None) -> None:
-        """What must be there when a stream comes to its next work: it must be what it was. into:
-        only what lies there."""
+        """Checks copies that are done before the stream's next work: nothing may have written
+        their source meanwhile. into: only copies from that memory."""
         with self._lock:
             over = [
                 going for going in self._going_up
@@ -355,7 +355,7 @@ class Scene(TorchDispatchMode):
         stream.later.append(lambda: to.copy_(numbers))
 
     def _is_quick(self, on_host: Tensor, non_blocking: bool, way: str) -> bool:
-        """Whether nobody waits for a copy."""
+        """Whether the host need not wait for a copy. A wait is noted."""
         if not is_pinned(on_host):
             self.reads(f"a copy {way} memory that is not pinned")
         elif not non_blocking:
@@ -370,7 +370,7 @@ def _pinned(x: Tensor) -> Tensor:
 
 
 def _share(x: Tensor, y: Tensor) -> bool:
-    """Whether they are of the same memory."""
+    """Whether the two share a storage."""
     return x.untyped_storage() is y.untyped_storage()
 
 

@@ -1,4 +1,4 @@
-"""How a device poses: what torch is asked for, the room of its kernels, and models there."""
+"""Makes a device pose as present: `torch.cuda`, the room of its kernels, and models on it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gradwire.training import attachable, lanes
 from posed import Posed, Scene, behind, refuse_several
 
 ANSWERS = {"update_topk", "topk", "write_entries", "fallbacks"}
-"""Operations for whose numbers a room of a device does not ask it: `table.Room` says of which."""
+"""Operations that return without reading a number from the device: see `table.Room`."""
 HEEDING = {"accumulate_codes", "accumulate_coded"}
-"""Those that do not, where they are given a status."""
+"""Operations that do so if they are given a status."""
 
 
 def _is_asked(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the device must be asked for what an operation answers."""
+    """Whether a number must be read from the device for what an operation returns."""
     heeds = name in HEEDING and isinstance(args[-1], Tensor)
     return name not in ANSWERS and not heeds
 
@@ -57,13 +57,13 @@ class PosedRoom:
 
 
 def _interpreted(stack: ExitStack, scene: Scene) -> Any:
-    """The room of CUDA tensors, whose kernels run in Triton's interpreter, each on the current
+    """The room of CUDA tensors. Its kernels run in Triton's interpreter, each on the current
     device."""
     from triton.runtime.interpreter import InterpretedFunction
 
     from gradwire.kernels.cuda.tables import _blocks
 
-    run, turn = InterpretedFunction.run, threading.Lock()  # it is for one thread at a time
+    run, turn = InterpretedFunction.run, threading.Lock()  # it serves one thread at a time
 
     def launched(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         posed = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
@@ -79,9 +79,9 @@ def _interpreted(stack: ExitStack, scene: Scene) -> Any:
 
 @contextmanager
 def posing(carries: bool = True, interpreted: bool = False) -> Iterator[Scene]:
-    """Devices "cuda:0", which is current, and "cuda:1". carries: whether the network takes what
-    lies there, as NCCL; else it passes through the host's memory, as over Gloo. interpreted: by
-    CUDA's own kernels."""
+    """Poses "cuda:0", which is current, and "cuda:1". carries: whether the network takes a
+    device's tensors, as NCCL does; if not, they pass through the host's memory, as over Gloo.
+    interpreted: whether CUDA's own kernels compute, in the interpreter."""
     scene = Scene(carries)
     run, backend_of = conductor._Lane.run, torch_dist.backend_of
 
@@ -109,7 +109,7 @@ def posing(carries: bool = True, interpreted: bool = False) -> Iterator[Scene]:
 
 
 def on_device(model: nn.Module, device: torch.device, scene: Scene) -> nn.Module:
-    """The model there, whose parameters are the very numbers of this one's, which computes:
+    """The model on the device. It shares the given model's parameters, and that one computes, so
     gradients arrive as they do in it."""
     there = deepcopy(model)
     there.forward = model.__call__  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ def on_device(model: nn.Module, device: torch.device, scene: Scene) -> nn.Module
 
 
 def _passing_on(posed: nn.Parameter, scene: Scene) -> Callable[[Tensor], None]:
-    """Accumulate a gradient that has arrived, as autograd does."""
+    """Returns a hook that accumulates a gradient that has arrived, as autograd does."""
 
     def pass_on(p: Tensor) -> None:
         assert p.grad is not None

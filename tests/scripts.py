@@ -1,4 +1,4 @@
-"""Programs of benchmarks and their neighbours, which are no package."""
+"""Imports programs of benchmarks, and modules beside them, which are not in a package."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @contextmanager
 def script(question: str, name: str, *neighbours: str) -> Iterator[ModuleType]:
-    """`benchmarks/QUESTION/NAME.py`, imported; it and its neighbours are out of everybody's way
-    afterwards, and modules of these names are what they were."""
+    """Imports `benchmarks/QUESTION/NAME.py`. Afterwards it and its neighbours are not in
+    `sys.modules` any more, and modules of these names are what they were."""
     folder, own = str(BENCHMARKS / question), (name, *neighbours)
     before = {one: sys.modules.pop(one) for one in own if one in sys.modules}
     sys.path.insert(0, folder)

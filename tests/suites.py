@@ -1,18 +1,17 @@
 """Two suites out of one tree: `pytest` runs the fast one, `pytest --full` every case.
 
-Of a test with several parameters the fast suite runs so few cases that any two values still meet
-in one. Of a strategy the values are its compressor, feedback and collective, by name; each member
-with its own parameters is met at least once. Of a parameter called "seed" there are the first 12,
-of hypothesis' examples the first 25 of 200.
-Three marks say where that is not right, and docs/design/tests.md by which evidence:
+The fast suite runs only as many cases of a test with several parameters as it takes for any two
+values to meet in one. The values of a strategy are its compressor, feedback and collective, by
+name; each member with its own parameters occurs at least once. A parameter called "seed" keeps its
+first 12 values, hypothesis its first 25 of 200 examples.
+Three marks say where that is not right; docs/design/tests.md has the evidence:
 
     @pytest.mark.full     in the full suite only: others find what it finds, or it takes long
     @pytest.mark.every    all cases in the fast suite, too
     @pytest.mark.once     each value in one case, not each pair
 
-`first(values)` are values of which all but the first have the mark "full": of a long list that is
-cut into parts, the fast suite has one. Cases that are named one by one (`pytest FILE::TEST`) are
-all run.
+`first(values)` marks all values but the first "full": the fast suite runs one part of a long list
+that is cut into parts. Cases that are named one by one (`pytest FILE::TEST`) are all run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ for _name, _count in EXAMPLES.items():
 
 
 def first(values: Iterable[Any], count: int = 1) -> list[Any]:
-    """The values for `parametrize`; those beyond the first so many are in the full suite only.
+    """The values for `parametrize`; those after the first `count` are in the full suite only.
 
     A tuple has a value for each of several parameters.
     """
@@ -63,8 +62,8 @@ def _is_whole(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Of what `parametrize` made only the cases of the fast suite become tests: to make all of
-    them, for it to leave four of five out, took half of the time of collecting."""
+    """Keeps only the fast suite's cases of those that `parametrize` made. To make tests of all,
+    and then leave four of five out, took half of the time of collecting."""
     yield
     calls = getattr(metafunc, "_calls", [])
     if len(calls) < 2 or _is_whole(metafunc.config):
@@ -78,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
 
 
 class Case:
-    """What the rule asks of a test, of one that is not made yet."""
+    """Stands for a test that is not made yet: it has all that the rule looks at."""
 
     nodeid = ""
 
@@ -92,9 +91,9 @@ class Case:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected and imported stays to the end: whoever looks for garbage passes it over.
+    """Hides what is collected and imported from the garbage collector: it stays to the end anyway.
 
-    With half a million objects to look at, a tenth of the time of all tests was spent on that.
+    Going over half a million objects again and again took a tenth of the time of all tests.
     """
     gc.disable()
     try:
@@ -132,9 +131,10 @@ def _of_few_seeds(family: list[Any]) -> list[Any]:
 
 
 def covering(goals: Sequence[frozenset[Hashable]]) -> list[int]:
-    """The indices of few of these sets that have every element of all, in order.
+    """The indices, in order, of few of these sets that together have every element of all.
 
-    The one with the most new elements first, at equality the earlier: the same on every worker.
+    The set with the most new elements is taken first, among equals the earlier one, so every
+    worker chooses the same.
     """
     missing = set().union(*goals)
     heap = [(-len(goal), i) for i, goal in enumerate(goals)]
@@ -143,7 +143,7 @@ def covering(goals: Sequence[frozenset[Hashable]]) -> list[int]:
     while missing:
         _, i = heapq.heappop(heap)
         new = len(goals[i] & missing)
-        if heap and -new > heap[0][0]:  # what it had is partly had by now
+        if heap and -new > heap[0][0]:  # sets chosen since have some of its elements
             heapq.heappush(heap, (-new, i))
             continue
         chosen.append(i)
@@ -152,7 +152,7 @@ def covering(goals: Sequence[frozenset[Hashable]]) -> list[int]:
 
 
 def _goals(item: Any) -> frozenset[Hashable]:
-    """What one case meets: each value as it is, and pairs of values."""
+    """What one case covers: each value as it is, and pairs of values."""
     spec = item.callspec
     rough: list[Hashable] = []
     exact: list[Hashable] = []
@@ -166,7 +166,7 @@ def _goals(item: Any) -> frozenset[Hashable]:
 
 
 def _parts(name: str, value: Any) -> list[tuple[Hashable, Hashable]]:
-    """A strategy's or a member's values: the name, and the name with its parameters."""
+    """The values of a strategy or a member: its name, and its name with its parameters."""
     whole = hasattr(value, "compressor") and hasattr(value, "collective")
     members = (value.compressor, value.feedback, value.collective) if whole else (value,)
     if not whole and not isinstance(getattr(value, "name", None), str):

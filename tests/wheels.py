@@ -1,4 +1,4 @@
-"""Wheels without a build, and their installation without a network."""
+"""Makes wheels without a build, and installs them without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def wheel_of(package: Path, folder: Path) -> Path:
-    """What its build would make: its files and its metadata."""
+    """Writes the wheel that a build of the package would make: its files and its metadata."""
     project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name, version = project["name"].replace("-", "_"), project["version"]
     groups = project["entry-points"].items()
@@ -36,7 +36,7 @@ def wheel_of(package: Path, folder: Path) -> Path:
 
 
 def installed(package: Path, folder: Path) -> Path:
-    """Where pip has put a wheel of it."""
+    """Installs a wheel of the package with pip, and returns the folder that pip put it in."""
     wheel, place = wheel_of(package, folder), folder / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", str(place), str(wheel)], check=True, timeout=120)

@@ -1,6 +1,6 @@
 """Traps of DistributedDataParallel and its communication hook, each with its story.
 
-All were met on torch 2.13 over Gloo. A test here fails when the trap catches us again.
+All occurred on torch 2.13 over Gloo. A test here fails when gradwire falls into the trap again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def layouts(mode: str) -> None:
-    """Six steps, with a memory, are those of the plain module: bit for bit, residuals too."""
+    """Checks that six steps with a memory, and residuals, are the plain module's to the bit."""
     model, plain = small(), small()
     ddp = DistributedDataParallel(model, **MODES[mode])
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (model, plain)]
@@ -114,7 +114,7 @@ def several_first_buckets() -> None:
 
 
 def test_a_static_graph_whose_first_step_has_several_buckets(three: Ranks) -> None:
-    """Then DDP gives all of them the number 0 and calls none the last. A hook that begins with
+    """DDP then gives all buckets the number 0 and calls none the last. A hook that begins with
     bucket 0 and ends with the last begins again and again, and never ends.
     """
     three.run(several_first_buckets)
@@ -140,7 +140,7 @@ def planned_boundaries() -> None:
 
 
 def test_the_plans_boundaries_for_ddp(three: Ranks) -> None:
-    """torch 2.13 lets one choose bucket boundaries; before it we regroup, to the same result."""
+    """torch 2.13 lets one choose bucket boundaries; before, gradwire regroups, to the same end."""
     three.run(planned_boundaries)
 
 
@@ -155,7 +155,7 @@ def unfrozen() -> str:
 
 
 def test_a_parameter_unfrozen_after_attaching(three: Ranks) -> None:
-    """It would train on every rank's own gradient, without a word."""
+    """The parameter would train on every rank's own gradient, without a warning."""
     for text in three.run(unfrozen):
         assert "[13, 45]" in text
         assert "Wrap the module again" in text
@@ -178,7 +178,7 @@ def unused_branch() -> None:
 
 
 def unused_while_it_waits(as_views: bool) -> None:
-    """What waits of a branch is sent in steps in which no rank uses it; DDP keeps such averages
+    """The residual of a branch is sent in steps in which no rank uses it; DDP keeps such averages
     to itself, and they would be lost."""
     model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in ("used", "other")})
     wrapped = DistributedDataParallel(
@@ -213,7 +213,7 @@ class Branches(nn.Module):
 
 
 def test_unused_parameters(three: Ranks) -> None:
-    """With find_unused_parameters DDP hands over zeros for what a rank did not use."""
+    """DDP with find_unused_parameters hands over zeros for what a rank did not use."""
     three.run(unused_branch)
 
 
@@ -238,7 +238,7 @@ def test_parameters_that_ddp_ignores(three: Ranks) -> None:
 
 
 def frozen_later() -> str:
-    """Frozen after wrapping: DDP still has it in its buckets."""
+    """Returns the error, or "right", of a parameter frozen after wrapping: DDP still has it."""
     model = small()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     model.one.weight.requires_grad_(False)
@@ -256,8 +256,8 @@ def frozen_later() -> str:
 
 
 def test_a_parameter_frozen_after_wrapping(three: Ranks) -> None:
-    """DDP fixes its buckets when it wraps a model. What is frozen between that and attach is in
-    DDP's buckets but not in the plan: it must not be a bare KeyError from inside the hook.
+    """DDP fixes its buckets when it wraps a model. A parameter that is frozen between that and
+    attach is in DDP's buckets but not in the plan: the hook must not raise a bare KeyError.
     """
     for text in three.run(frozen_later):
         assert text == "right" or "one.weight" in text
@@ -285,12 +285,12 @@ def no_sync() -> None:
 
 
 def test_no_sync(three: Ranks) -> None:
-    """Inside no_sync the hook is not called at all; the next bucket holds the accumulated sum."""
+    """The hook is not called at all inside no_sync; the next bucket holds the accumulated sum."""
     three.run(no_sync)
 
 
 def uneven() -> None:
-    """Rank r has 2 + 2r inputs. With a memory, what waits is still delivered after joining."""
+    """Rank r has 2 + 2r inputs. Its residual is still delivered after it has joined."""
     model = nn.Linear(6, 4, bias=False)
     nn.init.zeros_(model.weight)
     ddp = DistributedDataParallel(model)
@@ -310,9 +310,9 @@ def uneven() -> None:
 
 
 def test_join_with_uneven_inputs(three: Ranks) -> None:
-    """A rank that has left a Join is still asked, with buckets of zeros (#61020), outside of any
-    backward: a callback queued for the end of backward cannot be had there. It goes on sending
-    what waits in its residual.
+    """DDP still calls the hook of a rank that has joined, with buckets of zeros (#61020), outside
+    of any backward, where no callback can be queued for the end of backward. The rank goes on
+    sending its residual.
     """
     three.run(uneven)
 
@@ -350,14 +350,14 @@ def divided_otherwise() -> str:
         said = raised(run)
     ddp.zero_grad()
     wanted = {name: mean(g) for name, g in local_gradients(ddp.module).items()}
-    loss_of(ddp).backward()  # it was refused after DDP's last word, so DDP goes on
+    loss_of(ddp).backward()  # DDP was done when it was refused, so DDP goes on
     close(gradients(ddp.module), wanted)
     return said
 
 
 def test_an_average_is_that_of_all_ranks(three: Ranks) -> None:
     """join(divide_by_initial_world_size=False) divides by the ranks that are left, in DDP itself,
-    and says nothing of it to a communication hook."""
+    and does not notify a communication hook."""
     assert all("got divide_by_initial" in said for said in three.run(divided_otherwise))
 
 
@@ -389,14 +389,14 @@ def somebody_elses(state, bucket):  # type: ignore[no-untyped-def]
 
 
 def test_one_hook_per_ddp(three: Ranks) -> None:
-    """register_comm_hook can be called once and there is no way back; the bare error says neither
-    who has the slot nor what to do. A failed attach leaves no thread and no group behind.
+    """register_comm_hook can be called once and not undone; its bare error says neither who has
+    registered a hook nor what to do. A failed attach leaves no thread and no group behind.
     """
     three.run(one_hook)
 
 
 def hook_of(ddp: DistributedDataParallel) -> Any:
-    """What attach registered."""
+    """Returns the hook that attach registers."""
     caught: list[Any] = []
     ddp.register_comm_hook = lambda state, hook: caught.append(hook)  # type: ignore[method-assign]
     handle = gradwire.attach(ddp, TOPK, timeout_seconds=20.0)
@@ -435,8 +435,8 @@ def reduced_in_python() -> str:
 
 
 def test_the_python_reducer_is_refused(tmp_path: Path) -> None:
-    """As above, in the run of a compiled model; in processes of its own, since what torch has
-    compiled for that reducer outlives it."""
+    """A compiled model's run refuses that reducer, too. It has processes of its own, since what
+    torch has compiled for the reducer outlives it."""
     with Ranks(2, tmp_path) as ranks:
         for text in ranks.run(reduced_in_python):
             assert "Set torch._dynamo.config.optimize_ddp = True" in text
@@ -467,7 +467,7 @@ def twice(strategy: str, between: str) -> str:
 
 @pytest.mark.parametrize("between", ["none", "zeros", "accumulates"])
 def test_a_second_backward_is_refused(three: Ranks, between: str) -> None:
-    """Without zero_grad(), DDP hands over the last average and what was added to it."""
+    """DDP hands over the last average and what was added to it if zero_grad() was not called."""
     for said in three.run(twice, TOPK, between):
         assert "one backward() per step" in said
 
@@ -498,8 +498,8 @@ def sparse_table() -> list[int]:
 
 def test_a_sparse_bucket_is_not_skipped_silently(three: Ranks) -> None:
     """The gradient of nn.Embedding(sparse=True) has a bucket of its own, whose gradients() is an
-    empty list. A hook that loops over it exchanges nothing, and every rank goes its own way
-    without a word.
+    empty list. A hook that loops over it exchanges nothing, and replicas drift apart without an
+    error.
     """
     for rows in three.run(sparse_table):
         assert rows == [0, 1, 2, 7]
@@ -536,7 +536,7 @@ def test_channels_last_state_is_in_the_parameters_order(three: Ranks) -> None:
 
 
 def subgroup() -> None:
-    """Ranks 0 and 2 train together; rank 1 is not even told."""
+    """Ranks 0 and 2 train together; rank 1 does not even attach."""
     rank = dist.get_rank()
     group = dist.new_group([0, 2])
     if rank != 1:
@@ -563,15 +563,15 @@ def subgroup() -> None:
 
 
 def test_a_group_of_some_ranks(tmp_path: Path) -> None:
-    """dist.new_group must by default be called by every rank of the world, or it hangs; attaching
-    to a group of some ranks is their business alone.
+    """dist.new_group must by default be called by every rank of the world, or it hangs; only a
+    group's own ranks need to attach to it.
     """
     with Ranks(3, tmp_path) as ranks:
         ranks.run(subgroup)
 
 
 def halves() -> None:
-    """Two groups side by side, and then one of all."""
+    """Trains two groups side by side, and then one of all ranks."""
     rank = dist.get_rank()
     groups = [dist.new_group([0]), dist.new_group([1, 2])]
     mine = groups[0] if rank == 0 else groups[1]
@@ -584,7 +584,7 @@ def halves() -> None:
 
 
 def test_groups_side_by_side(tmp_path: Path) -> None:
-    """As above, with every rank in some group."""
+    """Attaching works with every rank in some group, too."""
     with Ranks(3, tmp_path) as ranks:
         ranks.run(halves)
 

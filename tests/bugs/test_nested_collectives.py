@@ -30,8 +30,8 @@ from gradwire.testing import Jitter, inject
 
 @dataclass(frozen=True)
 class TwoRounds(Collective):
-    """First the sum, then the largest of what every rank holds as its sum: the same, if the
-    second round met the right partner.
+    """Takes the sum, then the largest of what every rank holds as its sum: the same, if the second
+    round had the right partner.
     """
 
     name: ClassVar[str] = "two_rounds"

@@ -24,7 +24,7 @@ def sections_of(compressor: Compressor, n: int) -> tuple[Tensor, ...]:
 
 
 def test_ef21_remembers_nothing_in_the_gradient_s_memory() -> None:
-    """`.grad` is where the average is written, and the next backward overwrites it."""
+    """The average is written to `.grad`, and the next backward overwrites it."""
     strategy = Strategy.parse("topk(0.5)+ef21 | allgather")
     context = BucketContext(strategy, Bucket((Parameter("w", (4,)),)), 0, 1, {})
     grad, wanted = torch.empty(4), torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -40,7 +40,7 @@ def test_ef21_remembers_nothing_in_the_gradient_s_memory() -> None:
     "compressor", [Int8(), Float16(), BFloat16(), Identity(), Sign(scaled=True)], ids=str
 )
 def test_an_ordinary_step_puts_nothing_aside(compressor: Compressor) -> None:
-    """The residual of an exact quantizer is tiny beside the gradient: that is no reason to."""
+    """A residual that is tiny beside the gradient, as an exact quantizer's, is no reason to."""
     encoder, state = make_encoder(compressor, ErrorFeedback()), dict[str, Tensor]()
     assert isinstance(encoder, InPlaceEncoder)
     sections = sections_of(compressor, 50_000)
@@ -54,7 +54,7 @@ def test_an_ordinary_step_puts_nothing_aside(compressor: Compressor) -> None:
 
 
 def test_the_step_after_one_that_was_taken_back_puts_nothing_aside() -> None:
-    """What was known of sizes before holds still."""
+    """What was known of sizes before still holds."""
     compressor, state = Int8(), dict[str, Tensor]()
     encoder = make_encoder(compressor, ErrorFeedback())
     sections = sections_of(compressor, 5000)
@@ -68,7 +68,7 @@ def test_the_step_after_one_that_was_taken_back_puts_nothing_aside() -> None:
 
 
 def test_a_residual_without_a_velocity_is_taken_up() -> None:
-    """The state of an `ef` run, given to momentum correction; and undone it is as it was."""
+    """Momentum correction takes the state of an `ef` run, and an undone step restores it."""
     compressor = Int8()
     encoder = make_encoder(compressor, MomentumCorrection(0.9, mask=False))
     state: State = {"residual": torch.ones(300)}

@@ -15,7 +15,7 @@ def normal(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def ranks(world: int, n: int, step: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """One gradient per rank; another step, other gradients."""
+    """One gradient per rank; each step has other gradients."""
     return [normal(n, 1 + rank + 100 * step, dtype) for rank in range(world)]
 
 

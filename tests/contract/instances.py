@@ -107,7 +107,7 @@ COMPRESSORS: tuple[Compressor, ...] = (
     *(TopK(0.1, index=code) for code in ("int32", "gap16", "gap8", "elias_fano", "bitmap")),
 )
 REMEMBERED = tuple(c for c in COMPRESSORS if getattr(c, "index", "auto") == "auto")
-"""Those that are tried with every feedback: it never sees how places are written."""
+"""The compressors that are tried with every feedback, which never sees how places are written."""
 FEEDBACK: tuple[Feedback, ...] = (
     ErrorFeedback(),
     ErrorFeedback(decay=0.9),
@@ -140,9 +140,9 @@ ON_STREAMS = (
     GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns,
     SparseAuto, Hierarchical,
 )  # fmt: skip
-"""They get entries and see neither how these were written nor what was remembered of them: each is
-tried with a few compressors and feedbacks. What they send depends on the data. (Hierarchical's
-outer member does the one, a spoiled step the other.)"""
+"""Collectives that get entries and see neither how these were written nor what was remembered of
+them: each is tried with a few compressors and feedbacks. What they send depends on the data.
+(Hierarchical's outer member does the one, a spoiled step the other.)"""
 FEEDBACK_OF_STREAMS = (None, ErrorFeedback(), MomentumCorrection(0.9), EF21(), ServerMomentum(0.9))
 WORLDS = (1, 2, 3, 5, 8)
 
@@ -172,16 +172,16 @@ SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
     "eb": lambda c, n, item: (eb_bytes(c.bound, n),),  # type: ignore[attr-defined]
     "topk": lambda c, n, item: topk_bytes(c, n),
 }
-"""Bytes of each section of a payload, or of the longest; item: of an element of the gradient."""
+"""The bytes of each section of a payload, or of the longest; item: bytes of a gradient element."""
 
 
 def payload(compressor: Compressor, n: int, item: int) -> int:
-    """Bytes of one payload, or of the longest."""
+    """The bytes of one payload, or of the longest."""
     return sum(SECTION_BYTES[compressor.name](compressor, n, item))
 
 
 def mx_bytes(variant: str, n: int) -> int:
-    """A byte for each 32; 4 bits in half a byte each, and 2 in a quarter, of each 256."""
+    """A byte for each 32 elements; codes by 256: 4 bits take half a byte each, 2 a quarter."""
     widths = {"e2m1": (2,), "e3m2": (2, 4), "e2m3": (2, 4), "e4m3": (1,)}[variant]
     whole, rest = divmod(n, 256)
     sizes = [256] * whole + [rest]
@@ -189,7 +189,8 @@ def mx_bytes(variant: str, n: int) -> int:
 
 
 def eb_bytes(bound: float, n: int) -> int:
-    """The longest: all at the last level below 0, whose number is twice it. By 65,536."""
+    """The longest payload: all elements at the last level below 0, whose number is twice its
+    magnitude, in blocks of 65,536."""
     each = 2 * math.ceil(1 / (2 * bound) * (1 + 2**-21 / bound)) + 1
     sizes = [65536] * (n // 65536) + [n % 65536] * (n % 65536 > 0)
     codes = sum(16 * blocks(elias_fano_bytes(m * each, m) + 2, 16) for m in sizes)
@@ -201,7 +202,7 @@ def blocks(n: int, size: int) -> int:
 
 
 def in_turn(compressor: Compressor, n: int) -> int:
-    """Elements of lloyd's longest part."""
+    """The number of elements in lloyd's longest part."""
     turns = compressor.turns  # type: ignore[attr-defined]
     return min(n, 512 * blocks(blocks(n, 512), turns))
 
@@ -222,7 +223,7 @@ def elias_fano_bytes(n: int, k: int) -> int:
 
 
 def sent_by_topk(compressor: Compressor, n: int) -> int:
-    """k, of n elements."""
+    """The number k of entries that topk sends of n elements."""
     return min(n, math.ceil(compressor.density * n))  # type: ignore[attr-defined]
 
 
@@ -234,7 +235,7 @@ def topk_bytes(compressor: Compressor, n: int) -> tuple[int, int]:
 
 
 def message_bytes(*sections: int) -> int:
-    """With its header of 32 bytes; each section, and the end, at a multiple of 16."""
+    """The bytes of a message: a header of 32, and each section padded to a multiple of 16."""
     return 32 + sum(16 * blocks(size, 16) for size in sections)
 
 
@@ -255,12 +256,13 @@ BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
     ),
     "recode": lambda c, world, n, item: [recode_bytes(r, world, n) for r in range(world)],
 }
-"""Bytes each of `world` ranks puts on the wire for a vector of n elements."""
+"""The bytes that each of `world` ranks sends for a vector of n elements."""
 
 
 def recode_bytes(rank: int, world: int, n: int) -> float:
-    """Of int8, whose message begins with 16 bytes: all to a host, or a half of what is held, again
-    and again, then the sums of one owner, two, four; and all of them to a guest."""
+    """The bytes that a rank sends with int8, whose message begins with 16 bytes. A guest sends all
+    to its host; others send half of what they hold, again and again, then the sums of one owner,
+    two, four; and a host sends all of them to its guest."""
     core = 1 << world.bit_length() - 1
     size = 64 * blocks(n, 64 * core)
 
@@ -283,12 +285,13 @@ def recode_bytes(rank: int, world: int, n: int) -> float:
 
 
 def thc_words(world: int, n: int) -> int:
-    """Of 32 bits, which the sum of codes from -7 to 7 goes into, with a sign."""
+    """The number of 32-bit words. A sum of codes from -7 to 7 takes its bits and a sign's."""
     return blocks(1024 * blocks(n, 1024), 32 // (1 + math.ceil(math.log2(7 * world + 1))))
 
 
 def to_owners_and_back(c: Compressor, world: int, n: int, item: int) -> list[float]:
-    """Pieces of whole 64s, to their owners, the first of whom follows from the name "x"."""
+    """The bytes that each rank sends: pieces of whole 64s to their owners, the first of which
+    follows from the name "x", and averages back."""
     size = 64 * blocks(n, 64 * world)
     pieces = [max(0, min(size, n - j * size)) for j in range(world)]
     first = zlib.crc32(b"x") % world
@@ -296,7 +299,7 @@ def to_owners_and_back(c: Compressor, world: int, n: int, item: int) -> list[flo
     return [float(sum(owned) - own + (world - 1) * max(owned)) for own in owned]
 
 
-# The inputs a compressor is exact on: its own class.
+# Inputs that a compressor returns exactly: its own class.
 OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "none": lambda c, x: x,
     "fp16": lambda c, x: x.half().to(x.dtype),
@@ -326,7 +329,7 @@ def on_grid(x: Tensor, top: int) -> Tensor:
 
 
 def in_format(x: Tensor, values: str) -> Tensor:
-    """x, rounded to what "fp32", "bf16" or "fp16" can say."""
+    """x, rounded to "fp32", "bf16" or "fp16"."""
     short = {"fp32": x.dtype, "bf16": torch.bfloat16, "fp16": torch.float16}[values]
     return x.to(short).to(x.dtype)
 

@@ -1,4 +1,4 @@
-"""The laws that any member can be given, and two of members that gradwire knows.
+"""The laws that hold for any member, and two of members that gradwire knows.
 
 They take any member, so that `test_mutants.py` can show that each law catches the members which
 it was made for: members that are wrong on purpose.
@@ -37,7 +37,7 @@ def entries(compressor: TopK, sections: Sequence[Tensor], n: int) -> tuple[Tenso
 
 
 def law_topk_selects_the_largest(compressor: TopK, x: Tensor) -> None:
-    """k = ceil(density·n), of all dtypes and sizes; the set is the first k by (-|x|, index).
+    """k = ceil(density·n) for all dtypes and sizes; the set is the first k by (-|x|, index).
 
     The values are those at the indices, in the format that is sent.
     """
@@ -56,8 +56,8 @@ def law_topk_selects_the_largest(compressor: TopK, x: Tensor) -> None:
 
 
 def sending_zeros(compressor: Compressor, feedback: MomentumCorrection, n: int) -> list[Tensor]:
-    """Two gradients; the second takes back what the first left waiting, so that zeros are sent
-    of elements that have a velocity. Exact for m = 1/2."""
+    """Two gradients; the second cancels the residual of the first, so that zeros are sent for
+    elements that have a velocity. Exact for m = 1/2."""
     first = 6.0 * torch.arange(1, n + 1)
     state: dict[str, Tensor] = {}
     sections = sections_for(compressor, n, "float32")
@@ -70,7 +70,7 @@ def sending_zeros(compressor: Compressor, feedback: MomentumCorrection, n: int) 
 def law_masked_by_place(
     encoder: Encoder, compressor: Compressor, feedback: MomentumCorrection, n: int
 ) -> None:
-    """u is zeroed where a payload speaks of an element, zero or not, and nowhere else."""
+    """u is zeroed at each element that a payload has, zero or not, and nowhere else."""
     state: dict[str, Tensor] = {}
     for step, x in enumerate(sending_zeros(compressor, feedback, n)):
         u = feedback.before(x, state, StepInfo(step))[1]["velocity"]

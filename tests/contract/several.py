@@ -22,12 +22,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 Named = dict[str, Tensor]
 """Gradients or results of one rank, by parameter."""
 Damage = tuple[int, int, Callable[[Any], Any]]
-"""Which move, counted from 0; which rank it arrives at, or EVERYBODY; what becomes of it."""
+"""(move, counted from 0; receiving rank, or EVERYBODY; function that changes what arrives)."""
 EVERYBODY = -1
 
 
 class Several:
-    """N ranks, each with its memory and one context per bucket."""
+    """A job of N ranks, each with its memory and one context per bucket."""
 
     def __init__(
         self, text: str, shapes: Shapes, world: int, *, dtype: torch.dtype = torch.float32,
@@ -55,9 +55,9 @@ class Several:
         self, gradients: Sequence[Named], *, skipped: bool = False, clip_scale: float = 1.0,
         damage: Damage | None = None,
     ) -> list[Named]:  # fmt: skip
-        """One step over all buckets; every rank's results, in the parameters' shapes.
+        """Takes one step over all buckets. Returns all ranks' results, in the parameters' shapes.
 
-        PayloadError: what every rank says that received damage, or heard of it.
+        PayloadError: what every rank reports that received damage, or was notified of it.
         """
         results = [
             {n: torch.full(shape, 7.0, dtype=self.dtype) for n, shape in self.shapes.items()}
@@ -116,14 +116,14 @@ def _damaged(rounds: Rounds[None], damage: Damage | None) -> Rounds[None]:
 
 
 def _copy(arrived: Any) -> Any:
-    """Of one message, or of one from each of some ranks."""
+    """A copy of one message, or of one from each of some ranks."""
     if isinstance(arrived, dict):
         return {rank: message.clone() for rank, message in arrived.items()}
     return arrived.clone()
 
 
 def drawn(shapes: Shapes, world: int, step: int = 0, scale: float = 1.0) -> list[Named]:
-    """Normal gradients, others for every rank, step and parameter."""
+    """Normal gradients, different for every rank, step and parameter."""
     return [
         {
             n: scale * torch.randn(shape, generator=_dice(7919 * step + 97 * rank + p))
@@ -138,12 +138,12 @@ def _dice(seed: int) -> torch.Generator:
 
 
 def mean(gradients: Sequence[Named], name: str) -> Tensor:
-    """In fp64."""
+    """The mean gradient of one parameter over the ranks, in fp64."""
     return torch.stack([mine[name].double() for mine in gradients]).mean(0)
 
 
 def equal(one: Named, other: Named) -> bool:
-    """Bit for bit, but for the sign of zero; NaN equals NaN."""
+    """Whether the two are equal bit for bit, but for the sign of zero; NaN equals NaN."""
     return one.keys() == other.keys() and all(
         torch.equal(v.nan_to_num(1e9), other[n].nan_to_num(1e9)) for n, v in one.items()
     )

@@ -30,13 +30,13 @@ def with_feedback(compressor: TopK) -> Strategy:
 
 
 def places(compressor: TopK) -> slice:
-    """Where the places lie in a message of one parameter."""
+    """The slice of a one-parameter message that holds the places."""
     ((_, size), _) = compressor.claims(N).sections
     return slice(32, 32 + size)
 
 
 def body_bytes(compressor: TopK) -> int:
-    """What follows the header, with the padding before the values."""
+    """The number of bytes after the header, with the padding before the values."""
     (_, size), (dtype, k) = compressor.claims(N).sections
     item = getattr(torch, dtype).itemsize
     return size + -size % item + k * item
@@ -50,7 +50,7 @@ def filled(value: int) -> Callable[[Tensor], None]:
 
 
 def bit(place: int) -> Callable[[Tensor], None]:
-    """Turn one bit of the section, counted from its begin or, negative, from its end."""
+    """Returns a change that flips a bit, counted from the section's start or, if < 0, its end."""
 
     def change(section: Tensor) -> None:
         section[place // 8] ^= 1 << place % 8
@@ -142,9 +142,9 @@ def test_lockstep_tells_of_damage_on_the_way(compressor: TopK) -> None:
 
 
 def arrives(compressor: TopK, change: Callable[[Tensor], None]) -> tuple[str, Tensor]:
-    """The error, or "", and the result, of a message that was changed on its way.
+    """Returns the error, or "", and the result of a message that was changed on its way.
 
-    Never a write outside the result: it lies between two canaries.
+    Nothing is ever written outside the result, which lies between two canaries.
     """
     contexts, _, messages = exchange(with_feedback(compressor))
     change(messages[BAD])
@@ -197,7 +197,7 @@ def test_any_bytes_in_a_body_are_an_error_or_a_sum(compressor: TopK, data: st.Da
 @every_code
 @given(data=st.data())
 def test_another_list_s_code_is_only_another_sum(compressor: TopK, data: st.DataObject) -> None:
-    """Places that are valid, whosever they are, are summed where they say."""
+    """Valid places are summed where they point, even if they are those of another list."""
     other = torch.zeros(N)
     chosen = data.draw(st.sets(st.integers(0, N - 1), min_size=5, max_size=5))
     other[sorted(chosen)] = 1.0

@@ -24,7 +24,7 @@ SHAPE_BYTES = 16
 def stream(
     k: int, n: int, width: int | None = None, dtype: torch.dtype = torch.float32, run: int = 1
 ) -> Stream:
-    """Of runs of places; with NaN, inf and -0."""
+    """A stream of k places in runs, whose values include NaN, inf and -0."""
     dice = torch.Generator().manual_seed(k)
     places = torch.randperm(n // run, generator=dice)[: k // run].sort().values
     places = (places[:, None] * run + torch.arange(run)).flatten().int()
@@ -43,13 +43,13 @@ def check_same(one: Stream, other: Stream) -> None:
 
 
 def astride(message: Tensor) -> Tensor:
-    """The same bytes, where no value may begin."""
+    """A copy of the bytes at an odd address, where no value may begin."""
     return torch.cat([torch.zeros(1, dtype=torch.uint8), message])[1:]
 
 
 CASES = list(itertools.product([0, 1, 32, 320], [None, 0, 3], [1, 16]))
 PACKED = [(form, *case) for form in FORMS for case in CASES if form == "smallest" or case[1] != 0]
-"""The published forms tell by their values how many there are."""
+"""The published forms tell the number of entries by the values, so none has values of width 0."""
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -85,7 +85,7 @@ def test_no_stream_is_longer_than_the_longest(n: int) -> None:
 
 
 def test_sizes_by_hand() -> None:
-    """A shape, four bytes a value, and places: in crowds or not. Of nothing nothing."""
+    """A message is a shape, four bytes a value, and places, in crowds or not; or it is empty."""
     n = 4000
     for k, run in ((32, 1), (320, 1), (320, 16)):
         given = stream(k, n, run=run)
@@ -101,7 +101,7 @@ def test_sizes_by_hand() -> None:
 
 
 def check_whatever_it_is(like: Stream, message: Tensor) -> None:
-    """PayloadError, or the one stream that has these bytes."""
+    """Checks that unpacking raises PayloadError, or gives the one stream that has these bytes."""
     try:
         found = like.unpacked(message)
     except PayloadError:
@@ -136,7 +136,7 @@ def test_garbage_is_refused_or_gives_a_stream(
 
 @pytest.mark.parametrize("told", [(2**31 - 1,) * 4, (-1, -1, -1, -1), (0, 0, 0, 0)])
 def test_a_shape_is_not_believed(told: tuple[int, ...]) -> None:
-    """Nor is memory taken for it."""
+    """A wrong shape is refused before memory is allocated for it."""
     message = torch.cat([torch.tensor(told).int().view(torch.uint8), torch.zeros(9).byte()])
     with pytest.raises(PayloadError, match=r"no list of places below 50 has|has no bytes; 25"):
         stream(1, 50).unpacked(message)
@@ -144,7 +144,7 @@ def test_a_shape_is_not_believed(told: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 19, 20, 22])
 def test_short_and_long_messages_are_refused(size: int) -> None:
-    """A stream of one entry has 21 bytes."""
+    """A stream of one entry has 21 bytes, and no other length is accepted."""
     given = stream(1, 16)
     message = torch.cat([given.packed(), torch.zeros(9).byte()])
     check_same(given.unpacked(message[:21]), given)

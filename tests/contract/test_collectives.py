@@ -32,7 +32,7 @@ WITH_RESIDUAL = strategies(
 LOSES_BY_DESIGN = GTopK(variant="tree")  # what a merge cuts on its way up, as published
 KEEPS_PARTS = Hierarchical()  # with their owners: test_hierarchical.py
 ROUNDS = THC, Recode
-"""What they are given whole they do not send whole: test_thc.py, test_recode.py."""
+"""Collectives that round what they are given: tested in test_thc.py and test_recode.py."""
 WHOLE = [
     s for s in MEMORYLESS
     if isinstance(s.compressor, Identity) and not isinstance(s.collective, ROUNDS)
@@ -122,9 +122,9 @@ def test_nasty_inputs(strategy: Strategy, name: str) -> None:
     ids=instances.ids,
 )
 def test_nothing_is_lost(strategy: Strategy) -> None:
-    """Rounding errors of fp16 and bf16 included: they wait in the residual.
+    """Nothing is lost, not even rounding errors of fp16 and bf16: they stay in the residual.
 
-    AllReduce rounds once more, in the network, where no rank can keep what falls off.
+    AllReduce rounds once more, in the network, where no rank can keep the error.
     """
     rounds_in_flight = "sums" in strategy.collective.needs or "fixed" in strategy.collective.needs
     rounds_in_flight &= not isinstance(strategy.compressor, Identity)
@@ -145,7 +145,7 @@ def test_nothing_is_lost(strategy: Strategy) -> None:
 def test_nothing_is_lost_of_drawn_whole_numbers(
     steps: list[list[list[int]]], density: float, values: str
 ) -> None:
-    """Whole numbers of plain error feedback stay whole: not even a last bit may go."""
+    """Plain error feedback keeps whole numbers whole: not even a last bit is lost."""
     strategy = Strategy.parse(f"topk({density}, values={values!r})+ef | allgather")
     tensors = [[torch.tensor(x).float() for x in xs] for xs in steps]
     laws.law_nothing_is_lost(strategy, tensors, tolerance=0.0)
@@ -159,7 +159,7 @@ def test_results_have_the_input_s_shape(strategy: Strategy, shape: tuple[int, ..
         xs = [normal(int(torch.Size(shape).numel()), s).view(shape) for s in range(2)]
         results, _ = lockstep(strategy, xs, step=step, state=state)
         assert all(r.shape == shape for r in results)
-        if strategy.collective.per_node is None:  # else states are of parts
+        if strategy.collective.per_node is None:  # otherwise states are of parts
             assert all(
                 v.shape == shape for m in state for k, v in m.items() if k not in OF_OTHER_SHAPE
             )

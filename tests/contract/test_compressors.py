@@ -77,7 +77,7 @@ def test_exact_on_its_own_class(compressor: Compressor, dtype: torch.dtype) -> N
 
 @every
 def test_unbiased_if_claimed(compressor: Compressor) -> None:
-    """Also where values are far apart, and in the last block, which is not whole."""
+    """Claims to be unbiased hold for values that are far apart and for a partial last block."""
     for n in (1, 7, 1301):
         laws.law_unbiased_if_claimed(compressor, normal(n, seed=n))
     for name in ("all equal", "one spike", "geometric"):
@@ -90,7 +90,7 @@ def test_unbiased_if_claimed(compressor: Compressor) -> None:
 def test_accumulate_sums_in_rank_order(
     compressor: Compressor, dtype: torch.dtype, world: int
 ) -> None:
-    """Also where the order matters: huge and tiny terms, and results in a short format."""
+    """Order shows in sums of huge and tiny terms, and in results in a short format."""
     xs = ranks(world, 101)
     laws.law_accumulate_sums_in_rank_order(compressor, xs, dtype)
     scaled = [x * 10.0 ** (3 * (i % 2)) * (-1) ** i for i, x in enumerate(xs)]
@@ -113,7 +113,7 @@ def test_what_is_not_finite_is_told(compressor: Compressor, n: int) -> None:
 
 @every
 def test_a_gradient_in_pieces_of_memory(compressor: Compressor) -> None:
-    """Sections of one message lie at odd places; neighbours must not be touched."""
+    """A message's sections may lie anywhere in memory, and encoding does not touch neighbours."""
     x = normal(50)
     whole = laws.encoded(compressor, x)
     for shift in (8, 40):

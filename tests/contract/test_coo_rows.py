@@ -32,7 +32,7 @@ DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 def coo(
     ids: list[int], shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Small whole numbers, so that every sum is exact."""
+    """A COO tensor of small whole numbers, so that every sum is exact."""
     g = torch.Generator().manual_seed(seed)
     rows = torch.randint(-4, 5, (len(ids), *shape[1:]), generator=g).to(dtype)
     return torch.sparse_coo_tensor(
@@ -42,7 +42,7 @@ def coo(
 
 @st.composite
 def gradients(draw: st.DrawFn) -> list[Tensor]:
-    """One per rank, of any number of rows, some of them repeated."""
+    """Draws one gradient per rank, of any number of rows, some of them repeated."""
     count, world = draw(st.integers(1, 40)), draw(st.integers(1, 6))
     shape = (count, *draw(st.lists(st.integers(0, 9), min_size=1, max_size=2)))
     dtype, seed = draw(DTYPES), draw(st.integers(0, 99))
@@ -73,7 +73,7 @@ def test_the_mean_is_exact_and_stays_in_its_layout(
 @every
 @given(xs=gradients())
 def test_the_union_holds_each_row_once(strategy: str, xs: list[Tensor]) -> None:
-    assume(strategy == COLUMNS or xs[0].numel() > 0)  # others know of no row without columns
+    assume(strategy == COLUMNS or xs[0].numel() > 0)  # others support no row without columns
     results, _ = gradwire.lockstep(strategy, xs)
     union = sorted({int(i) for x in xs for i in x._indices()[0]})
     for result in results:
@@ -90,7 +90,7 @@ def test_as_many_bytes_as_dense_tensors_with_the_same_rows() -> None:
 
 @every
 def test_a_table_that_no_machine_could_hold(strategy: str) -> None:
-    """2^31 - 1 rows of 512 bytes, a terabyte: nothing of that size is ever made."""
+    """2^31 - 1 rows of 512 bytes, a terabyte, are summed: nothing of that size is ever made."""
     shape = (2**31 - 1, 128)
     if "paper" in strategy:
         pytest.skip("it lists who owns what")
@@ -123,7 +123,8 @@ def test_clipping_scales_rows(strategy: str) -> None:
 
 @every
 def test_a_layout_is_the_same_on_all_ranks(strategy: str) -> None:
-    """Optimizers step rows and dense gradients differently, so replicas would drift apart."""
+    """A gradient that is sparse on some ranks alone is refused: optimizers step rows and dense
+    gradients differently, so replicas would drift apart."""
     xs = [coo([1], (4, 2)), coo([2], (4, 2)).to_dense(), coo([1], (4, 2))]
     with pytest.raises(UsageError, match=r"that of 'x' is sparse on ranks \[0, 2\] alone, of 3"):
         by_hand(strategy, [xs])
@@ -139,7 +140,7 @@ def test_rows_need_not_be_contiguous() -> None:
 
 @pytest.mark.parametrize("world", [3, 8])
 def test_one_rank_with_all_the_rows_is_not_the_busiest_by_much(world: int) -> None:
-    """By way of owners it sends (n-1)/n of its rows there, and as much of averages to all."""
+    """A rank that has all rows sends (n-1)/n of them to owners, and as many averages to all."""
     shape, count = (2000, 64), 1000
     xs = [coo(list(range(count)), shape), *[coo([], shape) for _ in range(world - 1)]]
     results, trace = gradwire.lockstep(COLUMNS, xs)
@@ -188,7 +189,7 @@ def by_hand(strategy: str, tables: list[list[Tensor]]) -> list[list[Tensor]]:
 @pytest.mark.parametrize("strategy", BY_ENTRIES)
 @given(seed=st.integers(0, 999), world=st.integers(1, 5))
 def test_tables_of_several_widths_travel_as_one(strategy: str, seed: int, world: int) -> None:
-    """Rows of 8, 4 and 12 as one, two and three of 4."""
+    """Rows of 8, 4 and 12 columns travel as two, one and three rows of 4."""
     dice = torch.Generator().manual_seed(seed)
     shapes, lists = [(70, 8), (9, 2, 2), (500, 12)], list[list[Tensor]]()
     for i, shape in enumerate(shapes):

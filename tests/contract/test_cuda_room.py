@@ -1,5 +1,5 @@
-"""Whole strategies on the room of CUDA tensors, in Triton's interpreter: the twins' results, and
-their states."""
+"""Whole strategies on the room of CUDA tensors, in Triton's interpreter, have the results and the
+states of the twins."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _numpy_says_nothing() -> Iterator[None]:
 def steps(
     text: str, room: str, dtype: torch.dtype = torch.float32
 ) -> tuple[list[list[Named]], list[dict[str, Named]]]:
-    """Results of four steps, of which the third is spoiled on one rank and the fourth skipped, and
-    the states after them."""
+    """Returns the results of four steps, of which the third is spoiled on one rank and the fourth
+    skipped, and the states after them."""
     with use(room):
         run, results = Several(text, SHAPES, WORLD, dtype=dtype), []
         for step in range(4):
@@ -84,7 +84,8 @@ def test_results_and_states_are_the_twins(text: str) -> None:
     ], 3),
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
-    """Blocks are kept aside on a device where gradients are large; by the twins, all."""
+    """Rounding differs since a device keeps blocks aside only where gradients are large, and the
+    twins keep all."""
     (mine, states), (wanted, other) = (steps(text, room) for room in ("triton", "twin"))
     for own, theirs in zip(mine[:2], wanted):
         assert all(equal(x, y) for x, y in zip(own, theirs))
@@ -96,7 +97,7 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
 
 @cache
 def after_two_steps(text: str, room: str) -> Several:
-    """To be copied: a third step of a copy ends as if the same ranks had gone on."""
+    """A run to copy: a copy's third step ends as if the same ranks had gone on."""
     with use(room):
         run = Several(text, SHAPES, WORLD)
         for step in range(2):
@@ -105,8 +106,8 @@ def after_two_steps(text: str, room: str) -> Several:
 
 
 def taken_back(text: str, room: str, resumed: bool, kind: str) -> list[dict[str, Named]]:
-    """By how much states differ after a third step that is spoiled on one rank, and has spikes on
-    both. resumed: those who take it back have no earlier step. kind: of spikes."""
+    """Returns by how much states differ after a third step that is spoiled on one rank and has
+    spikes on both. resumed: whether ranks that undo it took no earlier step. kind: of spikes."""
     run = deepcopy(after_two_steps(text, room))
     with use(room):
         if resumed:
@@ -145,7 +146,8 @@ def taken_back(text: str, room: str, resumed: bool, kind: str) -> list[dict[str,
 def test_spikes_in_a_spoiled_step_leave_what_they_leave_on_processors(
     text: str, resumed: bool, kind: str
 ) -> None:
-    """Where gradients are far larger than what waits, a step cannot be inverted."""
+    """Undoing a spoiled step with spikes loses no more than on processors. A step cannot be
+    inverted where gradients are far larger than the residual."""
     mine, theirs = (taken_back(text, room, resumed, kind) for room in ("triton", "plain"))
     for rank, (own, others) in enumerate(zip(mine, theirs)):
         assert own.keys() == others.keys()
@@ -156,7 +158,7 @@ def test_spikes_in_a_spoiled_step_leave_what_they_leave_on_processors(
 
 
 def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
-    """Of gradients in 16 bits: they wait in fp32 until it is known that the step counts."""
+    """Averages of 16-bit gradients stay in fp32 until it is known that the step counts."""
     text = "lloyd(2)+adam(beta2=0.99) | alltoall"
     (mine, states), (wanted, other) = (
         steps(text, room, torch.bfloat16) for room in ("triton", "twin")
@@ -182,7 +184,7 @@ def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
     ],
 )
 def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
-    """By the device, which holds back what would be written; nobody looks before."""
+    """The device holds back what would be written; the host looks only when the step ends."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages = messages.clone()
@@ -200,7 +202,7 @@ def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
 
 
 def test_a_machine_that_is_not_well_crosses_and_says_so_when_the_step_ends() -> None:
-    """By NaN: what was encoded of it is taken back."""
+    """The machine crosses with NaN, and what was encoded of it is taken back."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages = messages.clone()
@@ -220,7 +222,7 @@ def test_a_machine_that_is_not_well_crosses_and_says_so_when_the_step_ends() -> 
 
 @pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "topk(0.01)+ef | allgather"])
 def test_states_are_as_before_a_header_that_is_none(text: str) -> None:
-    """Nothing was written then, so what was sent is taken back, in every bucket."""
+    """Nothing is written after an unreadable header, so every bucket takes back what it sent."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages = messages.clone()

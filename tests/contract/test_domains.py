@@ -1,4 +1,4 @@
-"""Who owns what: every element one owner, the same everywhere, and balance whatever the tensor."""
+"""Every element has one owner, the same everywhere, and owners are balanced for any tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize("make", [chunks, ranges])
 
 
 def owned(domains: Domains) -> list[Tensor]:
-    """Every domain, as places in the flat vector."""
+    """The places of every owner's domain in the flat vector."""
     return [
         domains.flat(owner, torch.arange(size, dtype=torch.int32))
         for owner, size in enumerate(domains.sizes)
@@ -59,7 +59,7 @@ def test_every_element_has_one_owner(make: type[Domains], n: int, world: int) ->
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_domains_are_of_one_size(make: type[Domains], n: int, world: int) -> None:
-    """But for one chunk, of which the last may be cut: by less than a second one."""
+    """Domains differ by at most one chunk; the last chunk may be cut."""
     sizes = make(n, world).sizes  # type: ignore[call-arg]
     whole = [-(-size // CHUNK) for size in sizes]
     assert sum(sizes) == n
@@ -76,7 +76,8 @@ def test_domains_are_of_one_size(make: type[Domains], n: int, world: int) -> Non
 def test_the_owner_does_not_depend_on_what_else_is_there(
     make: type[Domains], places: set[int], world: int, seed: int
 ) -> None:
-    """Cut, and put together again: the whole, with its values; and every owner's are its own."""
+    """A stream that is cut and put together again is whole, with its values, and every owner gets
+    places of its own domain alone."""
     domains = make(1031, world, seed)  # type: ignore[call-arg]
     mine = stream(torch.tensor(sorted(places)))
     parts = domains.split(mine)
@@ -96,7 +97,7 @@ def test_the_owner_does_not_depend_on_what_else_is_there(
 def test_all_ranks_draw_alike_and_seeds_do_not(world: int) -> None:
     one, other = (owned(chunks(5003, world, seed=7)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one, other))
-    torch.manual_seed(1)  # nobody else's dice matter
+    torch.manual_seed(1)  # torch's global dice do not matter
     assert all(torch.equal(a, b) for a, b in zip(one, owned(chunks(5003, world, seed=7))))
     if world > 1:
         parts = zip(one, owned(chunks(5003, world, seed=8)))
@@ -112,11 +113,11 @@ def test_few_chunks_are_ranges() -> None:
 
 ROWS, WIDTH, TOKENS, WORLD = 2000, 32, 300, 8
 DELTA = 1e-9 / 400
-"""Of one push or pull; there are 200 seeds, and pushes and pulls of each."""
+"""The chance that one push or pull exceeds the bound; 200 seeds have a push and a pull each."""
 
 
 def zipf_rows(ranks: int, seed: int) -> list[Tensor]:
-    """Rows of frequent words first, as ranks happen to meet them: (rows,) each, ascending."""
+    """The rows that each rank's tokens touch, frequent words first: (rows,) each, ascending."""
     dice = torch.Generator().manual_seed(seed)
     weights = 1.0 / (torch.arange(ROWS) + 2.7)
     return [
@@ -130,13 +131,13 @@ def places_of(rows: Tensor) -> Tensor:
 
 
 def imbalance(domains: Domains, rows: Tensor) -> float:
-    """The fullest part over the mean."""
+    """The fullest owner's number of entries over the mean."""
     counts = [part.count for part in domains.split(stream(places_of(rows)))]
     return max(counts) * len(counts) / sum(counts)
 
 
 def bound(rows: Tensor) -> float:
-    """Bernstein, and any of the owners. The balls are chunks that hold non-zeros, all full."""
+    """Bernstein's bound for any of the owners. The balls are chunks with non-zeros, all full."""
     mu = len(rows) * WIDTH / CHUNK / WORLD
     log = math.log(WORLD / DELTA)
     return 1 + (log / 3 + math.sqrt(log**2 / 9 + 2 * mu * log)) / mu
@@ -159,7 +160,8 @@ def test_chunks_are_balanced_and_ranges_are_not() -> None:
 
 @pytest.mark.parametrize("stride", [8 * CHUNK, 64 * CHUNK])
 def test_no_pattern_burdens_one_owner(stride: int) -> None:
-    """Chunks at even distances, as hot columns are: one owner's, were they dealt in turn."""
+    """Chunks at even distances, as hot columns make them, would all be one owner's if chunks were
+    dealt in turn."""
     n = 1024 * CHUNK * WORLD
     hot = stream((torch.arange(0, n, stride).unsqueeze(1) + torch.arange(CHUNK)).flatten())
     for seed in range(20):

@@ -24,7 +24,7 @@ SHAPES = {"a": (30, 70), "b": (129,), "c": (3,), "d": (0, 4)}
 
 
 def encoded(eb: ErrorBounded, x: Tensor) -> Tensor:
-    """As much of the section as is used."""
+    """The used part of the encoded section."""
     ((_, size),) = eb.claims(x.numel()).sections
     section = torch.full((size,), 0xAB, dtype=torch.uint8)
     eb.encode(x, [section], KEY, new_status())
@@ -55,7 +55,8 @@ def test_every_element_is_within_the_bound(bound: float) -> None:
 
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_ends_of_steps_are_within_the_bound(bound: float) -> None:
-    """Where rounding of fp32 would be seen first: half-way between levels, up to the largest."""
+    """The bound holds where fp32 rounding would break it first: half-way between levels, up to the
+    largest."""
     eb = ErrorBounded(bound)
     half = (torch.arange(eb.top) + 0.5) / eb.top
     x = torch.cat([half, torch.ones(1)])
@@ -72,8 +73,8 @@ def test_any_bound_holds(bound: float, seed: int, n: int) -> None:
 
 
 def fano_bits(levels: Tensor) -> float:
-    """Of numbers from 1, whose mean is m: floor(log2(m)) low bits each, a one, and as many zeros
-    as the sum has in units of what was cut off."""
+    """Bits for numbers from 1 with mean m: floor(log2(m)) low bits each, a one, and as many zeros
+    as their sum has units of what was cut off."""
     total = float((torch.where(levels < 0, -2 * levels, 2 * levels + 1)).sum())
     low = math.floor(math.log2(total / len(levels)))
     return len(levels) * (low + 1) + total / 2**low
@@ -81,7 +82,8 @@ def fano_bits(levels: Tensor) -> float:
 
 @pytest.mark.parametrize("bound", [1e-4, 1e-3, 0.01, 0.1])
 def test_it_is_as_short_as_it_is_said_to_be(bound: float) -> None:
-    """And within 0.95 bits of what no code of single levels beats."""
+    """The code is at most as long as stated, and within 0.95 bits per element of the entropy,
+    which no code of single levels beats."""
     x = torch.randn(60_000, generator=torch.Generator().manual_seed(2))
     bits = 8 * encoded(ErrorBounded(bound), x).numel()
     levels = (x / x.abs().max() * ErrorBounded(bound).top).round().long()
@@ -101,7 +103,7 @@ def test_zeros_take_a_bit_each() -> None:
 
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_no_payload_is_longer_than_it_says(bound: float) -> None:
-    """All at the levels that take most."""
+    """Elements that are all at the levels which take most fit into the claimed bytes."""
     eb = ErrorBounded(bound)
     for n in (1, 7, 1000, 65_537):
         ((_, size),) = eb.claims(n).sections
@@ -120,7 +122,7 @@ def test_bytes_of_a_message_are_what_is_used() -> None:
 
 @pytest.mark.parametrize("at", [0, 11, 17, 19])
 def test_damage_is_told(at: int) -> None:
-    """Its length, the sign of its largest magnitude, and how far a list goes."""
+    """Damage to the length, the sign of the largest magnitude or a list's extent is an error."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages[1, 32 + at] ^= 0xFF
@@ -153,7 +155,7 @@ def test_what_it_does_not_take(bound: object) -> None:
 
 
 def test_a_level_beyond_the_largest_is_refused() -> None:
-    """As of a sender with a finer bound, of whose codes few are large."""
+    """A sender with a finer bound, few of whose codes are large, is refused."""
     x = torch.zeros(1000)
     x[7] = 1.0
     section = encoded(ErrorBounded(0.01), x)

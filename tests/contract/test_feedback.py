@@ -1,4 +1,4 @@
-"""The laws of a feedback, for every member; and that fused encoders are the composed ones."""
+"""The laws of a feedback, for every member; fused encoders give what composed ones give."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
 
 WELL = new_status()
 every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
-# Those that can run in place, or in a compressor's own kernel.
+# Feedbacks that can run in place, or in a compressor's own kernel.
 RECURRENT = [f for f in FEEDBACK if f.recurrence() is not None]
-# With a residual: the feedbacks that keep what was not sent.
+# Feedbacks with a residual: they keep what was not sent.
 KEEPING = [f for f in RECURRENT if f.recurrence().sent == "leaves"]  # type: ignore[union-attr]
 PAIRS = [
     (c, f)
@@ -133,7 +133,7 @@ def test_what_leaves_or_joins_is_made_good(feedback: Feedback) -> None:
     ids=instances.ids,
 )
 def test_what_dampens_says_so(feedback: Feedback) -> None:
-    """Of a gradient that stays 1, a momentum m makes 1/(1 - m), or dampened 1."""
+    """A constant gradient 1 becomes 1/(1 - m) with momentum m, or 1 if dampened."""
     first, _ = feedback.before(torch.ones(4), {}, StepInfo())
     assert feedback.dampens == bool((first < 1).all())
 
@@ -142,7 +142,7 @@ def test_what_dampens_says_so(feedback: Feedback) -> None:
 
 
 def encoders(compressor: Compressor, feedback: Feedback) -> dict[str, tuple[Encoder, float]]:
-    """By name: the encoder, and how exactly it can take a step back."""
+    """The encoders by name, with how exactly each can take a step back."""
     made = {"composed": (ComposedEncoder(compressor, feedback), 0.0)}
     own = make_encoder(compressor, feedback)
     if not isinstance(own, ComposedEncoder):
@@ -157,7 +157,7 @@ def test_undo_restores(compressor: Compressor, feedback: Feedback, clip_scale: f
     momentum_zero = getattr(feedback, "momentum", None) == 0.0
     for name, (encoder, tolerance) in encoders(compressor, feedback).items():
         if name == "fused" and momentum_zero:
-            continue  # the velocity of before cannot be known; it is of no consequence either
+            continue  # the earlier velocity cannot be known, and is of no consequence
         laws.law_undo_restores(lambda e=encoder: e, compressor, STEPS, tolerance, clip_scale)
 
 
@@ -256,7 +256,7 @@ def test_momentum_correction_by_hand(nesterov: bool, mask: bool) -> None:
 
 
 def test_a_zero_that_is_sent_clears_the_velocity() -> None:
-    """By hand: the second gradient leaves nothing, and the first of equals is sent."""
+    """By hand: the second gradient cancels the residual, and of equal values the first is sent."""
     feedback, compressor = MomentumCorrection(0.5), TopK(0.25)
     for encoder, _ in encoders(compressor, feedback).values():
         state, sections = {}, laws.sections_for(compressor, 4, "float32")
@@ -267,7 +267,7 @@ def test_a_zero_that_is_sent_clears_the_velocity() -> None:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_server_momentum_is_sgd(nesterov: bool) -> None:
-    """On the average, and bit for bit what torch.optim.SGD steps by."""
+    """The averages become, bit for bit, the steps of torch.optim.SGD."""
     feedback, state = ServerMomentum(0.9, nesterov), {}
     buffer = torch.zeros(N)
     for x in STEPS:
@@ -285,7 +285,7 @@ def test_a_momentum_goes_with_what_travels_dense() -> None:
 
 
 def test_an_estimate_follows_the_moving_average() -> None:
-    """EF21-SGDM, algorithm 1 of Fatkhullin et al. 2023, written down once more."""
+    """EF21-SGDM, algorithm 1 of Fatkhullin et al. 2023, is written out here once more."""
     feedback, compressor = EF21(0.8), TopK(0.1)
     encoder, state = make_encoder(compressor, feedback), dict[str, Tensor]()
     u, e = torch.zeros(N), torch.zeros(N)

@@ -19,11 +19,11 @@ from gradwire.errors import StrategyError
 N, DENSITY = 23, 0.2
 WORLDS = range(1, 10)
 List = dict[int, Tensor]
-"""Value by place, fp32."""
+"""fp32 values by place."""
 
 
 def largest(x: List, k: int) -> List:
-    """Ties go to the lower place."""
+    """The k entries of largest magnitude; ties go to the lower place."""
     ranked = sorted(x, key=lambda place: (-abs(float(x[place])), place))
     return {place: x[place] for place in sorted(ranked[:k])}
 
@@ -34,7 +34,7 @@ def merged(a: List, b: List, k: int) -> List:
 
 
 def butterfly(sent: list[List], k: int) -> tuple[List, list[set[int]]]:
-    """The result, and which of its own entries are in it, of each rank."""
+    """Returns the result, and for each rank which of its own entries are in it."""
     core = 1 << (len(sent).bit_length() - 1)
     kept, groups = [set(mine) for mine in sent], [dict(mine) for mine in sent]
 
@@ -65,7 +65,7 @@ VARIANTS = ("shares", *MERGES)
 
 
 def shared(sent: list[List], k: int, breadth: int) -> set[int]:
-    """Places whose sums are the result of "shares"; who named one takes it out of all."""
+    """The places that some rank names, whose sums over all ranks are the result of "shares"."""
     count = min(k, -(-breadth * k // len(sent)))
     return {place for mine in sent for place in largest(mine, count)}
 
@@ -73,7 +73,7 @@ def shared(sent: list[List], k: int, breadth: int) -> set[int]:
 def by_hand(
     variant: str, waiting: list[Tensor], values: str, breadth: int = 3
 ) -> tuple[Tensor, list[Tensor]]:
-    """One step of plain error feedback: the mean and the residuals."""
+    """Takes one step of plain error feedback. Returns the mean and the residuals."""
     short = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[values]
     k = math.ceil(DENSITY * N)
     sent = [largest(dict(enumerate(v)), k) for v in waiting]
@@ -102,7 +102,8 @@ def by_hand(
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("draw", [integers, ranks])
 def test_as_by_hand(draw: object, world: int, values: str, variant: str) -> None:
-    """Bit for bit, whole numbers with their many ties and normal ones, over three steps."""
+    """Three steps equal those by hand, bit for bit, for normal gradients and for whole numbers
+    with their many ties."""
     text = f"topk({DENSITY}, values={values!r})+ef | gtopk(variant={variant!r})"
     state: list[Named] = [{} for _ in range(world)]
     waiting = [torch.zeros(N) for _ in range(world)]
@@ -136,7 +137,7 @@ def test_not_a_bit_is_lost(feedback: str, world: int, variant: str) -> None:
 @pytest.mark.parametrize("values", ["bf16", "fp16"])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int, variant: str) -> None:
-    """Up to 8 · 8 · 625: more digits than 16 bits have."""
+    """Whole numbers up to 8 · 8 · 625 have more digits than 16 bits, and the rest is kept."""
     strategy = Strategy.parse(f"topk(0.1, values={values!r})+ef | gtopk(variant={variant!r})")
     laws.law_nothing_is_lost(strategy, [divisible(world, s, 625) for s in range(6)], 0.0)
 
@@ -144,7 +145,7 @@ def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int, variant: 
 @pytest.mark.parametrize("variant", ["shares", "butterfly"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_estimates_are_of_what_arrived(world: int, variant: str) -> None:
-    """ef21: what the ranks think that all know of them adds up to what all know."""
+    """The ranks' ef21 estimates, of what all know of them, add up to what all know."""
     state: list[Named] = [{} for _ in range(world)]
     for step in range(6):
         text = f"topk(0.1)+ef21 | gtopk(variant={variant!r})"
@@ -155,11 +156,11 @@ def test_estimates_are_of_what_arrived(world: int, variant: str) -> None:
 
 
 MEETING = [[3.0, 0, 0], [0, 5.0, 0], [9.0, 0, 0], [0, 0, 1.0]]
-"""Rank 0's entry loses to rank 1's, then its place wins by what rank 2 brought."""
+"""Rank 0's entry loses to rank 1's; then its place wins by what rank 2 brings."""
 
 
 def unaccounted(variant: str) -> tuple[list[float], list[list[float]]]:
-    """Of the sum of all inputs, what is neither in the result nor in a residual; and these."""
+    """Returns the part of the sum of inputs in neither result nor residuals, and the residuals."""
     state: list[Named] = [{} for _ in MEETING]
     xs = [torch.tensor(x) for x in MEETING]
     results, _ = lockstep(f"topk(0.3)+ef | gtopk(variant={variant!r})", xs, state=state)
@@ -175,13 +176,14 @@ def test_the_published_tree_loses_what_was_cut_under_a_place_that_others_bring()
 
 
 def test_shares_sum_all_that_waits_at_a_place() -> None:
-    """Each of four ranks names one place of three; a fourth of none is lost, or waits."""
+    """Each of four ranks names one place of three; no rank's share is lost or stays behind."""
     assert unaccounted("shares") == ([0, 0, 0], [[0, 0, 0]] * 4)
 
 
 @pytest.mark.parametrize(("breadth", "places"), [(1, 5), (2, 10), (3, 15), (40, 25)])
 def test_breadth_says_how_many_places_there_are(breadth: int, places: int) -> None:
-    """Of ranks that have no place in common, and 5 entries each."""
+    """`breadth` sets how many places the result has, here of ranks with 5 entries each and no
+    place in common."""
     xs = [torch.zeros(500) for _ in range(5)]
     for rank, x in enumerate(xs):
         x[100 * rank : 100 * rank + 50] = torch.arange(50.0) + 1
@@ -194,7 +196,7 @@ def test_breadth_says_how_many_places_there_are(breadth: int, places: int) -> No
 
 
 def test_what_others_left_waiting_goes_along() -> None:
-    """Rank 0 never selects place 3, and has it in the result when rank 1 names it."""
+    """Rank 0 never selects place 3, but its residual there is sent when rank 1 names it."""
     state: list[Named] = [{}, {}]
     xs = [torch.tensor([8.0, 4, 2, 1]), torch.tensor([0.0, 0, 0, 6])]
     results, _ = lockstep("topk(0.25)+ef | gtopk", xs, state=state)
@@ -209,7 +211,7 @@ def test_without_a_memory_only_what_is_sent_arrives() -> None:
 
 @pytest.mark.parametrize("left", ["topk(0.2)", "topk(0.2)+ef21"])
 def test_where_nothing_waits_only_what_is_sent_arrives(left: str) -> None:
-    """ef21 remembers no gradient that waits: with all places named it is as by `allgather`."""
+    """ef21 keeps no gradients in a residual: with all places named, `allgather` gives the same."""
     mine: list[Named] = [{} for _ in range(3)]
     theirs: list[Named] = [{} for _ in range(3)]
     for step in range(4):
@@ -250,7 +252,8 @@ SHAPES = {"a": (7,), "b": (3, 4), "c": (1,), "none": (0,), "d": (40,)}
 @pytest.mark.parametrize("text", ["topk(0.3)+ef", "topk(0.3, values='bf16')+dgc", "topk(1.0)"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 def test_each_parameter_selects_for_itself(world: int, text: str, variant: str) -> None:
-    """Together as alone: `d` is ten times as large, and takes no place of the others."""
+    """Parameters select alike together and alone: `d`, ten times as large, takes no place of the
+    others."""
     text = f"{text} | gtopk(variant={variant!r})"
     together = Several(text, SHAPES, world)
     alone = Several(text, SHAPES, world, buckets=[[name] for name in SHAPES])
@@ -278,7 +281,8 @@ def whole(world: int, step: int) -> list[Named]:
 @pytest.mark.parametrize("values", ["fp32", "bf16"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_a_skipped_step_sent_nothing(world: int, values: str, variant: str) -> None:
-    """As by the equations, to the bit: everything waits, no velocity is masked."""
+    """All of a skipped step stays in the residuals and no velocity is masked, to the bit as the
+    equations say."""
     for feedback in ("ef", "dgc(0.5)", "dgc(0.5, nesterov=True)", "dgc(0.5, mask=False)"):
         text = f"topk(0.3, values={values!r})+{feedback} | gtopk(variant={variant!r})"
         job = Several(text, SHAPES, world)
@@ -313,7 +317,8 @@ def test_a_skipped_step_taught_nobody_anything(world: int, variant: str) -> None
 
 @pytest.mark.parametrize("skipped", [False, True])
 def test_what_was_cut_is_given_back_once(skipped: bool) -> None:
-    """Twice 2e38 is infinite: taking one of them away again would be too late."""
+    """A cut entry is given back once. Twice 2e38 is infinite: to subtract one afterwards would be
+    too late."""
     job = Several('topk(0.1)+ef | gtopk(variant="butterfly")', {"w": (4,)}, 2)
     job.step([{"w": torch.tensor([3e38, 0, 0, 0])}, {"w": torch.tensor([0, 2e38, 0, 0])}],
              skipped=skipped)  # fmt: skip

@@ -1,4 +1,4 @@
-"""hierarchical: as if machines were ranks, and each had its part of its machine's mean to send."""
+"""hierarchical works as if machines were ranks; each rank sends a part of its machine's mean."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradwire.strategy import Rounds
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,), "e": (9, 5), "f": (64, 3)}
-"""Cut by rows and by 64s, smaller than a part, and empty."""
+"""Shapes that are cut by rows or by 64s, are smaller than a part, or empty."""
 PLACES = [
     (world, per_node)
     for per_node in (1, 2, 4)
@@ -41,7 +41,7 @@ MEMBERS = (
     ("nonzero", "zen"), ("nonzero", "columns"), ("nonzero", "omnireduce"), ("nonzero", "union"),
     ("nonzero", "sparse_auto(every=2)"), ("topk(0.1)+ef", "sparse_auto(every=2)"),
 )  # fmt: skip
-"""What is sent and remembered, and what crosses machines."""
+"""(compressor and feedback, the collective that crosses machines)."""
 every = pytest.mark.parametrize(("left", "outer"), MEMBERS, ids=lambda text: text)
 
 
@@ -50,7 +50,7 @@ def text_of(left: str, outer: str, per_node: int) -> str:
 
 
 def sparse(world: int, step: int = 0) -> list[Named]:
-    """Mostly zeros, in whole rows and elsewhere."""
+    """Gradients of mostly zeros, in whole rows and elsewhere."""
     made = drawn(SHAPES, world, step)
     for rank, mine in enumerate(made):
         for x in mine.values():
@@ -67,7 +67,7 @@ def given(left: str, world: int, step: int) -> list[Named]:
 
 
 class Flat:
-    """For each local rank, a job among machines of the outer member alone, on the parts."""
+    """For each local rank, a job of the outer member alone among the machines, on the parts."""
 
     def __init__(self, run: Several, left: str, outer: str, per_node: int) -> None:
         self.per_node, self.run = per_node, run
@@ -81,7 +81,7 @@ class Flat:
             self.jobs.append((context, job))
 
     def step(self, gradients: list[Named]) -> list[Named]:
-        """The results of all ranks: equal, so one is made of all jobs' parts."""
+        """Returns the equal results of all ranks, put together from all jobs' parts."""
         whole = {n: torch.zeros(shape).view(-1) for n, shape in SHAPES.items()}
         for local, (context, job) in enumerate(self.jobs):
             names = dict(zip(whole, job.shapes))
@@ -118,7 +118,7 @@ class Flat:
 def test_machines_are_ranks_of_the_outer_member(
     left: str, outer: str, world: int, per_node: int
 ) -> None:
-    """Results, and what every rank remembers, to the bit, over several steps."""
+    """Results and every rank's state are those of jobs among machines, to the bit, over steps."""
     run = Several(text_of(left, outer, per_node), SHAPES, world)
     flat = Flat(run, left, outer, per_node)
     for step in range(4):
@@ -187,7 +187,7 @@ def test_short_gradients_end_equal_and_near(left: str, outer: str, dtype: torch.
 def test_means_that_a_feedback_wants_exact_are_those_of_long_gradients(
     dtype: torch.dtype,
 ) -> None:
-    """In fp32 rooms of their own, which become results of 16 bits at the step's end."""
+    """The means stay in fp32 buffers of their own, and become 16-bit results at the step's end."""
     strategy = 'lloyd(2)+adam | hierarchical("allgather", per_node=2)'
     given = [torch.linspace(-1.0, 1.0 + r, 300).to(dtype) for r in range(4)]
     short, _ = lockstep(strategy, given)
@@ -207,7 +207,7 @@ def test_clipping_comes_before_the_sum() -> None:
 
 
 def test_a_result_may_lie_where_its_gradient_does() -> None:
-    """As in training."""
+    """A result may overwrite its gradient, as in training."""
     run, gradients = Several(text_of("dgc(0.1)", "zen", 2), SHAPES, 4), drawn(SHAPES, 4)
     wanted = run.step(gradients)
     again = Several(text_of("dgc(0.1)", "zen", 2), SHAPES, 4)
@@ -250,7 +250,7 @@ def test_what_was_not_sent_waits_with_the_owner_of_the_part(
 @every
 def test_the_state_survives_another_grouping(left: str, outer: str) -> None:
     if "auto" in outer:
-        return  # what it chooses depends on the bucket
+        return  # its choice depends on the bucket
     names, text = list(SHAPES), text_of(left, outer, 2)
     whole = Several(text, SHAPES, 4)
     first = Several(text, SHAPES, 4, buckets=[names[:2], names[2:]])
@@ -269,7 +269,7 @@ def test_the_state_survives_another_grouping(left: str, outer: str) -> None:
 
 
 def test_lockstep_carries_states_of_parts() -> None:
-    """(64, 10) in whole rows, 32 to each of two ranks of a machine."""
+    """A (64, 10) parameter is cut by whole rows, 32 for each of two ranks of a machine."""
     xs = [x.view(64, 10) for x in ranks(4, 640)]
     state: list[dict[str, Tensor]] = [{} for _ in xs]
     for step in range(3):
@@ -290,7 +290,7 @@ BAD = (float("inf"), -float("inf"), float("nan"))
 def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
     left: str, outer: str, world: int, per_node: int
 ) -> None:
-    """In every parameter, on every rank; as if the step had never been, to the bit."""
+    """A bad number in any parameter, on any rank, leaves states as before the step, to the bit."""
     run = Several(text_of(left, outer, per_node), SHAPES, world)
     undisturbed = Several(text_of(left, outer, per_node), SHAPES, world)
     for step in range(world):
@@ -312,7 +312,7 @@ def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
      ("none", "powersgd(2)")],
 )  # fmt: skip
 def test_a_spoiled_step_makes_the_moves_of_any_other(left: str, outer: str) -> None:
-    """Else somebody must know on the host, before the step ends, whether machines may cross."""
+    """Otherwise the host would have to know, before the step ends, whether machines may cross."""
     run, moves = Several(text_of(left, outer, 2), SHAPES, 4), []
     for bad in (False, True):
         gradients = drawn(SHAPES, 4)
@@ -326,7 +326,7 @@ def test_a_spoiled_step_makes_the_moves_of_any_other(left: str, outer: str) -> N
 @pytest.mark.parametrize("left", ["topk(0.1)+ef", "qsgd(4)+ef", "fp16+ef", "dgc(0.1)"])
 @pytest.mark.parametrize("outer", ["allgather", "alltoall"])
 def test_a_skipped_step_gives_back(left: str, outer: str) -> None:
-    """The machine's mean waits with the owners of its parts, all of it."""
+    """All of the machine's mean is then in the residuals of the owners of its parts."""
     run = Several(text_of(left, outer, 2), SHAPES, 4)
     for step in range(3):
         run.step(drawn(SHAPES, 4, step))
@@ -377,7 +377,7 @@ def test_a_part_that_overflows_alone_spoils_the_step_and_the_others_give_back() 
 @pytest.mark.parametrize(("world", "per_node"), [(4, 2), (8, 2), (8, 4), (6, 2), (4, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_bytes_follow_the_formula(world: int, per_node: int, dtype: torch.dtype) -> None:
-    """Of 512 elements, cut evenly; each message has a header of 32 bytes."""
+    """512 elements are cut evenly; each message has a header of 32 bytes."""
     xs, machines = ranks(world, 512, dtype=dtype), world // per_node
     part = 512 // per_node
     trace = lockstep(text_of("none", "allgather", per_node), xs)[1]
@@ -388,7 +388,7 @@ def test_bytes_follow_the_formula(world: int, per_node: int, dtype: torch.dtype)
 
 
 def test_a_machine_sends_what_one_rank_of_the_outer_member_would() -> None:
-    """Two ranks with two parts: together two headers and four roundings up more."""
+    """Two ranks send two parts: together two headers and four roundings up more."""
     xs = ranks(8, 4096)
     flat = lockstep("topk(0.01) | allgather", xs[:4])[1].bytes_sent
     trace = lockstep(text_of("topk(0.01)", "allgather", 2), xs)[1]
@@ -405,7 +405,7 @@ def test_groups_of_one_machine_s_ranks_and_of_one_place() -> None:
 
 
 def test_parts_may_take_different_ways() -> None:
-    """Each chooses for itself: one part is dense, the other nearly empty."""
+    """Each part chooses for itself: one is dense, the other nearly empty."""
     x = torch.zeros(2**15)
     x[: 2**14] = 1.0
     xs = [x.clone() for _ in range(8)]
@@ -426,7 +426,7 @@ def header(arrived: Tensor, word: int, value: int, sender: int, senders: int) ->
 
 
 def failures(run: Several, at: int, rank: int, change: Callable[[Any], Any]) -> list[str]:
-    """What every rank said in the end, if all said something; MoveError if some rank waits."""
+    """Returns every rank's PayloadError, or ""; raises MoveError if some rank waits forever."""
     said = [""] * run.world
 
     def heard(rounds: Rounds[None], context: BucketContext) -> Rounds[None]:
@@ -484,7 +484,7 @@ def test_a_message_cut_short_inside_a_machine(cut: int) -> None:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_damage_across_ends_the_machine(what: str) -> None:
-    """As in `allgather`, whose other ranks have all they need. The text says who is meant."""
+    """Other machines have all they need, as in `allgather`. The error says who is meant."""
     run = Several(text_of("topk(0.1)+ef", "allgather", 2), SHAPES, 4)
     said = failures(run, 2, 2, lambda x: header(x, *WRONG[what], 0, 2))
     assert said[:2] == ["", ""]
@@ -494,7 +494,7 @@ def test_damage_across_ends_the_machine(what: str) -> None:
 
 @pytest.mark.parametrize("outer", ["allgather", "allreduce", "alltoall", "powersgd(2)"])
 def test_what_a_rank_misunderstands_of_other_machines_ends_its_own(outer: str) -> None:
-    """It crosses with the others, who see a step that comes to nothing."""
+    """The rank still crosses with the other machines, whose results are NaN."""
     run = Several(text_of("none", outer, 2), SHAPES, 4)
     said = failures(run, 1, 2, lambda x: header(x, *WRONG["magic"], 0, 2))
     assert said[:2] == ["", ""]
@@ -504,7 +504,7 @@ def test_what_a_rank_misunderstands_of_other_machines_ends_its_own(outer: str) -
 
 
 def test_an_owner_s_damage_across_ends_every_rank() -> None:
-    """Owners of zen tell each other; then each tells its machine."""
+    """Owners of zen notify each other; then each notifies its machine."""
     run = Several(text_of("topk(0.1)+ef", "zen", 2), SHAPES, 4)
 
     said = failures(run, 3, 0, lambda got: {by: x[:-1].contiguous() for by, x in got.items()})

@@ -1,4 +1,4 @@
-"""Millions of elements: beyond the caches, the streaming paths, and every small-number habit."""
+"""Members on millions of elements, which exceed caches and take paths that small sizes do not."""
 
 from __future__ import annotations
 

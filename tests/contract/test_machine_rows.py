@@ -35,7 +35,7 @@ def strategy(outer: str, per_node: int = 2) -> str:
 
 
 def tables(seed: int, world: int, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:
-    """Of each table one per rank; of whole numbers, so that sums are exact."""
+    """Each rank's gradient of each table, by table: whole numbers, so that sums are exact."""
     dice, made = torch.Generator().manual_seed(seed), list[list[Tensor]]()
     for i, shape in enumerate(shapes):
         counts = torch.randint(0, 40, (world,), generator=dice).tolist()
@@ -47,7 +47,7 @@ def tables(seed: int, world: int, shapes: Sequence[tuple[int, ...]]) -> list[lis
 @every
 @given(seed=st.integers(0, 999), machines=st.integers(1, 3), dense=st.booleans())
 def test_the_mean_is_that_of_all_ranks(outer: str, seed: int, machines: int, dense: bool) -> None:
-    """Of tables of several widths; of thousands of rows, so that chunks are dealt, or of few."""
+    """Tables have several widths, and thousands of rows, so that chunks are dealt, or few."""
     world = 2 * machines
     given = tables(seed, world, [(70, 8), (9, 2, 2), (5000 if seed % 2 else 50, 12)])
     given = [[x.to_dense() for x in own] if dense else own for own in given]
@@ -74,7 +74,7 @@ def test_what_is_not_finite_is_told_in_all_machines(outer: str, rank: int) -> No
 @every
 @pytest.mark.parametrize("odd", [(0,), (0, 1), (2, 3), (3,)])
 def test_a_layout_is_the_same_in_all_machines(outer: str, odd: tuple[int, ...]) -> None:
-    """Also where all ranks of a machine agree."""
+    """A layout that differs between machines is refused, even if it is one within each machine."""
     xs = [coo([1], (4, 2)).to_dense() if r in odd else coo([1], (4, 2)) for r in range(4)]
     with pytest.raises(UsageError, match="that of 'x' is sparse on ranks"):
         by_hand(strategy(outer), [xs])
@@ -96,7 +96,7 @@ def test_nobody_has_rows(outer: str) -> None:
 
 
 def test_rows_that_a_machine_shares_cross_once() -> None:
-    """Two ranks of a machine have the same hundred rows: half as much crosses as without."""
+    """Two ranks of a machine have the same hundred rows, so only half as much crosses machines."""
     machine = [coo(list(range(m * 50, m * 50 + 100)), (4000, 16), m) for m in range(4)]
     xs = [machine[r // 2] for r in range(8)]
     flat, by_machine = (
@@ -113,7 +113,7 @@ def test_what_takes_no_rows_across_takes_none() -> None:
 
 
 def bits_of(arrived: Any, number: int) -> Any:
-    """What arrived, with a bit of it changed; number -1: all of them."""
+    """Flips a bit of what arrived, or with number -1 all of them."""
     own = next(iter(arrived.values()), None) if isinstance(arrived, dict) else arrived
     if isinstance(own, Tensor) and own.dtype == torch.uint8 and own.numel():
         if number < 0:
@@ -124,7 +124,7 @@ def bits_of(arrived: Any, number: int) -> Any:
 
 
 def damaged(rounds: Rounds[None], at: int, number: int) -> Rounds[None]:
-    """The same rounds, of which one answer is damaged."""
+    """The same rounds, with what one move brings damaged."""
     arrived = None
     for count in itertools.count():
         try:
@@ -136,7 +136,7 @@ def damaged(rounds: Rounds[None], at: int, number: int) -> Rounds[None]:
 
 
 def begun(outer: str, given: list[list[Tensor]]) -> list[BucketContext]:
-    """Four ranks before their first move."""
+    """The contexts of four ranks before their first move."""
     own = Strategy.parse(strategy(outer))
     shapes = (tuple(x[0].shape) for x in given)
     bucket = Bucket(tuple(Parameter(f"x{i}", s, sparse=True) for i, s in enumerate(shapes)))
@@ -172,8 +172,8 @@ def test_what_arrived_damaged_does_not_cross_as_if_it_were_nothing() -> None:
 @every
 @pytest.mark.parametrize("at", range(8))
 def test_damage_at_any_move_is_told_or_changes_numbers(outer: str, at: int) -> None:
-    """To one rank, inside its machine or across: no rank waits for another, and none ends with
-    another error."""
+    """Damage at one rank, inside its machine or across, lets no rank wait for another, and none
+    ends with another error."""
     told = 0
     for number in range(0, 400, 57):
         contexts = begun(outer, tables(number, 4, [(300, 4), (40, 8)]))

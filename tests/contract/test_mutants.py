@@ -81,7 +81,7 @@ class DividedTwice(Identity):
 
 
 class DividedBeforeTheSum(Identity):
-    """Each term divided: as many roundings as ranks."""
+    """Divides each term: as many roundings as ranks."""
 
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
@@ -116,7 +116,7 @@ class ClaimsToAdd(TopK):
 
 
 class DiceOfItsOwn(Identity):
-    """Stochastic, but not from the key."""
+    """Throws dice that do not follow from the key."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x * (1 + torch.rand(len(x)) * 1e-6), sections, key, status)
@@ -128,28 +128,28 @@ class InPlace(Identity):
 
 
 class Shrinking(Float16):
-    """Comes back a little smaller, every time."""
+    """Makes everything a little smaller, every time."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x.float() * 0.99, sections, key, status)
 
 
 class RoundsToNearest(QSGD):
-    """Claims to be unbiased, and throws no dice."""
+    """Claims to be unbiased, and throws the same dice always."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x, sections, Key(0, 0, "always the same"), status)
 
 
 class SaysNothing(Identity):
-    """Leaves it to others to find inf."""
+    """Does not report inf."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x, sections, key, torch.zeros_like(status))
 
 
 class SaysAllIsWell(Identity):
-    """Overwrites what others found."""
+    """Clears a status that others have raised."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         status.zero_()
@@ -168,14 +168,14 @@ class Overflowing(Float16):
 
 
 class Composed(MomentumCorrection):
-    """The right one, without its kernel, so that before and after are what runs."""
+    """The right feedback without its kernel, so that `before` and `after` are what runs."""
 
     def recurrence(self) -> None:  # type: ignore[override]
         return None
 
 
 class DoubleMomentum(Composed):
-    """Momentum on top of what momentum correction has already done."""
+    """Adds momentum to what momentum correction has already done."""
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         extra = state.get("velocity", torch.zeros_like(x)) * self.momentum
@@ -230,7 +230,7 @@ class ResidualNotCleared(ComposedErrorFeedback):
 
 
 class ResidualOverwritten(ComposedErrorFeedback):
-    """Keeps what this step did not send, and drops what waited."""
+    """Keeps what this step did not send, and drops the earlier residual."""
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, {}
@@ -295,7 +295,7 @@ class _NanIsWelcome(ComposedEncoder):
 
 
 class OffByOneBit(ComposedEncoder):
-    """Another order of operations: equal but for rounding."""
+    """Computes in another order: the result is equal but for rounding."""
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
@@ -318,7 +318,7 @@ class ForgetsTheLastRank(Collective):
 
 @dataclass(frozen=True)
 class OwnFirst(Collective):
-    """Sums beginning with its own contribution: another rounding on every rank."""
+    """Begins the sum with its own contribution: every rank rounds otherwise."""
 
     name: ClassVar[str] = "own_first"
 
@@ -329,7 +329,7 @@ class OwnFirst(Collective):
 
 @dataclass(frozen=True)
 class AsksForEachOther(Collective):
-    """A second move when the first brought something: its number depends on the data."""
+    """Makes a second move if the first brought something: their number depends on the data."""
 
     name: ClassVar[str] = "asks_again"
 
@@ -384,13 +384,13 @@ def alone(x: Tensor) -> Callable[[Compressor], tuple[Any, ...]]:
 
 
 def remembering(compressor: Compressor) -> Callable[[Feedback], tuple[Any, ...]]:
-    """Six steps of three ranks over allgather."""
+    """Asks a law about six steps of three ranks over allgather."""
     steps = [ranks(3, N, step) for step in range(6)]
     return lambda memory: (Strategy(compressor, AllGatherSum(), memory), steps)
 
 
 def encoding(compressor: Compressor, *more: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """An encoder class at work with error feedback."""
+    """Asks a law about an encoder class at work with error feedback."""
     steps = [normal(N, seed) for seed in range(4)]
     return lambda encoder: (lambda: encoder(compressor, ErrorFeedback()), compressor, steps, *more)
 
@@ -403,7 +403,7 @@ TIES = torch.tensor([1.0, -1.0]).repeat(10)
 
 
 def listed(kind: type[TopK], density: float) -> TopK:
-    """With plain indices, so that a mutant can write them itself."""
+    """A topk with plain indices, so that a mutant can write them itself."""
     return kind(density, index="int32")
 
 
@@ -531,7 +531,7 @@ def test_the_right_one_passes(mutant: Mutant) -> None:
 
 
 def test_moves_that_differ_between_ranks_stop_the_run() -> None:
-    """What depends on a rank's own data is caught at once, before anything is exchanged."""
+    """A move that depends on a rank's own data is caught before anything is exchanged."""
 
     @dataclass(frozen=True)
     class OwnSize(Collective):

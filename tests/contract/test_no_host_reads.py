@@ -1,8 +1,8 @@
 """Nothing above the kernels asks a device for a value until the step ends.
 
-On a GPU each such question stops the host until all that was asked before is done. Here the room
-works outside of the watch: what is proven is the protocol, the encoders, the context and the
-headers, whatever the kernels of a device do.
+On a GPU each such read stops the host until all earlier work is done. Here the room works outside
+of the watch: what is proven is the protocol, the encoders, the context and the headers, whatever
+the kernels of a device do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ READS = {
 """Functions of torch that give the host a value, or a size that depends on values."""
 READING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select",
            "bincount", "unique_dim", "unique_consecutive"}  # fmt: skip
-"""The same as operations, for what is called from within torch."""
+"""The same functions as operations, for calls from within torch."""
 HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
 OWN = "whether what was written here is a list: processors say so at once, a device never"
@@ -82,7 +82,7 @@ MAY_READ = {
     "feedback/_measured.py opening: is_finite": NUMBER,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
 }
-"""What is asked for, by whom, above the kernels: file, function, and what; and why."""
+"""What may be read above the kernels, as "file function: what", and why."""
 SHOWN_BY = (
     "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+ef21 | alltoall",
     "topk(0.1)+shared_momentum | allgather",
@@ -91,19 +91,19 @@ SHOWN_BY = (
     "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "none+ef21 | allreduce",
     "int8+ef | hierarchical", 'none | steps("compress@gpu, all_gather, decompress@gpu")',
 )  # fmt: skip
-"""Strategies that need all of these."""
+"""Strategies that together make all of these reads."""
 
 
 ABOVE = re.compile(r".*/gradwire/(?!kernels/)")
-"""What is above the kernels, and no test."""
+"""Files above the kernels; tests are not."""
 ANYWHERE, NOBODY = re.compile(r".*/gradwire/"), re.compile(r"/torch/|test_no_host_reads")
 
 
 class Watch:
-    """What is read on the host, where; off while a room works.
+    """Records what is read on the host, and where; it is off while a room works.
 
-    own: of a room that runs in Triton's interpreter, which reads all the time; what the room's
-    own functions ask for is told.
+    own: whether the room runs in Triton's interpreter, which reads all the time; then only what
+    gradwire's own functions read is recorded, the room's included.
     """
 
     def __init__(self, own: bool = False) -> None:
@@ -130,7 +130,7 @@ class Watch:
 
 
 class Asks(TorchFunctionMode):
-    """A dispatch mode does not see all of them: on the CPU, tolist reads memory by itself."""
+    """Records reads, as a dispatch mode does not see all: on the CPU, tolist reads by itself."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -159,13 +159,13 @@ class Operations(TorchDispatchMode):
 
 
 def _by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether elements are chosen by a mask: how many is known on the device alone."""
+    """Whether a mask chooses the elements: how many, only the device knows."""
     places = [x for arg in args if isinstance(arg, list | tuple) for x in arg]
     return any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in places)
 
 
 class Outside:
-    """A room whose operations nobody watches."""
+    """A room whose operations are not watched."""
 
     def __init__(self, room: Any, watch: Watch) -> None:
         self._room, self._watch = room, watch
@@ -185,8 +185,8 @@ class Outside:
 
 
 def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch, room: Any = None) -> set[str]:
-    """What is read until the step ends: of ordinary steps and of one that is spoiled. room: the
-    CPU's, if it is not said, which looks at a word where there is one."""
+    """Returns what is read until the step ends, in ordinary steps and a spoiled one. room: by
+    default the CPU's, which looks at a word where there is one."""
     watch, constants = Watch(room is not None), [form.most_scale for form in FORMATS]
     assert constants, "found once, before anything is watched"
     monkeypatch.setitem(rooms.ROOMS, "cpu", room or Outside(rooms.ROOMS["cpu"], watch))
@@ -218,7 +218,7 @@ def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch, room: Any = None)
      "none | allgather", "topk(0.1)+ef | allgather", "powersgd(2)", "int8+ef | hierarchical"],
 )  # fmt: skip
 def test_when_a_step_ends_it_is_read_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What averages became, too, of whatever the feedback has a last word on."""
+    """The read includes what became of averages on which the feedback has the last word."""
     watch = Watch()
     monkeypatch.setitem(rooms.ROOMS, "cpu", Outside(rooms.ROOMS["cpu"], watch))
     bucket = Bucket((Parameter("a", (12, 50)), Parameter("b", (70,))))
@@ -246,7 +246,7 @@ def _end(contexts: Sequence[BucketContext], finite: bool) -> None:
 
 
 def _seen_by_nobody(look: Callable[[Tensor], bool], watch: Watch) -> Callable[[Tensor], bool]:
-    """What `run_unless` does is the room's business."""
+    """Returns `look` without the watch: what `run_unless` does is the room's business."""
 
     def unwatched(status: Tensor) -> bool:
         with watch.rest():
@@ -291,7 +291,7 @@ def test_nothing_is_read_until_the_step_ends(
     ], 6),
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither above the kernels nor by what launches them."""
+    """Nothing is read above the kernels, nor by what launches them."""
     pytest.importorskip("triton")
     quicken()
     room = importlib.import_module("gradwire.kernels.cuda")
@@ -304,7 +304,7 @@ def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPat
 def test_how_much_there_is_is_asked_for_once_a_bucket(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And how long it is in its code."""
+    """The host reads once per bucket how many entries there are, and how long their code is."""
     pytest.importorskip("triton")
     quicken()
     monkeypatch.setitem(rooms.ROOMS, "cpu", importlib.import_module("gradwire.kernels.cuda"))
@@ -322,7 +322,7 @@ def test_how_much_there_is_is_asked_for_once_a_bucket(
 
 
 def test_what_may_be_read_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is mended must leave the list."""
+    """Each permitted read still occurs: one that is mended must leave the list."""
     found = set[str]()
     for text in SHOWN_BY:
         with monkeypatch.context() as patched:
@@ -332,7 +332,7 @@ def test_what_may_be_read_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Asking(Identity):
-    """Wrong on purpose."""
+    """A compressor that reads a value on the host, wrong on purpose."""
 
     how: str = ""
     name: ClassVar[str] = "asking"

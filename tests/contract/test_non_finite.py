@@ -1,4 +1,4 @@
-"""Inf or NaN on one rank: every rank notices, no residual does."""
+"""Inf or NaN on one rank: every rank notices it, and no residual takes it up."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_in_every_format(text: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("text", ["none | allreduce", "fp16 | allreduce", "fp16+ef | allreduce"])
 def test_a_bad_step_leaves_nothing_between_the_values_of_two_parameters(text: str) -> None:
-    """What lies there is added up by the network, too."""
+    """The padding must be clean after a bad step, since the network adds it up, too."""
     run = Several(text, {"a": (3,), "b": (0,), "c": (5,)}, WORLD)
     gradients = drawn(run.shapes, WORLD)
     gradients[1]["c"][2] = float("nan")
@@ -63,7 +63,7 @@ def test_a_bad_step_leaves_nothing_between_the_values_of_two_parameters(text: st
 
 @pytest.mark.parametrize("strategy", strategies(), ids=instances.ids)
 def test_the_whole_result_is_nan_on_every_rank(strategy: Strategy) -> None:
-    """Not only where it was bad: a result that is half good could be stepped by."""
+    """All of it is NaN, as an optimizer could step by a result that is half good."""
     for result in lockstep(strategy, spoiled(ranks(WORLD, N), 1, float("inf"), 5))[0]:
         assert bool(result.isnan().all())
 
@@ -113,7 +113,7 @@ class Model:
 
 
 def step(models: list[Model], gradients: list[list[Tensor]], number: int) -> list[list[Tensor]]:
-    """One step of every rank; gradients and results by rank, then by bucket."""
+    """Takes one step of every rank; gradients and results are by rank, then by bucket."""
     results = [[torch.empty(N) for _ in model.contexts] for model in models]
     for b in range(len(models[0].contexts)):
         generators, moves = [], []
@@ -234,7 +234,7 @@ def test_one_bad_parameter_spoils_its_bucket_alike_on_every_rank(text: str, plac
     ],
 )
 def test_ten_skipped_steps_of_huge_gradients_leave_the_state_as_it_was(text: str) -> None:
-    """Nothing is copied in ordinary steps, and yet nothing is lost in these."""
+    """Ordinary steps copy nothing, and yet skipped ones lose nothing."""
     n, world = 5000, 2
     memories: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(world)]
     contexts = [

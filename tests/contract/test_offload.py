@@ -32,7 +32,7 @@ both = pytest.mark.parametrize(("left", "outer"), PAIRS)
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no gradient were in the host's memory."""
+    """Makes every gradient count as outside of the host's memory."""
     monkeypatch.setattr(host_copies, "is_apart", lambda device: True)
 
 
@@ -63,7 +63,7 @@ def test_it_gives_the_bits_of_its_outer(left: str, outer: str, dtype: torch.dtyp
 
 
 class Alone:
-    """One rank's bucket of two parameters, driven by hand among one."""
+    """A bucket of two parameters in a job of one rank, driven by hand."""
 
     def __init__(self, text: str) -> None:
         self.bucket = Bucket((Parameter("a", (4, 8)), Parameter("b", (8,))))

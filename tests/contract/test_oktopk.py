@@ -25,7 +25,7 @@ def k_of(shape: tuple[int, ...], density: float = 0.05) -> int:
 
 
 def largest_of_the_sum(gradients: list[Named], name: str, density: float = 0.05) -> Tensor:
-    """By hand: each rank's top k, summed in rank order, the k largest of that, divided."""
+    """The result by hand: each rank's top k, summed in rank order, the k largest divided."""
     total = torch.zeros(gradients[0][name].numel())
     k = k_of(tuple(gradients[0][name].shape), density)
     for mine in gradients:
@@ -49,7 +49,7 @@ def test_the_first_step_is_exact(world: int) -> None:
 
 @pytest.mark.parametrize("world", first([1, 2, 3, 5, 8], 3))
 def test_nothing_is_lost_ever(world: int) -> None:
-    """Results and residuals are all that was given, step after step, old thresholds and new."""
+    """Results and residuals add up to all gradients, with old thresholds and new."""
     run = Several(TEXT, SHAPES, world)
     given = {n: torch.zeros(shape, dtype=torch.float64) for n, shape in SHAPES.items()}
     arrived = {n: x.clone() for n, x in given.items()}
@@ -90,7 +90,8 @@ def test_between_new_thresholds_results_have_about_k_entries() -> None:
 
 @pytest.mark.parametrize("world", first([2, 3, 4, 8, 16], 3))
 def test_volume_is_below_the_bound(world: int) -> None:
-    """6k(n-1)/n words of 4 bytes, over 64 steps of random data, counts and headers included."""
+    """At most 6k(n-1)/n words of 4 bytes travel a step, in the mean of 64 steps of random data,
+    with counts and headers."""
     n, density = 60_000, 0.01
     run = Several(f"topk({density})+ef | oktopk", {"a": (n,)}, world)
     total = 0.0
@@ -115,7 +116,7 @@ def regions_of(run: Several, rank: int) -> tuple[int, ...]:
 
 
 def test_regions_follow_the_entries() -> None:
-    """Where large gradients lie together, even ranges leave nearly all work to one owner."""
+    """Even ranges would leave nearly all work to one owner if large gradients lie together."""
     world, n = 4, 40_000
     scale = torch.where(torch.arange(n) < n // 10, 10.0, 0.01)
 
@@ -155,7 +156,7 @@ def test_thresholds_are_equal_on_all_ranks_and_parameters_have_their_own() -> No
 
 
 def test_resumed_is_uninterrupted() -> None:
-    """Regions are drawn anew: they say who adds, not what."""
+    """A resume draws regions anew, which changes nothing: they say who adds, not what."""
     whole = Several(TEXT, SHAPES, 3)
     for step in range(5):
         whole.step(drawn(SHAPES, 3, step))
@@ -168,7 +169,7 @@ def test_resumed_is_uninterrupted() -> None:
 
 
 def forgetful(run: Several) -> Iterator[str]:
-    """Threshold by threshold, of one rank or of all."""
+    """Removes rank 1's thresholds one by one, then those of all ranks; yields what is missing."""
     for name in REAL:
         run.memories[1][name].pop(THRESHOLD)
         yield f"rank 1 has none for {name}"
@@ -232,7 +233,7 @@ def test_what_cancels_goes_back() -> None:
 
 
 def test_places_beyond_what_fp32_counts() -> None:
-    """The published code carries indices as floats: an odd place above 2^24 would move."""
+    """The published code sends indices as floats, so an odd place above 2^24 would move there."""
     n = (1 << 24) + 4
     x = torch.zeros(n)
     x[-1] = 2.0

@@ -1,4 +1,4 @@
-"""What the papers and torch say the result must be (reference: compressors, G.2).
+"""Results are what the papers and torch say they must be (reference: compressors, G.2).
 
 Each oracle is an independent computation: torch.optim.SGD, a closed form, or the authors' update
 written from its equations.
@@ -46,9 +46,9 @@ def train(
     nesterov: bool = False, weight_decay: float = 0.0,
     decay: Callable[[Tensor, Tensor], Tensor] = lambda g, w: g, cool_down: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Gradients through lockstep, steps by torch.optim.SGD; `decay` edits each rank's gradient.
+    """Trains with averages of lockstep and steps of torch.optim.SGD; `decay` edits gradients.
 
-    cool_down: the learning rate falls to zero, as the squares.
+    cool_down: whether the learning rate falls to zero, by squares.
     """
     w = problem.start.clone()
     optimizer = torch.optim.SGD(
@@ -65,7 +65,7 @@ def train(
 
 
 def dense(problem: Quadratic, steps: int = STEPS, **optimizer: float | bool) -> Tensor:
-    """The same by torch alone: the mean gradient, and SGD with its own momentum."""
+    """Trains with torch alone: the mean gradient, and SGD with its own momentum."""
     w = problem.start.clone()
     sgd = torch.optim.SGD([w], lr=LR, **optimizer)  # type: ignore[arg-type]
     for _ in range(steps):
@@ -94,7 +94,7 @@ def test_with_one_rank_it_is_sgd_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_everything_sent_with_mask_is_sgd_without_momentum(world: int) -> None:
-    """Known and documented: at density 1 masking forgets all momentum."""
+    """Masking forgets all momentum at density 1, as is known and documented."""
     problem = Quadratic(world)
     ours = train("topk(1)+dgc(0.9, mask=True) | allgather", problem)
     assert torch.allclose(ours, dense(problem), rtol=0, atol=1e-6)
@@ -179,7 +179,7 @@ def test_conservation_over_fifty_steps(text: str) -> None:
 
 @pytest.mark.parametrize(("momentum", "steps"), [(0.0, 40), (0.9, 40), (0.5, 100)])
 def test_the_quadratic_follows_its_closed_form(momentum: float, steps: int) -> None:
-    """Per coordinate (w - c*, u) is multiplied by one 2 by 2 matrix a step; fp64 powers of it."""
+    """A step multiplies (w - c*, u) of a coordinate by one 2 by 2 matrix, with powers in fp64."""
     problem = Quadratic(3)
     ours = train(f"topk(1)+dgc({momentum}, mask=False) | allgather", problem, steps)
     wanted = []
@@ -193,7 +193,7 @@ def test_the_quadratic_follows_its_closed_form(momentum: float, steps: int) -> N
 
 
 def distance(text: str, problem: Quadratic) -> float:
-    """From the optimum, after 1500 steps, relative to how far it was at the start."""
+    """The distance from the optimum after 1500 steps, relative to that at the start."""
     w = train(f"{text} | allgather", problem, 1500, cool_down=True)
     return float((w - problem.optimum).norm() / problem.optimum.norm())
 
@@ -204,7 +204,7 @@ def distance(text: str, problem: Quadratic) -> float:
            "fp16+ef"]),
 )  # fmt: skip
 def test_compressed_training_reaches_the_optimum(text: str) -> None:
-    """Although no rank's own gradient vanishes there, and one element in ten is sent."""
+    """Training does, although no rank's gradient vanishes there and one element in ten is sent."""
     assert distance(text, Quadratic(3)) < 0.01
 
 
@@ -212,8 +212,8 @@ def test_compressed_training_reaches_the_optimum(text: str) -> None:
 def test_masking_reaches_it_where_ranks_agree_and_leans_where_they_do_not() -> None:
     """A rank that sends more often forgets more of its velocity, so it weighs less.
 
-    Inherent in momentum factor masking (Lin et al. 2018, section 3.2), not in this code: the
-    authors' update does the same.
+    This is inherent in momentum factor masking (Lin et al. 2018, section 3.2), not in this code:
+    the authors' update does the same.
     """
     agreeing = Quadratic(3)
     agreeing.centers = agreeing.centers[:1] * 3
@@ -223,7 +223,7 @@ def test_masking_reaches_it_where_ranks_agree_and_leans_where_they_do_not() -> N
 
 @pytest.mark.full
 def test_without_feedback_it_does_not() -> None:
-    """The reason for error feedback: small coordinates never get their turn."""
+    """Small coordinates are never sent without error feedback: that is its reason."""
     assert distance("topk(0.1)", Quadratic(3)) > 0.5
 
 
@@ -244,7 +244,7 @@ class Authors:
         self.momentum, self.nesterov, self.mask = momentum, nesterov, mask
 
     def step(self, gradient: Sequence[float]) -> dict[int, float]:
-        """What is sent, by index."""
+        """Takes a step and returns the values that are sent, by index."""
         for i, g in enumerate(gradient):
             if self.nesterov:
                 self.momentums[i] = (self.momentums[i] + g) * self.momentum
@@ -262,7 +262,7 @@ class Authors:
 
 
 def law_follows_the_authors(feedback: MomentumCorrection, world: int = 2) -> None:
-    """State by state and value by value over twenty steps; see `test_mutants.py`."""
+    """All states and values are the authors' over twenty steps; see `test_mutants.py`."""
     n, ratio = 47, 0.1
     strategy = Strategy(laws.TopK(ratio), Strategy.parse("none | allgather").collective, feedback)
     settings = (feedback.momentum, feedback.nesterov, feedback.mask)
@@ -297,7 +297,7 @@ def test_state_by_state_as_the_authors(momentum: float, nesterov: bool, mask: bo
 
 
 def is_sgd(strategy: str | Strategy, **settings: Any) -> bool:
-    """Whether a training loop so set up steps as SGD with momentum and weight decay."""
+    """Whether training with these settings steps as SGD with momentum and weight decay."""
     wanted = dense(Quadratic(3), momentum=0.9, weight_decay=0.1)
     ours = train(strategy, Quadratic(3), **settings)
     return torch.allclose(ours, wanted, rtol=0, atol=1e-5)

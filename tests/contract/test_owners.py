@@ -1,4 +1,4 @@
-"""alltoall and vote: who owns what, what the owner computes, and what it remembers."""
+"""alltoall and vote: which rank owns what, what an owner computes, and what it remembers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_pieces_cover_every_element_once(world: int) -> None:
 
 @pytest.mark.parametrize("world", range(2, 9))
 def test_owners_rotate_with_the_name(world: int) -> None:
-    """The first piece, which small parameters have alone, falls to every rank about as often."""
+    """The first piece, the only one of a small parameter, falls to every rank about as often."""
     first = [Pieces.of(f"layers.{i}.weight", 40, world).owners()[0] for i in range(100 * world)]
     counts = [first.count(rank) for rank in range(world)]
     assert min(counts) > 50, counts
@@ -63,7 +63,7 @@ def test_owners_rotate_with_the_name(world: int) -> None:
 
 
 def reference(text: str, xs: list[Tensor], step: int) -> Tensor:
-    """alltoall without memory, piece by piece, from the parts of a compressor alone."""
+    """The result of alltoall without memory, piece by piece, from a compressor's parts alone."""
     compressor, world, n = Strategy.parse(f"{text} | alltoall").compressor, len(xs), len(xs[0])
     size = -(-n // (64 * world)) * 64
     first = Pieces.of("x", n, world).first_owner
@@ -100,7 +100,7 @@ def test_the_result_is_the_reference_s(text: str, world: int) -> None:
 @every_world
 @pytest.mark.parametrize("text", [f"{c} | alltoall" for c in CODERS] + ["sign | vote"])
 def test_several_parameters_are_each_as_alone(text: str, world: int) -> None:
-    """And as in another grouping; all ranks end equal."""
+    """A parameter's result is the same in every grouping, and all ranks end equal."""
     whole = Several(text, SHAPES, world)
     apart = Several(text, SHAPES, world, buckets=[["e", "a"], ["d", "b"], ["c"]])
     for step in range(2):
@@ -185,7 +185,7 @@ def written(text: str) -> str:
 
 
 def test_means_travel_by_a_compressor_of_their_own() -> None:
-    """Its bytes, and what it loses: nothing, where it loses nothing."""
+    """The means take the bytes of their own compressor, and lose nothing if it is lossless."""
     xs = ranks(4, 4096)
     exact, coarse = 'lloyd(1)+ef | alltoall(means="none")', "lloyd(1)+ef | alltoall"
     (mine, *_), trace = lockstep(exact, xs)
@@ -250,13 +250,13 @@ def one_bad_number(gradients: list[Named]) -> None:
 
 
 def sums_that_overflow(gradients: list[Named]) -> None:
-    """Every rank's gradient is finite, and so is every payload, but not the owners' sums."""
+    """Makes the owners' sums overflow, though every gradient and every payload is finite."""
     for mine in gradients:
         mine["a"][:2] = 3e38
 
 
 def one_owner_s_sum_overflows(gradients: list[Named]) -> None:
-    """The other owners have encoded and moved on before they learn of it."""
+    """Makes a sum overflow of which other owners learn when they have encoded and moved on."""
     for mine in gradients:
         mine["b"][5] = 3e38
 
@@ -366,7 +366,7 @@ HEADER: dict[str, tuple[int, int, str]] = {
 
 
 def of_rank_1(arrived: Tensor, world: int) -> Tensor:
-    """What rank 1 sent, of either move: the messages are of one length each."""
+    """What rank 1 sent, in either move: all messages of a move have one length."""
     return arrived.view(world, -1)[1]
 
 
@@ -400,7 +400,7 @@ def test_an_owner_tells_all_of_damage_that_it_alone_received(text: str, receiver
     assert str(raised.value).count(f"rank {receiver} received a damaged payload") == 2
 
 
-# Whoever received it names the sender; the others are told who received it.
+# The rank that received it names the sender; the others are told which rank that was.
 NAMED = r"'a'.*payload 1|'a'.*rank 1|rank \d received a damaged payload"
 
 
@@ -410,7 +410,7 @@ NAMED = r"'a'.*payload 1|'a'.*rank 1|rank \d received a damaged payload"
 def test_a_damaged_scale_names_the_parameter_and_the_rank(
     text: str, at: int, receiver: int
 ) -> None:
-    """Scales come first in these payloads."""
+    """Scales come first in these payloads, right behind the header."""
 
     def change(arrived: Tensor) -> Tensor:
         of_rank_1(arrived, 3)[32:36].view(torch.float32).fill_(float("nan"))

@@ -26,7 +26,7 @@ K = TopK(0.25).k(N)
 LISTED = TopK(0.25, index="int32")
 EF = Strategy.parse(f"{LISTED}+ef | allgather")
 INDICES = slice(32, 32 + 4 * K)
-"""Where the indices lie in a message; the values come after them."""
+"""The slice of a message that holds the indices; the values come after them."""
 
 
 def index(message: Tensor, place: int, value: int) -> None:
@@ -65,14 +65,14 @@ DAMAGE: dict[str, tuple[Callable[[Tensor], None], str]] = {
 
 
 def local(strategy: Strategy, rank: int, world: int, state: dict[str, Tensor]) -> BucketContext:
-    """One rank's local work on one fp32 parameter "w" of N elements."""
+    """One rank's context, with one fp32 parameter "w" of N elements."""
     return BucketContext(strategy, Bucket((Parameter("w", (N,)),)), rank, world, {"w": state})
 
 
 def exchange(
     strategy: Strategy = EF,
 ) -> tuple[list[BucketContext], list[dict[str, Tensor]], Tensor]:
-    """All ranks up to the network: contexts, their state, and what arrives everywhere."""
+    """Takes all ranks up to the network. Returns contexts, their state, and what all receive."""
     memories: list[dict[str, Tensor]] = [{} for _ in range(WORLD)]
     contexts = []
     for rank, x in enumerate(ranks(WORLD, N)):
@@ -82,13 +82,13 @@ def exchange(
 
 
 def take(context: BucketContext, messages: Tensor) -> None:
-    """What arrived, and the end of the step, when it is known whether it could be used."""
+    """Accumulates what arrived, and ends the step, when it is known whether it could be used."""
     context.accumulate(messages)
     context.end(skipped=False)
 
 
 def refused(strategy: Strategy, damage: Callable[[Tensor], Tensor], match: str) -> None:
-    """Every rank says so, and no result can be taken for an average."""
+    """Checks that every rank reports the damage, and no result can be taken for an average."""
     contexts, _, messages = exchange(strategy)
     damaged = damage(messages)
     for context in contexts:
@@ -157,7 +157,7 @@ def test_lockstep_tells_of_damage_on_the_way(place: int, value: int) -> None:
 
 @given(st.integers(0, 32 + 8 * K - 1), st.integers(0, 7))
 def test_a_flipped_bit_is_an_error_or_only_another_number(place: int, bit: int) -> None:
-    """Never a write outside the result: it lies between two canaries."""
+    """Nothing is ever written outside the result, which lies between two canaries."""
     contexts, _, messages = exchange()
     messages[BAD, place] ^= 1 << bit
     room = torch.full((3 * N,), 7.0)
@@ -186,7 +186,7 @@ def test_any_bytes_in_a_body_are_an_error_or_a_sum(body: bytes) -> None:
 
 
 def test_a_message_of_another_strategy_is_refused() -> None:
-    """Same sizes, another meaning: the digest tells."""
+    """A message of the same size and another meaning is known by its digest."""
     x, contexts = normal(N), []
     for rank, text in enumerate(["topk(0.25)+ef | allgather", "topk(0.25)+dgc | allgather"]):
         contexts.append(local(Strategy.parse(text), rank, 2, {}))

@@ -41,7 +41,7 @@ def steady(run: Several, gradients: list[Named], steps: int) -> list[Named]:
 @WORLDS
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_matrices_of_that_rank_come_back_exact(world: int, rank: int) -> None:
-    """Several of one shape in one bucket, each with content of its own.
+    """Several matrices of one shape share a bucket, each with content of its own.
 
     The sum over the ranks has to be of rank r: all ranks share the right side's space.
     """
@@ -64,7 +64,7 @@ def test_matrices_of_that_rank_come_back_exact(world: int, rank: int) -> None:
 
 @WORLDS
 def test_ranks_with_different_matrices_of_low_rank_in_sum(world: int) -> None:
-    """Each rank brings rank 1, the sum has rank `world`: exact from the warm start on."""
+    """Each rank brings rank 1, the sum has rank `world`, so it is exact from the warm start on."""
     shapes = {"a": (30, 20), "b": (30, 20)}
     gradients = [
         {n: low_rank(s, 1, 10 * r + p) for p, (n, s) in enumerate(shapes.items())}
@@ -150,9 +150,9 @@ def test_a_skipped_step_gives_back(world: int) -> None:
 def hook_s_arithmetic(
     gradients: list[Tensor], errors: list[Tensor], q: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, steps 1 to 6, one matrix.
+    """Steps 1 to 6 of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, for one matrix.
 
-    With its defaults after the start: error feedback and warm start, the mean at the Qs.
+    It has the hook's defaults after the start: error feedback, warm start, the mean at the Qs.
     """
     given = [g + e for g, e in zip(gradients, errors)]
     p = torch.stack([m @ q for m in given]).sum(0)

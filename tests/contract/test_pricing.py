@@ -1,4 +1,4 @@
-"""Pricing: bytes that are said beforehand are the bytes that lockstep counts."""
+"""Pricing: the bytes that are predicted are the bytes that lockstep counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from suites import first
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
 PARAMETERS = [Parameter(name, shape) for name, shape in SHAPES.items()]
 PLACES = [(4, 2), (6, 2)]
-"""Ranks, and ranks to a machine: 2 x 2, and 3 machines of 2."""
+"""(ranks, ranks per machine): 2 machines of 2, and 3 of 2."""
 every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
 ALL = paths()
 
@@ -51,8 +51,8 @@ def priced(text: str, world: int, parameters: Sequence[Parameter] = PARAMETERS) 
 @pytest.mark.parametrize("left", ["none", "topk(0.1)"])
 @pytest.mark.parametrize("part", first(range(32)))
 def test_every_path_to_the_byte(world: int, per_node: int, left: str, part: int) -> None:
-    """All 4,341. Where a path compresses matters to no byte, so of those that differ in nothing
-    else lockstep counts one, and of the others the first rank and the last are priced."""
+    """All 4,341 paths are right. Where a path compresses changes no byte, so lockstep counts one
+    of those that differ in nothing else; of the others, the first and last rank are priced."""
     known: dict[str, list[float]] = {}
     for path in ALL[part::32]:
         text = text_of(left, path, per_node)
@@ -116,8 +116,8 @@ STREAMS = [
     ('topk(0.01, index="int32") | zen', 0.03), ("eb(0.01) | allgather", 0.03),
     ("eb(0.001)+ef | allgather", 0.03),
 ]  # fmt: skip
-"""With the tolerance: chance deals out the places, and to owners of zen unevenly, so that there
-the mean over ranks is meant."""
+"""Strategies with a tolerance: chance deals out the places, and unevenly to owners of zen, so that
+the mean over ranks is compared there."""
 
 
 @pytest.mark.once
@@ -157,7 +157,7 @@ def test_a_density_is_asked_for_where_it_counts() -> None:
 
 @dataclass(frozen=True)
 class Ring(Collective):
-    """Messages go round, from each rank to the next; the sum is in rank order."""
+    """Passes messages round, from each rank to the next; the sum is in rank order."""
 
     name: ClassVar[str] = "ring"
 
@@ -172,7 +172,7 @@ class Ring(Collective):
 
 @dataclass(frozen=True)
 class Star(Collective):
-    """Rank 0 hears of all before it has sent anything, and tells."""
+    """Lets rank 0 receive from all before it sends anything, and then answer."""
 
     name: ClassVar[str] = "star"
 
@@ -189,7 +189,7 @@ class Star(Collective):
 
 @dataclass(frozen=True)
 class Peeks(Collective):
-    """Moves more where it sees something: this cannot be known beforehand."""
+    """Makes another move if the first brought something, which cannot be known beforehand."""
 
     name: ClassVar[str] = "peeks"
 

@@ -1,4 +1,4 @@
-"""What a step of DGC sends for three models of its paper, from the shapes of their parameters.
+"""The bytes that DGC sends in a step for three models of its paper, from their parameters' shapes.
 
 The published ratios (Lin et al. 2018, tables 3 and 4) come out exactly if every matrix sends one
 in a thousand of its elements with 32 bits of value and 16 bits of run length, and everything of
@@ -22,7 +22,7 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1}
 
 
 def alexnet() -> Iterator[Shape]:
-    """The original: the second, fourth and fifth convolutions in two groups."""
+    """The original AlexNet: its second, fourth and fifth convolutions are in two groups."""
     for weight in (
         (96, 3, 11, 11), (256, 48, 5, 5), (384, 256, 3, 3), (384, 192, 3, 3), (256, 192, 3, 3),
         (4096, 9216), (4096, 4096), (1000, 4096),
@@ -31,7 +31,7 @@ def alexnet() -> Iterator[Shape]:
 
 
 def convolution(out: int, into: int, side: int) -> Iterator[Shape]:
-    """Without a bias, and the two vectors of its batch normalization."""
+    """A convolution without a bias, and the two vectors of its batch normalization."""
     yield from ((out, into, side, side), (out,), (out,))
 
 
@@ -50,7 +50,7 @@ def resnet50() -> Iterator[Shape]:
 
 
 def lstm() -> Iterator[Shape]:
-    """Two layers of 1500 on 10,000 words; the decoder's weight is the embedding's."""
+    """An LSTM: two layers of 1500 on 10,000 words; the decoder's weight is the embedding's."""
     yield (10_000, 1500)
     for _ in range(2):
         yield from ((6000, 1500), (6000, 1500), (6000,), (6000,))
@@ -67,14 +67,14 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def published_bytes(shapes: list[Shape]) -> float:
-    """48 bits for each of 0.1 % of a matrix; the rest in fp32."""
+    """Bytes as published: 48 bits for each of 0.1 % of a matrix; the rest in fp32."""
     matrices = sum(math.prod(s) for s in shapes if len(s) > 1)
     vectors = sum(math.prod(s) for s in shapes if len(s) <= 1)
     return 0.001 * matrices * 6 + 4 * vectors
 
 
 def our_bytes(shapes: list[Shape], text: str) -> tuple[int, int]:
-    """One rank's messages of a step, with headers and padding; and the plain fp32 among them."""
+    """One rank's bytes in a step, with headers and padding; and the plain fp32 among them."""
     parameters = [Parameter(f"p{i}", shape) for i, shape in enumerate(shapes)]
     plan = Plan.make(parameters, Strategy.parse(text))
     compressed = dense = 0
@@ -88,7 +88,7 @@ def our_bytes(shapes: list[Shape], text: str) -> tuple[int, int]:
 
 
 def payload_bytes(claims: Claims) -> list[int]:
-    """Of each section."""
+    """The bytes of each section."""
     return [count * ITEM_BYTES[dtype] for dtype, count in claims.sections]
 
 
@@ -120,7 +120,8 @@ def test_ours_sends_less(name: str, values: str) -> None:
 
 @every_model
 def test_of_what_is_compressed_ours_sends_five_eighths(name: str) -> None:
-    """30 bits at most where the paper has 48, with headers, padding and k rounded up."""
+    """An entry takes 30 bits at most where the paper has 48, with headers, padding and k rounded
+    up."""
     shapes = MODELS[name][0]
     sent, dense = our_bytes(shapes, 'dgc(0.001, values="bf16") | allgather')
     assert sent - dense < 5 / 8 * (published_bytes(shapes) - dense)
@@ -128,7 +129,7 @@ def test_of_what_is_compressed_ours_sends_five_eighths(name: str) -> None:
 
 @every_model
 def test_without_index_codes_and_short_values_it_would_not(name: str) -> None:
-    """64 bits each: the former layout."""
+    """The former layout took 64 bits for each entry."""
     shapes = MODELS[name][0]
     sent, _ = our_bytes(shapes, 'dgc(0.001, index="int32") | allgather')
     assert sent > published_bytes(shapes)

@@ -28,7 +28,7 @@ every_text = pytest.mark.parametrize("text", [NONZERO, THRESHOLD])
 
 
 def sparse(share: float, seed: int, shapes: dict[str, tuple[int, ...]] = SHAPES) -> Named:
-    """About that share of elements, all of magnitude 1 to 2; the rest is zero."""
+    """Gradients with about that share of elements of magnitude 1 to 2; the rest is zero."""
     dice = torch.Generator().manual_seed(seed)
     return {
         n: torch.where(
@@ -41,20 +41,20 @@ def sparse(share: float, seed: int, shapes: dict[str, tuple[int, ...]] = SHAPES)
 
 
 def payload_bytes(n: int, k: int, item: int) -> int:
-    """By hand: two words, the places in their shortest code, the values."""
+    """The bytes of a payload by hand: two words, places in their shortest code, values."""
     places = min(size(n, k) for size in PLACES.values())
     return 16 + places + -places % 16 + item * k
 
 
 def by_hand(mine: Named, item: int) -> int:
-    """Bytes of the message of one rank."""
+    """The bytes of one rank's message."""
     counts = [(x.numel(), int((x != 0).sum())) for x in mine.values()]
     padded = [message_bytes(payload_bytes(n, k, item)) - 32 for n, k in counts]
     return 32 + sum(padded)
 
 
 def naive_mean(gradients: Sequence[Named], name: str, dtype: torch.dtype) -> Tensor:
-    """In rank order in fp32, one division."""
+    """The mean: a sum in rank order in fp32, and one division."""
     total = torch.zeros(gradients[0][name].shape)
     for mine in gradients:
         total = total + mine[name].to(dtype).float()
@@ -105,7 +105,7 @@ def test_bytes_are_those_of_the_longest_and_of_the_lengths(text: str, shares: st
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 64, 65])
 def test_many_parameters_that_send_everything(text: str, n: int, count: int) -> None:
-    """Payloads begin at multiples of 16: the longest message has room for that."""
+    """Payloads begin at multiples of 16, and the longest message has room for that."""
     shapes = {f"p{i}": (n,) for i in range(count)}
     gradients = [sparse(1.1, r, shapes) for r in range(2)]
     for mine in Several(text, shapes, 2).step(gradients):
@@ -134,7 +134,7 @@ def test_what_is_used_stays_within_the_claim(compressor: Compressor, dtype: torc
 
 @every_text
 def test_what_a_threshold_takes(text: str) -> None:
-    """Exactly at the threshold counts; negative ones, too; nothing else travels."""
+    """A value exactly at the threshold is sent, and a negative one, too; nothing else travels."""
     x = torch.tensor(
         [0.5, -0.5, 0.49999997, -0.49999997, 2.0**-149, -(2.0**-149), 0.0, -0.0, 3e38]
     )
@@ -238,7 +238,7 @@ N = 9  # elements of "b", odd, so that values of 16 bits end anywhere
 
 
 def word(place: int, change: Callable[[int], int]) -> Callable[[Tensor], None]:
-    """Changes a word of the first payload."""
+    """Returns damage that changes a word of the first payload."""
 
     def damage(message: Tensor) -> None:
         words = message[32:48].view(torch.int64)
@@ -256,7 +256,8 @@ def more(value: int) -> Callable[[int], int]:
 
 
 def of_other_width(was: int) -> int:
-    """fp32 as bf16, 16 bits as fp32. One 16-bit format for the other is but another number."""
+    """The word with bf16 for fp32, or fp32 for 16 bits. The other 16-bit format is no error: it
+    only gives other numbers."""
     return was // 4 * 4 + (1 if was % 4 == 0 else 0)
 
 
@@ -274,7 +275,7 @@ DAMAGE: dict[str, Callable[[Tensor], None]] = {
 
 
 def five_of_nine(shapes: dict[str, tuple[int, ...]]) -> list[Named]:
-    """Every rank sends five or six elements of each parameter, so that bitmaps are shortest."""
+    """Gradients with five or six elements of each parameter, so that bitmaps are shortest."""
     found = []
     for rank in range(3):
         mine = {n: torch.zeros(s) for n, s in shapes.items()}
@@ -341,7 +342,7 @@ def test_a_damaged_header_names_the_rank(what: int) -> None:
 
 @pytest.mark.parametrize("text", ["threshold(0.5)+ef | allgather", "nonzero | allgather"])
 def test_a_spoiled_step_sends_no_payload(text: str) -> None:
-    """And takes back what was encoded, wherever that lies."""
+    """A spoiled step sends a header alone, and takes back what was encoded, wherever that lies."""
     bucket = Bucket((Parameter("a", (500,)), Parameter("b", (300,))))
     context = make_context(Strategy.parse(text), bucket, 0, 2, {})
     for step, spoiled in enumerate((False, True, False)):

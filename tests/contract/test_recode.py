@@ -43,7 +43,7 @@ def test_nothing_is_lost_over_steps(world: int, by: str) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_is_lossless_gives_the_mean(world: int) -> None:
-    """Of whole numbers, whatever the order."""
+    """Whole numbers have the exact mean, whatever the order."""
     gradients = [{n: (9 * x).round() for n, x in g.items()} for g in drawn(SHAPES, world, 0)]
     run = Several("recode('none')", SHAPES, world)
     for mine in run.step(gradients):
@@ -54,8 +54,9 @@ def test_what_is_lossless_gives_the_mean(world: int) -> None:
 
 
 def test_each_rank_loses_of_each_element_once() -> None:
-    """Half of all in the first hop, of gradients; a quarter in the second, of sums of two, whose
-    steps are twice as long where ranks are alike; and the owner's eighth of the whole sum."""
+    """A rank rounds half of all elements in the first hop, as gradients; a quarter in the second,
+    as sums of two, whose steps are twice as long where ranks are alike; and, as their owner, an
+    eighth of the whole sum."""
     x = torch.randn(8 * 64, generator=torch.Generator().manual_seed(3))
     state = [dict[str, Tensor]() for _ in range(8)]
     lockstep("recode('qsgd(8)')", [x] * 8, state=state)
@@ -66,7 +67,7 @@ def test_each_rank_loses_of_each_element_once() -> None:
 
 
 def test_hops_cost_what_they_are_said_to() -> None:
-    """Of independent gradients: (log2(n) + 2) / 4 of what alltoall's two compressions lose."""
+    """Independent gradients lose (log2(n) + 2) / 4 of what alltoall's two compressions lose."""
     n, world = 1 << 16, 8
     xs = [torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(world)]
     wanted = torch.stack(xs).mean(0)
@@ -101,7 +102,7 @@ def test_sums_beyond_16_bits_are_told_to_all() -> None:
     ids=["what it says of itself", "what nobody says", "a scale"],
 )  # fmt: skip
 def test_damage_is_told_and_nobody_waits(move: int, at: int, by: int) -> None:
-    """Of five ranks, one of which hands over first; who hears of it says so."""
+    """Among five ranks, one hands over first; every rank that learns of damage reports it."""
 
     def damaged(arrived: dict[int, Tensor]) -> dict[int, Tensor]:
         for message in arrived.values():
@@ -144,7 +145,7 @@ def test_finer_codes_are_finer() -> None:
 
 
 def test_a_skipped_step_gives_back_what_was_sent() -> None:
-    """Each rank's own, to its own residual."""
+    """Each rank puts what it sent back into its own residual."""
     run = Several(INT8, SHAPES, 3)
     run.step(drawn(SHAPES, 3, 0))
     before, gradients = run.kept(), drawn(SHAPES, 3, 1)

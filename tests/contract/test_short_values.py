@@ -21,7 +21,7 @@ from gradwire.strategy import Encoder, Feedback, StepInfo
 
 SHORT = (TopK(0.1, values="bf16"), TopK(0.1, values="fp16"))
 LARGEST = {"bf16": 2.0**127 * (2 - 2.0**-7), "fp16": 65504.0}
-"""By hand: 8 and 11 significant bits."""
+"""The largest finite values by hand, of 8 and 11 significant bits."""
 
 KEEPING = (
     ErrorFeedback(),
@@ -36,7 +36,7 @@ N = 203
 
 
 def encoders(compressor: TopK, feedback: Feedback) -> Iterator[Encoder]:
-    """Fused, and composed."""
+    """Yields the fused encoder and the composed one."""
     fused = make_encoder(compressor, feedback)
     assert not isinstance(fused, ComposedEncoder)
     yield from (fused, ComposedEncoder(compressor, feedback))
@@ -45,7 +45,7 @@ def encoders(compressor: TopK, feedback: Feedback) -> Iterator[Encoder]:
 def step(
     encoder: Encoder, compressor: TopK, x: Tensor, state: dict[str, Tensor]
 ) -> tuple[list[Tensor], Tensor]:
-    """One step: the payload, and what it says of every element, in fp32."""
+    """Takes one step. Returns the payload, and what it says of every element, in fp32."""
     sections = laws.sections_for(compressor, len(x), "float32")
     status = new_status()
     encoder.encode(x, state, sections, StepInfo(), laws.KEY, status)
@@ -54,14 +54,14 @@ def step(
 
 
 def to_be_sent(feedback: Feedback, x: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """The residual as it is before anything is taken out of it, in fp32."""
+    """The residual before anything is taken out of it, in fp32."""
     return feedback.before(x, {k: v.clone() for k, v in state.items()}, StepInfo())[0].clone()
 
 
 # -- nothing is lost ---------------------------------------------------------------------------
 
 WIDE = torch.cat([normal(100, 1), normal(100, 2) * 1e-6, torch.tensor([3e-8, 65519.0, -0.1])])
-"""Values that 16 bits round, also to zero."""
+"""Values that 16 bits round, some to zero."""
 
 
 @every
@@ -70,7 +70,7 @@ WIDE = torch.cat([normal(100, 1), normal(100, 2) * 1e-6, torch.tensor([3e-8, 655
 def test_residual_and_sent_are_what_was_given_to_the_bit(
     compressor: TopK, feedback: Feedback, scale: float
 ) -> None:
-    """The error of a rounding is a float, so not even a last bit goes."""
+    """The error of a rounding is itself a float, so not even a last bit is lost."""
     for encoder in encoders(compressor, feedback):
         state: dict[str, Tensor] = {}
         for seed in range(6):
@@ -97,7 +97,7 @@ def test_nothing_is_lost_of_nasty_inputs(compressor: TopK, name: str) -> None:
 
 @every
 def test_what_was_rounded_is_sent_when_it_has_grown(compressor: TopK) -> None:
-    """1/3 in every step: after many the sum that arrived is as near as one rounding."""
+    """A gradient stays 1/3: after many steps the sum that arrived is as near as one rounding."""
     state: list[dict[str, Tensor]] = [{}]
     x, arrived = torch.tensor([1 / 3]), 0.0
     for number in range(64):
@@ -152,7 +152,7 @@ def test_without_feedback_it_saturates_too(compressor: TopK) -> None:
 
 @every
 def test_ranks_agree_on_what_saturated(compressor: TopK) -> None:
-    """Finite everywhere: no step is skipped because of it."""
+    """Saturated results are finite everywhere, so no step is skipped because of them."""
     xs = [torch.full((8,), 3e38), torch.ones(8)]
     state: list[dict[str, Tensor]] = [{}, {}]
     results, _ = lockstep(f"{compressor}+ef | allgather", xs, state=state)
@@ -169,7 +169,7 @@ def test_ranks_agree_on_what_saturated(compressor: TopK) -> None:
 def prepared(
     encoder: Encoder, compressor: TopK, scale: float
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """After three steps: the next gradient, the state, and a copy of it."""
+    """Takes three steps. Returns the next gradient, the state, and a copy of it."""
     state: dict[str, Tensor] = {}
     for seed in range(3):
         step(encoder, compressor, normal(N, seed) * scale, state)
@@ -183,7 +183,7 @@ def prepared(
 def test_undo_restores(compressor: TopK, feedback: Feedback, scale: float) -> None:
     for encoder in encoders(compressor, feedback):
         if getattr(feedback, "momentum", None) == 0.0 and not isinstance(encoder, ComposedEncoder):
-            continue  # the velocity of before cannot be known; it is of no consequence either
+            continue  # the earlier velocity cannot be known, and is of no consequence
         x, state, before = prepared(encoder, compressor, scale)
         sections, _ = step(encoder, compressor, x, state)
         encoder.undo(x, state, sections, StepInfo())
@@ -197,7 +197,7 @@ def test_undo_restores(compressor: TopK, feedback: Feedback, scale: float) -> No
 @every_feedback
 @pytest.mark.parametrize("scale", [1.0, 1e-7, 1e6])
 def test_give_back_is_exact(compressor: TopK, feedback: Feedback, scale: float) -> None:
-    """Also of values that were rounded to zero or cut at the range."""
+    """Values that were rounded to zero or cut at the range are given back exactly, too."""
     for encoder in encoders(compressor, feedback):
         x, state, before = prepared(encoder, compressor, scale)
         given = to_be_sent(feedback, x, before)
@@ -222,7 +222,7 @@ def claimed_bytes(compressor: TopK, n: int) -> int:
 @pytest.mark.parametrize("density", [1e-4, 0.001, 0.01, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("index", ["auto", *instances.PLACES])
 def test_bytes_follow_the_formula_at_every_size(density: float, index: str) -> None:
-    """From the claims alone: nothing of that size is made."""
+    """The bytes follow from the claims alone: nothing of that size is allocated."""
     for n, values in itertools.product(SIZES, ("fp32", "bf16", "fp16")):
         compressor = TopK(density, values, index)
         assert claimed_bytes(compressor, n) == sum(instances.topk_bytes(compressor, n)), n
@@ -230,7 +230,7 @@ def test_bytes_follow_the_formula_at_every_size(density: float, index: str) -> N
 
 @every
 def test_at_most_28_bits_per_kept_element(compressor: TopK) -> None:
-    """At 0.1 % of 25.5 M: 16 bits of value and less than 12 of place; plain, it is 64."""
+    """An entry of 25.5 M at 0.1 % takes 16 bits of value, less than 12 of place; plain, 64."""
     n = 25_500_000
     dgc = TopK(0.001, compressor.values)
     assert 8 * claimed_bytes(dgc, n) <= 28 * dgc.k(n)

@@ -14,7 +14,7 @@ STEPS = 85
 
 
 def gradients(step: int, world: int) -> list[Named]:
-    """Whole numbers, so that sums are the same in any order; a few rows each."""
+    """Gradients of a few rows each: whole numbers, so that sums are the same in any order."""
     dice = torch.Generator().manual_seed(step)
     given = []
     for _ in range(world):
@@ -57,7 +57,7 @@ def test_every_step_has_the_mean_whoever_sums(every: int, world: int) -> None:
 
 
 def test_bad_steps_amid_a_race_change_no_mind() -> None:
-    """Not those with facts, nor that with times: these do not count, and come again."""
+    """A bad step does not count, whether it brings facts or times: it comes again."""
     job = Several("nonzero | sparse_auto(every=2)", SHAPES, 3)
     for step in range(STEPS):
         bad = gradients(step, 3)
@@ -71,7 +71,7 @@ def test_bad_steps_amid_a_race_change_no_mind() -> None:
 
 @pytest.mark.parametrize("every", [1, 50])
 def test_bad_steps_are_no_turns(every: int) -> None:
-    """They end early: who had them in its turns would be the fastest for ever."""
+    """Bad steps end early: a member that had them in its turns would be the fastest for ever."""
     job, turns = Several(f"nonzero | sparse_auto(every={every})", SHAPES, 3), 0
     for step in range(60):
         good = gradients(step, 3)

@@ -24,7 +24,7 @@ from gradwire.trace import Trace
 from suites import first
 
 OF_AN_EARLIER_SUM = "topk(1.0) | oktopk"
-"""Its threshold is, but for the first step."""
+"""A strategy whose threshold is that of an earlier sum, but for the first step."""
 TEXTS = (
     "topk(1.0) | gtopk(breadth=9)",
     "topk(1.0) | gtopk(variant='butterfly')",
@@ -49,7 +49,7 @@ def sparse(
     world: int, shape: tuple[int, ...], share: float = 0.3, seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:  # fmt: skip
-    """Whole numbers up to 6, most of them zero, others on every rank."""
+    """Whole numbers up to 6, most of them zero, different on every rank."""
     dice = torch.Generator().manual_seed(seed)
     size = (world, *shape)
     kept = torch.rand(size, generator=dice) < share
@@ -57,7 +57,7 @@ def sparse(
 
 
 def dense_mean(xs: list[Tensor]) -> Tensor:
-    """Of sums that are exact: one division away."""
+    """The dense mean: an exact sum, and one division."""
     total = torch.stack([x.double() for x in xs]).sum(0).float()
     return (total / torch.tensor(float(len(xs)))).to(xs[0].dtype)
 
@@ -125,7 +125,7 @@ def test_what_cancels_is_zero(text: str) -> None:
 @every
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_denormals(text: str, world: int) -> None:
-    """Multiples of the smallest float: their sums are exact."""
+    """Multiples of the smallest float have exact sums."""
     xs = [x * 2.0**-149 * world for x in sparse(world, (90,))]
     assert any(bool(x.any()) for x in xs)
     check(text, xs)
@@ -136,7 +136,7 @@ def test_denormals(text: str, world: int) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_several_parameters(text: str, world: int, dtype: torch.dtype) -> None:
-    """Scalars, single elements, empty ones, and a large one between them."""
+    """A bucket has a scalar, single elements, an empty parameter, and a large one between them."""
     shapes = {
         "scalar": (), "one": (1,), "none": (0,), "matrix": (5, 7), "large": (1024 * world,),
         "last": (1,),
@@ -158,7 +158,7 @@ def test_several_parameters(text: str, world: int, dtype: torch.dtype) -> None:
 
 
 def test_who_owns_what_changes_no_result() -> None:
-    """Real numbers, so that the order of sums shows; the messages themselves do differ."""
+    """Real numbers would show another order of sums; the messages themselves do differ."""
     xs = [x * torch.rand(5000) for x in sparse(4, (5000,))]
     results, traces = zip(*(lockstep("nonzero | zen", xs, seed=seed) for seed in range(6)))
     assert all(torch.equal(found[0], results[0][0]) for found in results)
@@ -187,7 +187,7 @@ def test_ranks_that_differ_are_named_before_an_entry_travels(text: str, what: st
 
 
 def moves_of(text: str, xs: list[Tensor]) -> list[list[Move]]:
-    """Move by move, every rank's."""
+    """Every rank's moves, move by move."""
     bucket = Bucket((Parameter("x", tuple(xs[0].shape)),))
     rounds = []
     for rank, x in enumerate(xs):
@@ -220,7 +220,7 @@ def test_what_is_sent_arrives(text: str, world: int) -> None:
 def test_no_fewer_bytes_than_physics_allows(text: str, world: int, share: float) -> None:
     """A coordinate that c ranks bring takes c + n - 2 transfers of a value, whoever sums it.
 
-    Of nothing but positive numbers: what cancels need not be told.
+    All numbers are positive, since what cancels need not be sent.
     """
     xs = [x.abs() for x in sparse(world, (40, 25), share)]
     bringing = torch.stack([x != 0 for x in xs]).sum(0)
@@ -242,12 +242,13 @@ def example(places: list[list[int]], shape: tuple[int, ...] = (N,)) -> list[Tens
 
 
 def announced(world: int, numbers: int) -> int:
-    """A header, the numbers, and their check, to all others."""
+    """The bytes that tell all others: a header, the numbers, and their check."""
     return (world - 1) * (HEAD + WORD * (numbers + 1))
 
 
 def packed(n: int, places: Tensor, value_bytes: int = 4) -> int:
-    """A shape, values, and the smaller of one list of places or crowds of three and more."""
+    """The bytes of a stream: a shape, values, and the smaller of one list of places or crowds of
+    three and more."""
     k = places.numel()
     inside = torch.bincount(places // 16, minlength=1)
     crowded, full = int((inside >= 3).sum()), int((inside == 16).sum())
@@ -275,7 +276,7 @@ def test_bytes_of_sparse_ps_by_hand() -> None:
 
 @pytest.mark.parametrize("width", [1, 40])
 def test_bytes_of_zen_by_hand(width: int) -> None:
-    """So few chunks are dealt out as ranges. With more of them: what goes to others, by owner."""
+    """The few chunks are dealt out as ranges. With more, what goes to others counts, by owner."""
     ranges, chunks = (f"nonzero | {name}" for name in ("sparse_ps", "zen"))
     few = example(EXAMPLE)
     assert lockstep(chunks, few)[1].bytes_sent == lockstep(ranges, few)[1].bytes_sent
@@ -311,7 +312,7 @@ def test_bytes_of_columns_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["sparse_ps", "sparcml", "zen"])
 def test_a_listed_place_takes_four_bytes(name: str) -> None:
-    """Of two ranks with 3 entries each, one owner's: three go to it, and three averages back."""
+    """Two ranks have 3 entries each, all one owner's: three go to it, and three averages back."""
     xs = example([[0, 1, 2], [0, 1, 2]], (4096,))
     trace = lockstep(f"nonzero(index='int32') | {name}", xs)[1]
     known = announced(2, 1) if name == "sparcml" else announced(2, 2) + announced(2, 1)
@@ -319,7 +320,7 @@ def test_a_listed_place_takes_four_bytes(name: str) -> None:
 
 
 def test_two_ranks_swap_rows_whole() -> None:
-    """Of what both have, too: a stripe there and one back would be as much."""
+    """Rows that both have are swapped, too: a stripe there and one back would be as much."""
     xs = example([[0, 15], [16, 18]], (6, 5))
     trace = lockstep("nonzero | columns", xs)[1]
     known = announced(2, 2)
@@ -327,7 +328,7 @@ def test_two_ranks_swap_rows_whole() -> None:
 
 
 def test_lists_no_longer_than_usual_go_along_with_their_lengths() -> None:
-    """Three moves then, and four in the first step, or one of longer lists; the sums are right."""
+    """A step then takes three moves, the first one or one of longer lists four; sums are right."""
     shape, world = (400, 5), 3
     bucket = Bucket((Parameter("x", shape),))
     strategy = Strategy.parse("nonzero | columns")
@@ -363,7 +364,7 @@ def sealed(size: int) -> int:
     [("sparse_ps", 3 + 1), ("zen", 3 + 1), ("omnireduce", 3 + 1)],
 )
 def test_zeros_cost_nothing(text: str, numbers: int) -> None:
-    """Nor do those behind the end of the last block."""
+    """Zeros cost nothing, nor do those behind the end of the last block."""
     trace = lockstep(f"nonzero | {text}", [torch.zeros(300)] * 3)[1]
     assert trace.bytes_sent == [announced(3, numbers) + announced(3, 0)] * 3
 
@@ -380,7 +381,7 @@ def test_a_full_list_costs_what_dense_costs() -> None:
 
 @pytest.mark.parametrize("name", ["sparse_ps", "zen", "sparcml_split", "dsar"])
 def test_owners_add_in_rank_order(name: str) -> None:
-    """In any other order the 1 is lost beside 10⁸."""
+    """The 1 would be lost beside 10⁸ in any other order."""
     xs = [torch.full((9,), value) for value in (1e8, -1e8, 1.0)]
     results, _ = lockstep(f"nonzero | {name}", xs)
     assert all(torch.equal(x, torch.full((9,), 1.0) / 3) for x in results)

@@ -28,10 +28,10 @@ ON_ONE = paths(devices=("gpu",))
 COMPRESSING = [path for path in ON_ONE if path.compressions]
 FLAT = [path for path in ALL if not path.knows_machines]
 SOME = [path for i, path in enumerate(COMPRESSING) if i % 6 == 0 or path.compressions == 4]
-"""With every sub-tree among them."""
+"""A sample of the paths that has every sub-tree."""
 LEFT = ("topk(0.1)+ef", "dgc(0.1)", "qsgd(4)+ef", "sign(scaled=True)+ef", "fp16+ef")
 PLACES = [(4, 2), (6, 2)]
-"""Ranks, and ranks to a machine: 2 x 2, and 3 machines of 2."""
+"""(ranks, ranks per machine): 2 machines of 2, and 3 of 2."""
 every_part = pytest.mark.parametrize("part", first(range(4)))
 every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
 
@@ -47,7 +47,7 @@ def text_of(left: str, path: Path, per_node: int) -> str:
 @every_place
 @pytest.mark.parametrize("part", first(range(32)))
 def test_every_option_is_the_dense_mean(world: int, per_node: int, part: int) -> None:
-    """All 4,341: bit for bit where n is a power of 2, else to the rounding of two divisions."""
+    """All 4,341 are: bit for bit if n is a power of 2, else to the rounding of two divisions."""
     xs = integers(world, 200)
     wanted = torch.stack(xs).mean(0)
     exact = world & (world - 1) == 0
@@ -63,7 +63,8 @@ def test_every_option_is_the_dense_mean(world: int, per_node: int, part: int) ->
 @pytest.mark.parametrize(("world", "per_node"), [(1, 1), (3, 1), (2, 2), (3, 3), (6, 3), (8, 4)])
 @every_part
 def test_in_other_places(world: int, per_node: int, part: int) -> None:
-    """A machine, a rank to a machine, one rank: moves among nobody are not made."""
+    """Paths work on one machine, with a rank per machine, and on one rank, without moves among
+    nobody."""
     xs = ranks(world, 130)
     for path in ON_ONE[part::4]:
         results, trace = lockstep(text_of("none", path, per_node), xs)
@@ -118,8 +119,8 @@ ACROSS = "reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, a
 )
 def test_as_the_member_of_that_path(left: str, path: str, member: str) -> None:
     if left.startswith("qsgd"):
-        return  # dice look at what a part is called
-    shapes = {"x": (1280,), "y": (640,)}  # no rows: these would be cut whole
+        return  # dice depend on the name of a part
+    shapes = {"x": (1280,), "y": (640,)}  # no matrices, whose rows would be cut whole
     own = Several(text_of(left, Path.parse(path), 2), shapes, 4)
     other = Several(f"{left} | {member}", shapes, 4)
     for step in range(3):
@@ -171,7 +172,7 @@ def waiting(run: Several) -> dict[str, Tensor]:
 @every_part
 @pytest.mark.parametrize("left", ["topk(0.05)+ef", "fp16+ef", "qsgd(2)+ef"])
 def test_nothing_is_lost(left: str, world: int, per_node: int, part: int) -> None:
-    """residuals of all sites + world · results = what was given; skipped steps wait whole."""
+    """residuals of all sites + world · results = what was given; a skipped step is kept whole."""
     for path in COMPRESSING[2 * part + PLACES.index((world, per_node)) :: 8]:
         run = Several(text_of(left, path, per_node), SHAPES, world)
         given = {
@@ -217,7 +218,7 @@ def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
 
 @pytest.mark.parametrize("left", ["topk(0.25)+ef", "topk(0.25)+dgc", "int8+ef"])
 def test_a_mean_out_of_range_leaves_states_as_they_were(left: str) -> None:
-    """In float16, with results where gradients lie: what is sent is finite, its mean is not."""
+    """In float16, with results where gradients lie, what is sent is finite and its mean is not."""
     strategy = Strategy.parse(f'{left} | steps("compress@gpu, all_gather, decompress@gpu")')
     bucket, memories = (
         Bucket((Parameter("x", (64,), "float16"),)),
@@ -237,7 +238,7 @@ def test_a_mean_out_of_range_leaves_states_as_they_were(left: str) -> None:
 
     assert step(0, 30_000.0)
     before = [{k: x.clone() for k, x in memory["x"].items()} for memory in memories]
-    if "int8" in left:  # which leaves little to wait
+    if "int8" in left:  # which leaves little in residuals
         for memory in memories:
             memory["x"]["residual"].fill_(40_000.0)
         before = [{k: x.clone() for k, x in memory["x"].items()} for memory in memories]
@@ -248,8 +249,8 @@ def test_a_mean_out_of_range_leaves_states_as_they_were(left: str) -> None:
 
 
 def test_a_mean_out_of_float16_is_seen_where_results_are_apart() -> None:
-    """Of two steps the second sends what waited, twice what fits: a spoiled step, and nothing of
-    it is lost."""
+    """The second of two steps sends the residual, twice what fits: the step is spoiled, and
+    nothing of it is lost."""
     strategy = 'topk(0.25)+ef | steps("compress@gpu, all_gather, decompress@gpu")'
     given = [torch.tensor([6e4, 6e4, 0.0, 0.0]).half() for _ in range(2)]
     states = [dict[str, Any]() for _ in given]
@@ -281,7 +282,7 @@ def test_clipping_comes_first(part: int) -> None:
 
 @pytest.mark.parametrize("left", LEFT)
 def test_what_lies_in_memory_does_not_travel(left: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the sections of a message."""
+    """The padding between the sections of a message never holds what was in memory."""
     room, perform, sent = Scratch.room, runtime_lockstep._perform, list[Tensor]()
 
     def noted(moves: Any) -> Any:
@@ -308,7 +309,7 @@ def test_what_lies_in_memory_does_not_travel(left: str, monkeypatch: pytest.Monk
 
 
 def test_damage_is_told() -> None:
-    """A header of another step: a clear error, on a rank that goes on to the end of the path."""
+    """A header of another step is a clear error, on a rank that goes on to the end of the path."""
 
     def break_step(arrived: Tensor) -> Tensor:
         arrived.view(4, -1)[2][:32].view(torch.int64)[3] = 8

@@ -1,6 +1,6 @@
 """Damage to whatever arrives, at every move of every collective on streams, one rank at a time.
 
-It ends with PayloadError, or with other numbers: never with another error, a write out of bounds,
+A job ends with PayloadError, or other numbers: never with another error, a write out of bounds,
 ranks that wait for each other, or more entries than were sent.
 """
 
@@ -26,8 +26,8 @@ from gradwire.runtime.lockstep import _agreed, _next, _perform
 from gradwire.strategy import Rounds, StepInfo
 
 MISSES_ITS_OWN = "threshold(1.5)+ef | union"
-"""A list of places that became another list is whole to its owner; only the rank whose places
-they were finds that its values have nowhere to go."""
+"""A strategy whose owners take a list of places that became another list for whole; only the rank
+whose places they were finds that its values have nowhere to go."""
 COLUMNS = "nonzero | columns"
 BY_OWNERS = (
     "topk(0.3)+ef | zen",
@@ -39,9 +39,10 @@ BY_OWNERS = (
     "nonzero | omnireduce",
     "nonzero(index='int32') | zen",
 )
-"""Who received damage among the entries tells everybody, once, before anything else is sent."""
+"""Strategies by owners: a rank that receives damage among the entries tells all others, once,
+before anything else is sent."""
 CHOOSES_ALLGATHER = "topk(0.3)+ef | sparse_auto"
-"""For so little: then a damaged value is another number."""
+"""A strategy that takes allgather for so little: there a damaged value is another number."""
 OTHERS = (
     COLUMNS,
     "topk(0.3)+ef | gtopk",
@@ -53,12 +54,12 @@ OTHERS = (
     CHOOSES_ALLGATHER,
 )
 FULL = "nonzero | sparcml"
-"""With most elements on every rank, so that sums become dense on their way."""
+"""A strategy that is tried with most elements on every rank, so that sums become dense."""
 TEXTS = BY_OWNERS + OTHERS
 SHAPES = {"a": (40,), "b": (7, 3), "c": (1,)}
 LARGE = {"a": (5 * 1024 + 5,), "b": (7, 3)}  # enough for chunks, the last one cut
 ROOM = 64
-"""Elements before, between and behind the results, which nobody may touch."""
+"""The number of elements before, between and behind the results, which nothing may change."""
 
 Change = Callable[[Tensor, random.Random], Tensor]
 
@@ -91,7 +92,7 @@ CHANGES: tuple[Change, ...] = (bit, some_bytes, all_bytes, shorter, longer)
 
 
 def whole(world: int, shapes: dict[str, tuple[int, ...]], share: float) -> list[list[Tensor]]:
-    """By rank, then by parameter, flat; so many are not zero."""
+    """Flat gradients by rank, then by parameter, of which that share is not zero."""
     made = []
     for rank in range(world):
         dice = torch.Generator().manual_seed(rank)
@@ -105,7 +106,7 @@ def whole(world: int, shapes: dict[str, tuple[int, ...]], share: float) -> list[
 
 
 class Job:
-    """One step of N ranks. damage: at which move, to which rank, what, and its dice."""
+    """One step of N ranks. damage: (move, rank, change, its dice)."""
 
     def __init__(self, text: str, world: int, shapes: dict[str, tuple[int, ...]]) -> None:
         self.world, self.moves = world, list[Move]()
@@ -128,7 +129,7 @@ class Job:
             context.begin([x.clone() for x in mine], self.results[-1], StepInfo(3))
 
     def run(self, damage: tuple[int, int, Change, random.Random] | None = None) -> list[bool]:
-        """Which ranks raised PayloadError. Stops where one did, as that rank would."""
+        """Returns which ranks raised PayloadError. Stops where one did, as that rank would."""
         rounds: list[Rounds[None]] = [c.strategy.collective.rounds(c) for c in self.contexts]
         if damage is not None:
             rounds[damage[1]] = damaged(rounds[damage[1]], damage)
@@ -148,7 +149,7 @@ class Job:
             arrived = _perform(agreed)
 
     def announced(self) -> int:
-        """Bytes of what one rank tells all others first."""
+        """The bytes of what one rank tells all others first."""
         self.run()
         first = self.moves[0]
         assert isinstance(first, AllGather)
@@ -164,8 +165,8 @@ class Job:
             assert bool((room == 7.0).all()), "written out of bounds"
 
     def check_counts(self) -> None:
-        """No more entries than were sent; with gtopk, of each parameter as many as it selects, or
-        three places for each of these."""
+        """Checks that no more entries arrived than were sent; with gtopk, of each parameter as
+        many as it selects, or three places for each of these."""
         strategy = self.contexts[0].strategy
         for results in self.results:
             nonzero = [int(x.count_nonzero()) for x in results]
@@ -179,7 +180,7 @@ class Job:
                 assert sum(nonzero) <= sent
 
     def check_states(self) -> None:
-        """After the step is skipped: all is kept, as if nothing had been sent."""
+        """Skips the step, and checks that all is kept as if nothing had been sent."""
         for context, memory, mine in zip(self.contexts, self.memories, self.given):
             try:
                 context.end(skipped=True)
@@ -191,7 +192,7 @@ class Job:
 
 
 class NothingArrives(Exception):
-    """At that rank, by that move."""
+    """The move brings nothing to that rank that could be damaged."""
 
 
 def damaged(rounds: Rounds[None], damage: tuple[int, int, Change, random.Random]) -> Rounds[None]:
@@ -209,7 +210,7 @@ def damaged(rounds: Rounds[None], damage: tuple[int, int, Change, random.Random]
 
 
 def changed(arrived: Any, change: Change, dice: random.Random) -> Any:
-    """One of the messages."""
+    """Changes one of the messages."""
     if isinstance(arrived, dict):
         full = [r for r in arrived if arrived[r].numel()]
         if not full:
@@ -226,7 +227,7 @@ def changed(arrived: Any, change: Change, dice: random.Random) -> Any:
 def all_damage(
     text: str, world: int, shapes: dict[str, tuple[int, ...]], seeds: int
 ) -> Iterator[tuple[Job, int, list[bool]]]:
-    """Every move, every rank, every change: the job, the move, and who noticed."""
+    """Yields the job, the move and which ranks noticed, for every move, rank and change."""
     sound = Job(text, world, shapes)
     assert not any(sound.run())
     for at, rank, change in itertools.product(range(len(sound.moves)), range(world), CHANGES):
@@ -280,7 +281,7 @@ def test_damage_is_an_error_or_another_number(
     ],
 )  # fmt: skip
 def test_every_bit_of_a_count_matters(text: str, world: int, at: int) -> None:
-    """And of flags and headers: backends abort where ranks believe in different sizes."""
+    """Flags and headers matter, too: backends abort if ranks expect different sizes."""
     bits = 8 * Job(text, world, SHAPES).announced() if at == 0 else 8 * 16
     for number in range(bits):
 
@@ -294,7 +295,7 @@ def test_every_bit_of_a_count_matters(text: str, world: int, at: int) -> None:
 
 @pytest.mark.parametrize(("variant", "rank", "at"), [("butterfly", 2, 3), ("tree", 1, 4)])
 def test_no_parameter_gets_another_s_entries(variant: str, rank: int, at: int) -> None:
-    """The first of the second parameter's becomes one of the first's, which are 40 elements."""
+    """The first entry of the second parameter becomes one of the first, which has 40 elements."""
 
     def hand_over(x: Tensor, dice: random.Random) -> Tensor:
         k = 12 + 7 + 1
@@ -305,7 +306,7 @@ def test_no_parameter_gets_another_s_entries(variant: str, rank: int, at: int) -
         free = set(range(40)) - set(places.tolist())
         places[12] = max(free)
         kernels.encode_indices(places.sort().values, 62, code, section)
-        x[-3:] = 0  # of none of its own the third rank hears that it was kept
+        x[-3:] = 0  # the third rank is told that none of its own was kept
         return x
 
     job = Job(f"topk(0.3)+ef | gtopk(variant='{variant}')", 3, SHAPES)
@@ -315,7 +316,7 @@ def test_no_parameter_gets_another_s_entries(variant: str, rank: int, at: int) -
 
 
 def test_an_entry_that_was_not_kept_is_not_in_the_result() -> None:
-    """The bits behind gtopk's result, for the third of three ranks: its last message."""
+    """The bits behind gtopk's result say so; here in the last message to the third rank."""
 
     def all_kept(x: Tensor, dice: random.Random) -> Tensor:
         x[-3:] = 255
@@ -326,10 +327,10 @@ def test_an_entry_that_was_not_kept_is_not_in_the_result() -> None:
 
 
 def test_the_union_has_every_place_of_one_s_own() -> None:
-    """Of two ranks, the one hears of places in the other's half that are not its own."""
+    """One of two ranks receives places in the other's half that are not its own."""
 
     def next_places(x: Tensor, dice: random.Random) -> Tensor:
-        """As a bitmap, behind its shape: as many places, all others if they can be."""
+        """Moves a bitmap's places, behind its shape: as many, all different if they can be."""
         assert len(x) == 16 + 4
         found = "".join(f"{byte:08b}"[::-1] for byte in x[16:].tolist())
         moved = found[:31][::-1] + found[31:]

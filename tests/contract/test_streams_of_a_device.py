@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """As if no gradient were in the host's memory; bytes of every copy down."""
+    """Makes gradients count as outside of the host's memory; lists the bytes of copies down."""
     copied = list[int]()
     down = HostCopies.down
 
@@ -42,7 +42,7 @@ def given(step: int, world: int) -> list[Tensor]:
 
 
 def run(strategy: Strategy, states: Sequence[State], steps: Sequence[int]) -> list[Tensor]:
-    """The results of all steps; of the last, one rank's gradient is spoiled."""
+    """The results of all steps; in the last, one rank's gradient is spoiled."""
     results = list[Tensor]()
     for step in steps:
         own = given(step, len(states))
@@ -69,7 +69,7 @@ def test_the_same_bits_arrive_with_one_copy_down(
     by_rows = strategy.collective.name == "omnireduce"  # blocks of elements, which it looks for
     assert by_rows or len(copied) >= 3 * 4, "every rank's message, in every step"
     ask: Callable[[int], bool] = (lambda n: n == copied[0]) if fixed(strategy) else bool
-    if strategy.collective == GTopK():  # what waits at the agreed places comes down, too
+    if strategy.collective == GTopK():  # residuals at the agreed places come down, too
         remembers = strategy.feedback is not None and strategy.feedback.makes_good
         keeps_it = remembers and not isinstance(strategy.feedback, EF21)
         assert len([n for n in copied if n != copied[0]]) == (3 * 3 if keeps_it else 0)
@@ -78,7 +78,7 @@ def test_the_same_bits_arrive_with_one_copy_down(
 
 
 def fixed(strategy: Strategy) -> bool:
-    """Whether messages have one size."""
+    """Whether all messages have one size."""
     return strategy.compressor.claims(640).fixed
 
 

@@ -1,4 +1,4 @@
-"""thc: one grid for all ranks, codes that add up, and what waits."""
+"""thc: one grid for all ranks, codes that add up, and residuals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradwire.errors import StrategyError
 
 SHAPES = {"a": (30, 70), "b": (1500,), "c": (3,), "d": (0, 4)}
 LOST = {2: 0.190, 3: 0.0469, 4: 0.0129, 5: 0.00369, 6: 0.00107, 7: 3.1e-4, 8: 8.8e-5}
-"""Of what is normally distributed, at levels that are evenly apart: Max 1960, table II, for 8 of
-them 0.0374, which has one more than 3 bits here."""
+"""The relative squared error of normal numbers at evenly spaced levels: Max 1960, table II. For 8
+levels, one more than 3 bits have here, that is 0.0374."""
 
 
 def residuals(run: Several, name: str) -> Tensor:
@@ -40,7 +40,7 @@ def test_what_is_normal_loses_what_levels_lose(bits: int) -> None:
 
 
 def test_a_spike_is_within_half_a_step() -> None:
-    """Rotation spreads it: one size for each element, within the reach of the outermost level."""
+    """Rotation spreads a spike evenly over elements, within the reach of the outermost level."""
     x = torch.zeros(BLOCK)
     x[17] = 5.0
     (result,), _ = lockstep("thc(3)", [x])
@@ -67,7 +67,7 @@ def test_nothing_is_lost_over_steps(world: int, bits: int) -> None:
 
 
 def test_what_waits_stays_small_where_ranks_differ() -> None:
-    """A rank's own residual is of its own codes, not of the mean."""
+    """A rank's residual is that of its own codes, not of the mean."""
     x = torch.randn(2 * BLOCK, generator=torch.Generator().manual_seed(1))
     state = [dict[str, Tensor]() for _ in range(2)]
     for step in range(30):
@@ -77,7 +77,7 @@ def test_what_waits_stays_small_where_ranks_differ() -> None:
 
 
 def test_ranks_of_any_size_share_a_grid() -> None:
-    """That of the largest: nothing of it is cut more than of itself alone."""
+    """The grid is that of the largest rank, which is cut no more than it would be alone."""
     x = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))
     results, _ = lockstep("thc(6)", [x, 1e-3 * x, torch.zeros(BLOCK), x])
     wanted = 2.001 / 4 * x
@@ -92,7 +92,7 @@ def test_sums_have_room(bits: int, world: int) -> None:
 
 
 def test_sums_at_the_ends_of_their_room_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All codes as large as can be, of one sign, on all ranks."""
+    """All codes are as large as can be, of one sign, on all ranks."""
     for world in (2, 3, 9, 18):
         x = _rotated(torch.ones(2 * BLOCK).view(-1, BLOCK)).view(-1)
         with monkeypatch.context() as patched:
@@ -154,7 +154,7 @@ def test_more_bits_are_finer() -> None:
 
 
 def test_a_skipped_step_gives_back_what_was_sent() -> None:
-    """Each rank's own, to its own residual."""
+    """Each rank puts what it sent back into its own residual."""
     run = Several("thc(4)", SHAPES, 3)
     run.step(drawn(SHAPES, 3, 0))
     before, gradients = run.kept(), drawn(SHAPES, 3, 1)

@@ -59,9 +59,9 @@ def test_the_result_is_that_of_chunks(world: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.3, 1.0])
 def test_bytes_are_the_published_ones(world: int, dtype: torch.dtype, density: float) -> None:
-    """Pairs of int32 and value out, a bit per owned element and the values back; and the counts.
+    """Pairs of int32 and value go out, a bit per owned element and values come back; and counts.
 
-    Per fp32 non-zero 8 bytes.
+    An fp32 non-zero takes 8 bytes.
     """
     n, item = 1003, dtype.itemsize
     xs = sparse(world, n, density, dtype)
@@ -106,7 +106,7 @@ def test_every_element_has_one_owner(n: int, world: int) -> None:
 
 
 def test_another_seed_is_another_deal() -> None:
-    """So nobody can know in advance which elements burden one owner."""
+    """Seeds deal differently, so nobody can know in advance which elements burden an owner."""
     one, other = (HashedElements(1000, 4, seed, CPU).flat(0, torch.arange(200)) for seed in (0, 1))
     assert not torch.equal(one, other)
 

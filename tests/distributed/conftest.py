@@ -1,7 +1,7 @@
-"""Pools of ranks, one per size for each module here; a pool with a dead rank starts anew.
+"""Pools of ranks, one per size for each test module; a pool with a dead rank starts anew.
 
-Ranks that wait take time of the processors, too: every process group has a thread of Gloo that
-wakes a hundred times a second, and not all groups that tests make are gone after them.
+Idle ranks take processor time, too: every process group has a Gloo thread that wakes a hundred
+times a second, and not all groups that tests make are gone after them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ranks import Ranks
 
 @pytest.fixture(autouse=True)
 def _the_lab_s_turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Other pytest processes make and remove namespaces; some tests look for any left behind."""
+    """Locks out other pytest processes: they make and remove namespaces, and some tests look for
+    any left behind."""
     stem = request.path.stem
     if not stem.startswith(("test_lab", "test_demo")):
         yield

@@ -1,8 +1,9 @@
-"""A job in which a rank dies, stalls or fails; what each rank tells of it.
+"""A job in which a rank dies, stalls or fails, and what each rank reports of it.
 
-No clock decides: limits are so wide that only a hang reaches them. Where the others hear of a
-fault by their limit alone, it is lowered when all ranks have come to the step in which it strikes;
-and whoever has failed waits until all others have told that they have, too, however late.
+No clock decides: timeouts are so long that only a hang reaches them. Where the other ranks notice
+a fault by their timeout alone, it is lowered once all ranks have come to the step in which the
+fault strikes. A rank that has failed waits until all others have reported that they failed, too,
+however late.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from gradwire.runtime import torch_dist
 from gradwire.testing import Fault, inject
 
 WIDE = 60.0
-"""Seconds: nothing takes so long that is no hang, with fifty processes on two cores either."""
+"""Seconds. Only a hang takes this long, even with fifty processes on two cores."""
 
 SHORT = timedelta(seconds=2)
-"""For what is to be waited for in vain."""
+"""The timeout for what never comes."""
 
 
 class Story(NamedTuple):
@@ -41,9 +42,9 @@ class Story(NamedTuple):
 
 @dataclass(frozen=True)
 class Broken:
-    """A fault, the rank and the step in which it strikes, and who is trained how.
+    """A fault, the rank and the step in which it strikes, and the model and plan that are trained.
 
-    waits: the others hear of it by their limit alone, as nobody closes a connection.
+    waits: the others notice it by their timeout alone, as nobody closes a connection.
     """
 
     rank: int
@@ -82,7 +83,7 @@ def until_it_breaks(job: Broken) -> Story:
     try:
         with lowered_limits(groups) if job.waits else nullcontext():
             step()
-            step()  # who was through before the fault meets it here
+            step()  # a rank that had finished before the fault struck fails here
     except Exception as error:
         tell_that_it_is_over()
         story = Story(type(error).__name__, str(error), "")
@@ -96,17 +97,17 @@ def until_it_breaks(job: Broken) -> Story:
 
 @contextmanager
 def lowered_limits(groups: Iterable[dist.ProcessGroup]) -> Iterator[None]:
-    """Of all that is exchanged inside. All ranks come to it, and begin at once."""
+    """Lowers the timeout of all exchanges inside. All ranks come to it, and begin at once."""
     dist.barrier()
     for group in groups:
-        dist.distributed_c10d._set_pg_timeout(SHORT, group)  # of collectives alone
+        dist.distributed_c10d._set_pg_timeout(SHORT, group)  # affects collectives alone
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_dist, "_Waits", ShortWaits)
         yield
 
 
 class ShortWaits(torch_dist._Waits):
-    """For what is sent between pairs of ranks."""
+    """The lowered timeout for messages between pairs of ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ def groups_of(performer: Any) -> list[dist.ProcessGroup]:
 
 @contextmanager
 def everybody_is_heard_but(lost: int) -> Iterator[None]:
-    """Here, ranks that ask who has failed hear of all but this one, and do not wait for it."""
+    """Inside, ranks that ask who has failed wait for the reports of all ranks but this one."""
     asked = torch_dist._missing
 
     def missing(store: Any, ranks: Any, patience_seconds: float) -> list[int]:
@@ -141,7 +142,7 @@ def tell_that_it_is_over() -> None:
 
 
 def wait_until_it_is_over() -> None:
-    """For all other ranks."""
+    """Waits for all other ranks."""
     others = set(range(dist.get_world_size())) - {dist.get_rank()}
     store = dist.distributed_c10d._get_default_store()
     store.wait([f"tests/over/{r}" for r in others], timedelta(seconds=WIDE))
@@ -149,7 +150,7 @@ def wait_until_it_is_over() -> None:
 
 @dataclass(frozen=True)
 class Stuck(Fault):
-    """Before move `at`."""
+    """Stops before move `at` until all other ranks have given up."""
 
     at: int
 

@@ -1,6 +1,6 @@
-"""All that gradwire does, on members of another package: what two ranks report.
+"""All that gradwire does, with members of another package: what two ranks report.
 
-`test_outside_members.py` installs the package first, and looks at the report.
+`test_outside_members.py` installs the package first, and checks the report.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ STRATEGIES = (
 
 
 def parsed() -> list[str]:
-    """As they print."""
+    """The strategies as they print."""
     return [str(Strategy.parse(text)) for text in STRATEGIES]
 
 
 def obey_the_laws() -> dict[str, list[str]]:
-    """Laws that were tried, by member."""
+    """The laws that were tried, by member."""
     members: list[Member] = [
         COMPRESSORS["levels"](15), COMPRESSORS["counted"](), FEEDBACK["fading"](),
         COLLECTIVES["halves"](),
@@ -46,7 +46,8 @@ def obey_the_laws() -> dict[str, list[str]]:
 
 
 def in_lockstep() -> dict[str, list[float]]:
-    """Bytes each of three ranks sent, by strategy; all results are equal, and near the mean."""
+    """Bytes that each of three ranks sent, by strategy; all results are equal, and near the
+    mean."""
     xs = [torch.randn(2000, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     sent = {}
     for text in STRATEGIES[:6]:
@@ -60,7 +61,7 @@ def in_lockstep() -> dict[str, list[float]]:
 
 
 def priced() -> dict[str, tuple[float, float]]:
-    """Bytes by price, and as counted."""
+    """Bytes that a rank sends as `price` predicts them, and as counted, by strategy."""
     found = {}
     xs = [torch.randn(2000, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     for text in ("levels(15)+ef | allgather", "levels(15)+fading | halves"):
@@ -105,7 +106,7 @@ def _run(text: str, steps: range, save: Path | None = None, load: Path | None = 
 class Breaking(Levels):
     """Divides by zero in the second step of a job."""
 
-    __module__ = "__main__"  # of the program itself
+    __module__ = "__main__"  # as if the program itself defined it
     name: ClassVar[str] = "breaking"
 
     def encode(self, x: torch.Tensor, sections: Any, key: Key, status: torch.Tensor) -> None:
@@ -114,7 +115,7 @@ class Breaking(Levels):
 
 
 def told_of_an_error() -> tuple[str, list[str]]:
-    """The error of a member that raises amid a job, and what is noted on it."""
+    """The type of the error that a member raises amid a job, and the notes on it."""
     gradwire.register(Breaking)
     model = small(0)
     handle = gradwire.attach(model, "breaking(15)+ef | halves")
@@ -130,7 +131,7 @@ def told_of_an_error() -> tuple[str, list[str]]:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """All of it. Collective, over two ranks."""
+    """Collects all of the above. Collective, over two ranks."""
     alone: tuple[Callable[[], Any], ...] = (parsed, obey_the_laws, in_lockstep, priced)
     return {
         "strategies": list(STRATEGIES),

@@ -44,16 +44,16 @@ PRELOADED = (
     "gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
     "torch.distributed.fsdp", "torch.profiler", "faults", "pytest", "ranks", "small", "suites",
 )  # fmt: skip
-"""Imported once, by the fork server."""
+"""Modules that the fork server imports once."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*PRELOADED])
 _NUMBERS = itertools.count()
-"""Of pools: in the file of one that has ended are the addresses of its ranks."""
+"""Numbers of pools: the store's file of an ended pool still holds the addresses of its ranks."""
 
 
 class RanksFailed(AssertionError):
-    """At least one rank raised, died or hung; the text has every rank's story."""
+    """At least one rank raised, died or hung; the text holds every rank's story."""
 
 
 @dataclass
@@ -72,7 +72,8 @@ class Outcome:
 
 
 class Ranks:
-    """N processes, one default process group with a FileStore."""
+    """N processes in one default process group, whose store is a FileStore or, by "tcp", a
+    TCPStore."""
 
     def __init__(
         self, world: int, directory: Path, *, timeout_seconds: float = 240.0, store: str = "file"
@@ -82,7 +83,7 @@ class Ranks:
         self._start()
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
-        """Call function(*args) on every rank; its values in rank order."""
+        """Calls function(*args) on every rank; returns the values in rank order."""
         outcomes = self.outcomes(function, *args, **options)
         if not all(o.ok for o in outcomes):
             self.close()  # whatever state the ranks are in, the next test begins with new ones
@@ -93,7 +94,7 @@ class Ranks:
     def outcomes(
         self, function: Callable[..., Any], *args: Any, timeout_seconds: float | None = None
     ) -> list[Outcome]:
-        """Call function(*args) on every rank; what became of each."""
+        """Calls function(*args) on every rank; returns every rank's outcome."""
         if not all(p.is_alive() for p in self._processes):
             self.close()
             self._start()
@@ -102,7 +103,7 @@ class Ranks:
         return self._gathered(timeout_seconds or self._timeout_seconds)
 
     def _gathered(self, seconds: float) -> list[Outcome]:
-        """One outcome of each rank; if one of them hangs, all are ended."""
+        """Waits for one outcome of each rank; if one of them hangs, all are ended."""
         deadline, found = time.monotonic() + seconds, dict[int, Outcome]()
         while len(found) < self.world:
             waiting = {self._pipes[r]: r for r in range(self.world) if r not in found}
@@ -151,7 +152,8 @@ class Ranks:
         self._meet()
 
     def _meet(self) -> None:
-        """Wait until all ranks are connected: a job may end the group while others still do."""
+        """Waits until all ranks are connected: a job may end the group while others still
+        connect."""
         outcomes = self._gathered(self._timeout_seconds)
         if not all(o.ok for o in outcomes):
             self.close()
@@ -178,7 +180,7 @@ class Ranks:
 def side_by_side(
     directory: Path, jobs: Sequence[tuple[int, Callable[[], Any]]], *, store: str = "file"
 ) -> list[list[Outcome]]:
-    """Each job on so many ranks of its own, all jobs at once: for those that wait for a limit."""
+    """Runs each job on a pool of its own, all jobs at once: for jobs that wait for a timeout."""
     with contextlib.ExitStack() as stack:
         pools = [stack.enter_context(Ranks(n, directory, store=store)) for n, _ in jobs]
         with ThreadPoolExecutor(len(jobs)) as threads:
@@ -187,7 +189,7 @@ def side_by_side(
 
 
 def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> None:
-    gc.freeze()  # what the fork server has imported is no garbage to look for in each rank
+    gc.freeze()  # keeps the collector from looking through what the fork server imported
     stacks = open(f"{place}.stacks.{rank}", "w")  # noqa: SIM115 - as long as the process
     faulthandler.enable(file=stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -197,7 +199,7 @@ def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> 
     warnings.resetwarnings()
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    warnings.simplefilter("ignore", SoundnessWarning)  # what is tested here is not what is learnt
+    warnings.simplefilter("ignore", SoundnessWarning)  # these tests are not about learning
     warnings.filterwarnings("ignore", message="gradwire's native kernels are not installed")
     dist.init_process_group(
         "gloo",
@@ -221,7 +223,7 @@ def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> 
 
 
 def _make_store(kind: str, place: str, rank: int, world: int) -> dist.Store:
-    """A FileStore; or "tcp": a TCPStore that rank 0 hosts, its port told by way of a file."""
+    """Makes a FileStore or, for "tcp", a TCPStore that rank 0 hosts; a file tells its port."""
     if kind == "file":
         return dist.FileStore(place, world)
     port, limit = Path(f"{place}.port"), timedelta(seconds=30)
@@ -236,7 +238,7 @@ def _make_store(kind: str, place: str, rank: int, world: int) -> dist.Store:
 
 
 def _pickled(outcome: Outcome) -> bytes:
-    """An exception that cannot travel becomes its text."""
+    """Pickles an outcome; an exception that cannot be pickled becomes its text."""
     with contextlib.suppress(Exception):
         data = pickle.dumps(outcome)
         pickle.loads(data)

@@ -1,4 +1,4 @@
-"""Small models, data that differs by rank and step, and shorthands for what tests ask."""
+"""Small models, data that differs by rank and step, and shorthands that tests share."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Small(nn.Module):
 
 
 def small(seed: int = 0) -> Small:
-    """The same weights on every rank."""
+    """A model with the same weights on every rank."""
     torch.manual_seed(seed)
     return Small()
 
 
 def batch(step: int = 0, rank: int | None = None, rows: int = 4) -> Tensor:
-    """Another one for every rank and step."""
+    """Inputs that differ for every rank and step."""
     rank = dist.get_rank() if rank is None else rank
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return torch.randn(rows, 2, 5, 5, generator=generator)
@@ -59,7 +59,7 @@ def loss_of(model: nn.Module, step: int = 0, rank: int | None = None) -> Tensor:
 
 
 def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
-    """By SGD with momentum, whoever keeps it."""
+    """Trains by SGD with momentum, whether the optimizer or the plan keeps it."""
     optimizer = gradwire.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=1e-3)
     for step in steps:
         optimizer.zero_grad()
@@ -77,14 +77,14 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def local_gradients(model: nn.Module, step: int = 0) -> dict[str, Tensor]:
-    """What this rank's gradients would be without any exchange; the model is not touched."""
+    """This rank's gradients as they would be without any exchange; the model is not touched."""
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss_of(model, step), list(named.values()))
     return {name.removeprefix("module."): g for name, g in zip(named, found)}
 
 
 def entry(handle: Handle) -> dict[str, Any]:
-    """What is this rank's own in its state."""
+    """This rank's own entry in the handle's state."""
     ranks: Any = handle.state_dict()["ranks"]
     (own,) = ranks.values()
     return dict(own)
@@ -99,7 +99,7 @@ def from_all(x: Tensor) -> list[Tensor]:
 
 
 def mean(x: Tensor) -> Tensor:
-    """In rank order and fp32, one division. Collective."""
+    """The mean over ranks, summed in rank order and in fp32, with one division. Collective."""
     total = torch.zeros_like(x, dtype=torch.float32)
     for part in from_all(x):
         total += part.float()
@@ -107,7 +107,7 @@ def mean(x: Tensor) -> Tensor:
 
 
 def fingerprint(tensors: Any) -> str:
-    """Equal for equal bits."""
+    """A hash of the tensors' bits."""
     whole = hashlib.sha256()
     for x in tensors:
         data = x.detach().contiguous().flatten()
@@ -117,7 +117,7 @@ def fingerprint(tensors: Any) -> str:
 
 @contextmanager
 def attached(module: nn.Module, plan: Any, **options: Any) -> Iterator[Handle]:
-    """Attach, and detach whatever happens."""
+    """Attaches, and detaches whatever happens."""
     handle = gradwire.attach(module, plan, **{"timeout_seconds": 20.0, **options})
     try:
         yield handle
@@ -128,7 +128,7 @@ def attached(module: nn.Module, plan: Any, **options: Any) -> Iterator[Handle]:
 @contextmanager
 def brief() -> Iterator[None]:
     """Measurements take the least time, races the fewest rounds and steps, and one race may follow
-    the first: it counts that ranks make the same of them."""
+    the first: what counts is that ranks decide alike."""
     with (
         patch.object(auto, "_WATCHED_SECONDS", 0.1),
         patch.object(contention, "_SECONDS", 0.04),
@@ -156,7 +156,7 @@ def close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float 
 
 
 def raised(function: Any, kind: type[BaseException] = UsageError) -> str:
-    """The text of the error that must come."""
+    """The text of the error that the function must raise."""
     try:
         function()
     except kind as error:

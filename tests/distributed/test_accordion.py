@@ -1,4 +1,4 @@
-"""Accordion: ranks go between two plans together, and nothing that waits is lost."""
+"""Accordion: ranks change between two plans together, and no residual is lost."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.training.accordion import changed
 
 SIZES = [1] * 8 + [3] * 10
-"""Of gradients, all else being equal."""
+"""Sizes of the gradients, step by step; all else is equal."""
 
 
 def phases(text: str, rates: list[float]) -> tuple[list[bool], list[str], float]:
-    """What it says after each step, what the plan is then, and how much of all is missing once a
-    dense step has come last."""
+    """What it says after each step, the strategy then, and the largest part of a gradient that is
+    still missing after a last dense step."""
     model, world, said, plans = Told(), dist.get_world_size(), list[bool](), list[str]()
     far = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
 

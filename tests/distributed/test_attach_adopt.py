@@ -1,4 +1,4 @@
-"""Another plan between two steps: nothing that waits is lost, whatever comes after whatever."""
+"""Adopting another plan between two steps: no residual is lost, whichever plan follows which."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def plan_of(handle: Any, strategy: str, bucket_bytes: int = 1 << 20, lanes: int 
 
 
 def given_and_arrived(order: tuple[str, ...], steps: int) -> tuple[float, str]:
-    """How far all results, times ranks, are from all gradients; and what they were."""
+    """The largest difference between all results, times ranks, and all gradients; and the results'
+    fingerprint."""
     model, world = Told(), dist.get_world_size()
     given = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
     arrived = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
@@ -76,7 +77,8 @@ def test_from_each_to_dense(four: Ranks) -> None:
 
 
 def through_a_file(first: str, then: str) -> float:
-    """As `given_and_arrived`, through a state that a job with another plan loads."""
+    """The difference as in `given_and_arrived`, where a job with another plan loads the first
+    one's state."""
     world = dist.get_world_size()
     saved, given, arrived = None, dict[str, Tensor](), dict[str, Tensor]()
     for strategy in (first, then):
@@ -131,7 +133,7 @@ def test_a_state_goes_on_by_what_it_was_saved_with(four: Ranks, then: str) -> No
 
 
 def parts_and_wholes() -> bool:
-    """The state of a plan that was adopted is that of a job that began with it."""
+    """Whether the state of an adopted plan is that of a job that began with it."""
     inside, whole = f"topk(0.1)+ef | hierarchical({TWO})", "topk(0.1)+ef | allgather"
     model = Told()
     with attached(model, inside) as handle:
@@ -151,7 +153,8 @@ def test_state_after_machines_were_left_fits_a_plan_without(four: Ranks) -> None
 
 
 def through_a_bad_step(first: str, then: str, bad_bucket: str) -> float:
-    """What arrives in the end is what was given, but for the bad step's own gradients."""
+    """The difference between what arrived in the end and what was given, but for the bad steps'
+    own gradients."""
     model, world = Told(), dist.get_world_size()
     given = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
     arrived = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
@@ -202,7 +205,8 @@ def test_velocities_stay_with_their_feedback(four: Ranks) -> None:
 
 
 def saved_between() -> float:
-    """A state that is saved right after the plan changed holds what has not been sent yet."""
+    """The error after a resume from a state that was saved right after the plan changed: the state
+    holds what has not been sent yet."""
     model = Told()
     with attached(model, "topk(0.1)+ef | allgather") as handle:
         model(slopes(0)).backward()
@@ -235,7 +239,7 @@ def refused(strategy: str, other: str) -> str:
             return "adopted"
         assert str(handle.plan.main_strategy) == str(Strategy.parse(strategy))
         model.zero_grad()
-        model(slopes(1)).backward()  # it goes on as before
+        model(slopes(1)).backward()  # training goes on as before
     return said
 
 

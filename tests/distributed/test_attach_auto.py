@@ -31,7 +31,8 @@ PATIENCE = 4000  # steps: three races of twenty rounds
 
 @brief()
 def settled(ddp: bool, loop: str) -> tuple[Any, ...]:
-    """What was found, and what the model has become."""
+    """The plan and profile that were found, and fingerprints of the model's gradients and
+    weights."""
     module = small()
     model = DistributedDataParallel(module) if ddp else module
     handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
@@ -85,7 +86,7 @@ def test_ranks_settle_on_one_plan(two: Ranks, ddp: bool, loop: str) -> None:
 
 
 def resumed_from(path: str) -> str:
-    """The plan that was found, saved, and given to another run."""
+    """The digest of a plan that was found and saved, as another run attaches it."""
     handle = gradwire.attach(small(), path)
     digest = handle.plan.digest()
     handle.detach()
@@ -102,7 +103,7 @@ def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
 
 @brief()
 def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
-    """What was found, or refused, on machines with these ranks."""
+    """What was found or refused, where `machine_of` numbers each rank's machine."""
     os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
     try:
         model = small()
@@ -155,7 +156,8 @@ def steps_of(model: Any, steps: range) -> None:
 
 
 def resumed_amid_a_race() -> None:
-    """Saved while a plan is in force that keeps parts of parameters; the next run begins anew."""
+    """A state that is saved while a plan keeps parts of parameters loads in a run that begins
+    anew."""
     os.environ["GROUP_RANK"] = str(dist.get_rank() // 2)
     strategy = "topk(0.1)+ef | hierarchical"
     try:
@@ -217,7 +219,7 @@ def test_where_gradients_are_clipped_nothing_begins_before_backward_ends(two: Ra
 
 
 def accumulated() -> str:
-    """Gradients on top of averages, which the strategies that are tried later cannot have."""
+    """Accumulates on top of averages, which the strategies that are tried later do not allow."""
     model = small()
     handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
     try:
@@ -264,7 +266,8 @@ def test_a_strategy_that_is_none_is_refused_at_once(two: Ranks) -> None:
 
 @brief()
 def harmed() -> tuple[bool, str, str, list[float]]:
-    """The plans before and after the guard's window, which finds whatever it sees to be harm."""
+    """The strategies before and after the guard's window; this guard takes whatever it sees for
+    harm."""
     model = small()
     with (
         patch.object(guard, "WINDOW", 4), patch.object(guard, "LIMIT", -1.0),
@@ -301,7 +304,7 @@ def test_auto_goes_back_where_the_guard_sees_harm(two: Ranks) -> None:
 
 
 class Words(torch.nn.Module):
-    """Two tables whose gradients are rows, and something dense."""
+    """Two tables with sparse gradients, and a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +319,7 @@ class Words(torch.nn.Module):
 
 @brief()
 def with_tables() -> tuple[Any, ...]:
-    """What was measured of tables, and how they travel then."""
+    """What was measured of tables, and the strategy by which they travel then."""
     model = Words()
     handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""plan="auto" where plans keep the momentum, or the moments: from the first step to the last."""
+"""plan="auto" where plans keep the momentum or the moments, from the first step to the last."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def step(model: Any, optimizer: Any, number: int) -> None:
 
 @brief()
 def settled(kind: str) -> tuple[Any, ...]:
-    """What there was from the first step on, who raced, and what the model has become."""
+    """The first strategy, whether all that raced have its dynamics, what is saved, and the
+    weights' fingerprint."""
     model = small()
     optimizer = optimizer_of(kind, model)
     handle: Any = gradwire.attach(model, "auto", strategies=GIVEN[kind], optimizer=optimizer)
@@ -88,7 +89,8 @@ def test_all_that_race_mean_the_same_to_the_optimizer(two: Ranks, kind: str) -> 
 
 @brief()
 def in_turns() -> tuple[Any, ...]:
-    """The strategies of the first plan's buckets and of the last's, as those of turn 0."""
+    """The first plan's strategy, and the feedbacks of the last plan's buckets, as those of turn
+    0."""
     model = small()
     optimizer = optimizer_of("muon", model)
     handle: Any = gradwire.attach(model, "auto", strategies=[TURNS], optimizer=optimizer)
@@ -110,7 +112,7 @@ def test_matrices_in_turns_are_tuned_too(two: Ranks) -> None:
 
 
 class Words(torch.nn.Module):
-    """An embedding and a head that are larger than all between them."""
+    """An embedding and a head that are larger than the layer between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +125,8 @@ class Words(torch.nn.Module):
 
 @brief()
 def language(wrapped: bool) -> tuple[Any, ...]:
-    """By what the first and the last plan move the hidden matrix, and what loads."""
+    """The feedbacks of the hidden matrix in the first and the last plan, whose state loads
+    again."""
     torch.manual_seed(0)
     module = Words()
     model = DistributedDataParallel(module) if wrapped else module
@@ -156,7 +159,7 @@ def test_a_large_embedding_is_the_other_rule_s_all_the_same(two: Ranks, wrapped:
 
 
 def resumed(kind: str) -> tuple[Any, ...]:
-    """Moments before and after, of a job that is resumed while it begins anew."""
+    """Whether a job that begins anew resumes with the saved moments, and at the saved step."""
     model = small()
     optimizer = optimizer_of(kind, model)
     handle: Any = gradwire.attach(model, "auto", strategies=GIVEN[kind], optimizer=optimizer)
@@ -182,7 +185,7 @@ def test_moments_are_resumed(two: Ranks, kind: str) -> None:
 
 
 def other_row() -> str:
-    """A state of a job that left the momentum to its optimizer, for one whose plan keeps it."""
+    """Loads the state of a job that left the momentum to its optimizer where the plan keeps it."""
     model = small()
     handle: Any = gradwire.attach(model, "auto", strategies=[EF21])
     step(model, optimizer_of("ef21", model), 0)
@@ -204,7 +207,7 @@ def test_a_state_of_another_kind_is_refused(two: Ranks) -> None:
 
 
 class Slope(torch.nn.Module):
-    """Its gradient is what it is given, whatever its weights are."""
+    """A model whose gradient is its input, whatever its weights are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,8 +218,8 @@ class Slope(torch.nn.Module):
 
 
 def moved(text: str, changes: dict[int, str]) -> float:
-    """How far weights went, over how far SGD with momentum takes them: gradients for 60 steps,
-    then none until nothing moves."""
+    """How far weights move, relative to SGD with momentum: gradients for 60 steps, then none until
+    nothing moves."""
     model, total = Slope(), torch.zeros(40, 50)
     nesterov = "nesterov=True" in text
     optimizer = gradwire.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=nesterov)
@@ -280,7 +283,8 @@ def test_what_cannot_follow_each_other_is_refused(two: Ranks, strategies: Any, s
 
 @brief()
 def with_less(kind: str) -> tuple[str, bool]:
-    """A frozen vector, under DDP, and nothing that may be used but formats."""
+    """Tunes a model with a frozen vector, also under DDP, where nothing but formats may be
+    used."""
     module = small()
     module.norm.bias.requires_grad_(False)
     model = DistributedDataParallel(module) if kind == "ddp" else module
@@ -308,7 +312,8 @@ def test_whatever_is_left_keeps_its_dynamics(two: Ranks, kind: str, feedback: st
 
 @brief()
 def warm() -> tuple[str, int, bool]:
-    """By what the first steps go, and when the first plan races."""
+    """The plan of the first steps, when another follows it, and whether tuning had measured by
+    then."""
     model = small()
     handle: Any = gradwire.attach(
         model, "auto", strategies=[DGC], warmup=gradwire.Warmup(60, (0.5,)),

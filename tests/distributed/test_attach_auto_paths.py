@@ -22,7 +22,8 @@ PATIENCE = 4000
 @brief()
 @patch.object(paths, "_moves_of_measured", lambda profile, left: set())  # else none may be offered
 def settled(left: str, optimizer_name: str) -> tuple[Any, ...]:
-    """What was measured and found among the paths of a compressor; what the model has become."""
+    """What was measured and found among the paths of a compressor, and the model's
+    fingerprints."""
     model = small()
     handle: Any = gradwire.attach(model, "auto", strategies=[f"{left} | paths"])
     kind: Any = getattr(torch.optim, optimizer_name)
@@ -36,7 +37,7 @@ def settled(left: str, optimizer_name: str) -> tuple[Any, ...]:
     plan, profile = handle.plan, handle.tuner.profile
     offered = [text for text in profile.strategies if "steps(" in text]
     mine = fingerprint(gradients(model).values())
-    if offered:  # a path is executed, whatever won
+    if offered:  # executes a path, whatever won
         handle.adopt(Plan.make(list(profile.parameters), Strategy.parse(offered[0])))
         optimizer.zero_grad()
         loss_of(model, 0).backward()

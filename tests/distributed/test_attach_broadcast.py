@@ -1,4 +1,4 @@
-"""attach makes models equal, however their tensors lie in memory."""
+"""attach makes the models of all ranks equal, however their tensors lie in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VIEWS = [strided, expanded, scalar_expanded, turned]
 
 
 def with_buffer(view: Any) -> None:
-    """Rank 0's elements come, and what lies between or behind them stays."""
+    """A buffer gets rank 0's elements; the memory between or behind them stays as it was."""
     memory = torch.arange(16.0) + 100 * dist.get_rank()
     inside = torch.zeros(16)
     view(inside).fill_(1.0) if view is not scalar_expanded else inside[0].fill_(1.0)
@@ -60,7 +60,7 @@ def test_a_parameter_with_gaps(three: Ranks) -> None:
 
 
 def layouts_that_differ() -> None:
-    """Rank 0's weights lie channels last, the others' do not."""
+    """Rank 0's weights are channels_last in memory, the others' are not."""
     torch.manual_seed(dist.get_rank())
     model = nn.Conv2d(3, 4, 3, bias=False)
     if dist.get_rank() == 0:

@@ -30,13 +30,13 @@ def norm_of(values: Any) -> float:
 
 
 def clipped(limit: float) -> None:
-    """Dense averages are of gradients times min(1, √N·c / the norm of the step before)."""
+    """Dense averages are those of gradients times min(1, √N·c / the norm of the step before)."""
     model, world, before = small(), dist.get_world_size(), None
     with attached(model, "none | allreduce", clip_norm=limit, clip_overlap=True) as handle:
         for step in range(4):
             local = local_gradients(model, step)
             norm = norm_of(local.values())
-            known = norm if before is None else before  # the first step waits for all
+            known = norm if before is None else before  # the first step waits for all gradients
             scale = min(1.0, limit * math.sqrt(world) / known)
             assert (scale < 1) == (limit < 1)
             model.zero_grad()
@@ -55,7 +55,7 @@ def test_clipping_by_the_step_before(three: Ranks, limit: float) -> None:
 
 
 def clipped_beside(plan: str, several: bool) -> None:
-    """Each rank's step is by its gradient times min(1, limit / its norm)."""
+    """Each rank's gradient is scaled by min(1, limit / its norm)."""
     model, norm = small(), 0.05
     with attached(model, plan, clip_norm=norm, optimizer="adamw") as handle:
         for step in range(2):
@@ -93,7 +93,7 @@ def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
 
 
 def norm_of_nothing() -> tuple[float, float]:
-    """A rank without a batch; then a gradient far above the limit, on all."""
+    """One rank has no batch in a step; then all ranks have a gradient far above the limit."""
     model = small()
     with attached(model, "none | allreduce", clip_norm=1e-3, clip_overlap=True) as handle:
         loss_of(model).backward()
@@ -117,7 +117,7 @@ def test_the_norm_of_no_gradient_is_not_remembered(three: Ranks) -> None:
 
 
 def clipped_again() -> bool:
-    """The state of before the first step has no norm: what follows is what followed then."""
+    """A state from before the first step has no norm: after loading it, the same steps follow."""
     model = small()
     with attached(model, DGC, clip_norm=0.05, clip_overlap=True) as handle:
         first = copy.deepcopy((model.state_dict(), handle.state_dict()))

@@ -1,7 +1,7 @@
 """The conductor under stress: thousands of steps, many buckets, ranks out of phase.
 
 Every gradient says which step, bucket and rank it belongs to, and all sums are exact, so a single
-pair of moves that met wrongly would show as a wrong number.
+pair of mismatched moves would show as a wrong number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKETS = 16
 
 
 class Tiny(nn.Module):
-    """Sixteen parameters whose gradients are whatever numbers they are told."""
+    """Sixteen parameters whose gradients are the given numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def plan_of(model: nn.Module, lanes: int) -> Plan:
 
 
 def stress(lanes: int, steps: int) -> float:
-    """Seconds slept by the faults are part of it. Returns how many averages were wrong."""
+    """Trains while a fault delays one rank's moves. Returns how many averages were wrong."""
     rank, dice = dist.get_rank(), random.Random(dist.get_rank())
     model, wrong = Tiny(), 0
     order = list(range(BUCKETS))
@@ -67,7 +67,7 @@ def stress(lanes: int, steps: int) -> float:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)  # a mismatch is found by attach's own limit; a busy machine is none
+@pytest.mark.timeout(600)  # attach's own timeout finds a mismatch
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_two_thousand_steps_without_a_mismatch(three: Ranks, lanes: int) -> None:
     assert three.run(stress, lanes, 2000, timeout_seconds=560) == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Copies of attached models, by deepcopy and by pickle, and handles that nobody has kept."""
+"""Copies of attached models, by deepcopy and by pickle, and models whose handle was dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPK = "topk(0.1)+ef | allgather"
 
 
 def told(run: Callable[[], Any]) -> int:
-    """How often it is said that a copy trains alone."""
+    """The number of warnings that a copy trains alone."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run()
@@ -69,7 +69,7 @@ def test_a_deep_copy_says_that_it_trains_alone(two: Ranks) -> None:
 
 
 def pickled() -> None:
-    """DDP's __getstate__ takes its hooks along; its reducer is made anew, without."""
+    """A pickled DDP keeps its hooks (`__getstate__`); its reducer is made anew, without hooks."""
     ddp = DistributedDataParallel(small())
     handle = gradwire.attach(ddp, TOPK, timeout_seconds=20.0)
     loss_of(ddp).backward()
@@ -94,7 +94,7 @@ def test_an_attached_ddp_is_pickled(two: Ranks) -> None:
 
 
 def lost() -> None:
-    """By all but gradwire."""
+    """Handles to which only gradwire holds a reference."""
     model, ddp = small(), DistributedDataParallel(small())
     for module in (model, ddp):
         gradwire.attach(module, TOPK, timeout_seconds=20.0)
@@ -104,7 +104,7 @@ def lost() -> None:
         assert "is attached" in raised(lambda m=module: gradwire.detach(m))
     with attached(model, TOPK) as handle:
         loss_of(model).backward()
-        gradwire.detach(nn.Sequential(model))  # through what holds it
+        gradwire.detach(nn.Sequential(model))  # by a module that contains it
         assert not handle.attached
     model.zero_grad()
     wanted = local_gradients(model)

@@ -1,4 +1,4 @@
-"""float64 travels whole or not at all; complex gradients never."""
+"""float64 travels whole or not at all; complex gradients never do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPK = "topk(0.1)+ef | allgather"
 
 
 def no_dtype_for_it() -> None:
-    """Refused when attaching, not in the middle of the first step."""
+    """Such a dtype is refused when attaching, not in the middle of the first step."""
     double = nn.Linear(2, 2).double()
     for plan in (TOPK, "fp16 | allreduce", "none | alltoall", "none+ef | allgather"):
         text = raised(lambda p=plan: gradwire.attach(double, p, timeout_seconds=9.0), PlanError)
@@ -37,7 +37,8 @@ def test_a_dtype_that_cannot_travel_is_refused_at_once(three: Ranks) -> None:
 
 
 def double(strategy: str, ddp: bool, **options: Any) -> None:
-    """As exactly as it is given, beside others that are fp32; NaN where a rank had that."""
+    """float64 averages are as exact as float64, beside parameters in fp32; NaN where a rank had
+    NaN."""
     model = small().double()
     model.two.float()
     model.forward = lambda x: model.two(  # type: ignore[method-assign]
@@ -53,7 +54,7 @@ def double(strategy: str, ddp: bool, **options: Any) -> None:
             digits = 1e-14 if g.dtype == torch.float64 else 1e-6
             torch.testing.assert_close(found[name], wanted, rtol=digits, atol=digits, msg=name)
         model.zero_grad()
-        handle.flush()  # nothing waits
+        handle.flush()  # no residual is left
         assert not any(g.any() for g in gradients(model).values())
         model.zero_grad()
         (loss_of(module) * (math.nan if dist.get_rank() == 1 else 1.0)).backward()

@@ -1,4 +1,4 @@
-"""Ranks that attach something else than others, and damaged messages: named on all ranks."""
+"""Ranks that attach something else than the others, and damaged messages: errors name the rank."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gradwire.errors import GradwireError, UsageError
 from gradwire.testing import Corrupt, inject
 
 TOPK = "topk(0.1)+ef | allgather"
-LISTED = 'topk(0.1, index="int32")+ef | allgather'  # places as they are, to be changed by hand
+LISTED = 'topk(0.1, index="int32")+ef | allgather'  # int32 indices, to be changed by hand
 
 
 # -- attaching -------------------------------------------------------------------------------
 
 
 def refusal(make: Callable[[], Any]) -> tuple[str, str]:
-    """Kind and text of the error with which attaching ends."""
+    """The type and text of the error with which attaching ends."""
     try:
         make().detach()
     except Exception as error:
@@ -81,7 +81,7 @@ def test_ranks_that_differ_are_named_on_all_ranks(three: Ranks, what: str) -> No
 
 
 def invalid(what: str) -> tuple[str, str]:
-    """Rank 1 alone asks for something that cannot be."""
+    """Rank 1 alone requests something impossible."""
     odd = dist.get_rank() == 1
     plan: Any = TOPK
     wrong: dict[str, Any] = {
@@ -120,7 +120,7 @@ def test_one_rank_asks_for_the_impossible(three: Ranks, what: str, kind: str) ->
 
 
 def stays_away(what: str) -> str:
-    """Rank 1 fails before it could tell anybody; the others learn of it by the timeout."""
+    """Rank 1 fails before it can tell the others, which learn of it by the timeout."""
     options: dict[str, Any] = {"timeout_seconds": 3.0}
     model: Any = small()
     if dist.get_rank() == 1:
@@ -142,7 +142,7 @@ def test_one_rank_cannot_even_begin(tmp_path: Path) -> None:
 
 
 def everywhere(directory: str) -> None:
-    """The same mistake on all ranks: the same clear error."""
+    """The same mistake on all ranks gives the same clear error."""
     path = Path(directory) / f"plan-{dist.get_rank()}.json"
     with attached(small(), TOPK) as handle:
         handle.plan.save(path)
@@ -176,7 +176,7 @@ def test_without_init_process_group() -> None:
 
 
 class _Header:
-    """Changes one of the four numbers of a message's header. Travels to other processes."""
+    """Changes one of the four numbers of a message's header. Can be pickled."""
 
     def __init__(self, place: int, value: int) -> None:
         self.place, self.value = place, value
@@ -221,7 +221,8 @@ CORRUPTIONS = {
 
 
 def corrupted(name: str, sent: bool) -> tuple[str, str, bool, bool]:
-    """The error, and whether gradients and the memory around them stayed as they were."""
+    """The error, whether the memory around gradients stayed as it was, and whether training works
+    after a new attach."""
     torch.manual_seed(0)
     model = nn.Linear(20, 8, bias=False)
     guard = torch.full((3, 8, 20), 5.0)
@@ -241,7 +242,7 @@ def corrupted(name: str, sent: bool) -> tuple[str, str, bool, bool]:
         assert step == 2
         around = bool((guard[0] == 5.0).all() and (guard[2] == 5.0).all())
     dist.barrier()
-    with attached(model, TOPK) as handle:  # and life goes on
+    with attached(model, TOPK) as handle:  # training goes on after a new attach
         model.weight.grad = None
         model(torch.randn(2, 20)).sum().backward()
         fine = bool(model.weight.grad.isfinite().all()) and handle.stats()["steps"] == 1
@@ -259,14 +260,14 @@ def test_a_corrupted_message_everywhere(three: Ranks, name: str) -> None:
 
 
 def test_a_message_corrupted_on_arrival(three: Ranks) -> None:
-    """Only the receiver sees it; the others have finished the step and go on without harm."""
+    """Only the receiver sees it; the other ranks have finished the step and go on without harm."""
     found = three.run(corrupted, "digest", False)
     assert [f[0] for f in found] == ["", "PayloadError", ""]
     assert all(f[2] and f[3] for f in found)
 
 
 def out_of_step() -> tuple[str, str]:
-    """A rank that trained one step more (it resumed from another checkpoint)."""
+    """One rank has trained a step more, as if it had resumed from another checkpoint."""
     model = small()
     with attached(model, "topk(0.1)+ef | allgather", timeout_seconds=WIDE) as handle:
         loss_of(model).backward()

@@ -1,4 +1,4 @@
-"""After something failed amid an exchange: every backward is refused, with the first reason."""
+"""After an exchange has failed, every backward is refused with the first reason."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ REFUSED = "after a failed exchange this model must be attached again"
 
 
 def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
-    """Over a mesh of all ranks as replicas, and the group of these."""
-    from torch.distributed.device_mesh import init_device_mesh  # they take seconds to import
+    """A sharded model on a mesh where all ranks are replicas, and the replicas' group."""
+    from torch.distributed.device_mesh import init_device_mesh  # these imports take seconds
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("slow", "fast"))
@@ -42,14 +42,14 @@ FRONT_ENDS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
 
 
 class Impatient(threading.Event):
-    """Whoever waits for it presses Ctrl-C."""
+    """An event whose wait raises KeyboardInterrupt, as Ctrl-C does."""
 
     def wait(self, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
 
 def breaks(conductor: Conductor, how: str) -> None:
-    """In the next step."""
+    """Makes the next step fail."""
     if how == "lane":
         inject(conductor, Fail(1, ValueError("told to")))
     else:
@@ -57,7 +57,7 @@ def breaks(conductor: Conductor, how: str) -> None:
 
 
 def told(call: Callable[[], Any]) -> str:
-    """What it raises."""
+    """The error that the call raises, as text."""
     try:
         call()
     except BaseException as error:
@@ -71,7 +71,7 @@ def step(model: nn.Module) -> None:
 
 
 def reasons(front_end: str, how: str) -> list[str]:
-    """What is said when the second step breaks, and to all that is tried after it."""
+    """What is raised when the second step fails, and by all that is tried after it."""
     model, group = FRONT_ENDS[front_end]()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     handle = gradwire.attach(model, TOPK, group, timeout_seconds=20.0, bucket_bytes=1, lanes=1)
@@ -83,7 +83,7 @@ def reasons(front_end: str, how: str) -> list[str]:
     found += [told(handle.reset), told(handle.flush), told(lambda: handle.adopt(handle.plan))]
     if front_end != "ddp":
         found += [told(handle.synchronize) for _ in range(2)]
-    handle.state_dict()  # it may be looked at
+    handle.state_dict()  # reading the state is allowed
     handle.detach()
     step(model)
     return found
@@ -105,7 +105,7 @@ def test_the_first_reason_stays(one: Ranks, front_end: str, how: str) -> None:
 
 
 def rounds(delay: int) -> list[str]:
-    """Steps that local steps refuse, as the rank would go on alone."""
+    """The errors by which local steps refuse further steps: the rank would go on alone."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     steps = gradwire.LocalSteps(model, optimizer, 2, TOPK, delay=delay)
@@ -123,20 +123,20 @@ def rounds(delay: int) -> list[str]:
 @pytest.mark.parametrize("delay", [0, 1])
 def test_local_steps(one: Ranks, delay: int) -> None:
     (found,) = one.run(rounds, delay)
-    fine = 1 + delay  # steps before anybody knows
+    fine = 1 + delay  # steps before the failure is noticed
     assert found[:fine] == ["nothing"] * fine
     assert all("told to" in text for text in found[fine:])
     assert all(REFUSED in text for text in found[fine + 1 : -1])
 
 
 def never_again() -> None:
-    """Whatever may fail: nothing that comes after it makes the session forget."""
+    """Whatever fails, nothing that comes after it makes the session forget the failure."""
     model = small()
-    with attached(model, TOPK) as handle:  # of a plan that could be adopted in part only
+    with attached(model, TOPK) as handle:  # a plan that could be adopted in part only
         handle._session.ledger.adopt = None  # type: ignore[assignment, method-assign]
         assert "not callable" in told(lambda: handle._session.adopt(handle.plan))
         assert all(f"{REFUSED}; step" in told(lambda: step(model)) for _ in range(2))
-    with attached(model, TOPK, warmup=Warmup(4, (0.3,))) as handle:  # a plan that came by itself
+    with attached(model, TOPK, warmup=Warmup(4, (0.3,))) as handle:  # a plan that comes by itself
         handle._session.fail(ValueError("told to"))
         assert "told to" in told(lambda: handle._session.go_to(9, 9))
         assert "told to" in told(lambda: step(model))
@@ -144,13 +144,13 @@ def never_again() -> None:
         handle._session.on_end = lambda _: 1 / 0  # type: ignore[assignment, return-value]
         assert "ZeroDivisionError" in told(lambda: step(model))
         assert all("division by zero" in told(lambda: step(model)) for _ in range(2))
-    with attached(model, TOPK) as handle:  # in a hook of the user's, before ours and after
+    with attached(model, TOPK) as handle:  # in a user's hook, before ours and after
         hook = model.two.weight.register_post_accumulate_grad_hook(lambda _: 1 / 0)
         assert "ZeroDivisionError" in told(lambda: step(model))
         hook.remove()
         assert len({told(lambda: step(model)) for _ in range(3)}) == 1
         assert "was aborted" in told(lambda: step(model))
-    with attached(model, TOPK):  # and life goes on
+    with attached(model, TOPK):  # training goes on after a new attach
         step(model)
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_forgotten(one: Ranks) -> None:
 
 
 def amid() -> list[str]:
-    """What is not done in a hook, and does no harm to the backward."""
+    """The errors of calls that a hook must not make; the backward is not harmed."""
     model, found = small(), list[str]()
     with attached(model, TOPK) as handle:
         calls = (handle.flush, handle.reset, lambda: handle.adopt(handle.plan))
@@ -202,7 +202,7 @@ def test_a_parameter_that_changed_is_named(one: Ranks) -> None:
 
 
 def in_local_steps() -> bool:
-    """Progress is measured in float32, whatever the model has become meanwhile."""
+    """Whether progress is measured in float32, though the model was converted meanwhile."""
     model = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     outer = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
@@ -231,7 +231,7 @@ def test_a_group_that_this_rank_is_not_in(one: Ranks) -> None:
 
 
 def two_threads() -> list[str]:
-    """The second one's backward comes amid the first one's."""
+    """A second thread's backward comes amid the first one's."""
     model, found = small(), list[str]()
 
     def other(_: Tensor) -> None:
@@ -259,13 +259,13 @@ def test_two_threads(one: Ranks) -> None:
 
 
 def detached_inside(front_end: str) -> None:
-    """All ranks, or one: the backward ends, and says so; what comes after it is as after any
-    detach."""
+    """Detaches in a hook: the backward ends with an error that says so, and what comes after it is
+    as after any detach."""
     model: Any = small()
     net = DistributedDataParallel(model, bucket_cap_mb=0.0001) if front_end == "ddp" else model
     handle = gradwire.attach(net, TOPK, timeout_seconds=20.0, bucket_bytes=1)
     step(net)
-    step(net)  # DDP has its buckets now
+    step(net)  # DDP has rebuilt its buckets by now
     hook = model.one.weight.register_post_accumulate_grad_hook(lambda _: handle.detach())
     assert "amid the exchange of step 2" in raised(lambda: step(net))
     assert not handle.attached

@@ -1,4 +1,4 @@
-"""flush: what waits arrives whole, at the rate of the step that it is for."""
+"""flush: residuals arrive whole, at the learning rate of the step that the flush is for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DGC = "dgc(0.1) | allgather"
 
 
 def flushed(strategy: str) -> None:
-    """One all-reduce brings all that waited; nothing waits then, and momentum stays."""
+    """One all-reduce brings all residuals; none is left then, and momentum stays."""
     model, world = small(), dist.get_world_size()
     with attached(model, strategy) as handle:
         train(model, range(3))
@@ -47,7 +47,7 @@ def flushed(strategy: str) -> None:
         for name, u in velocity.items():
             assert torch.equal(entry(handle)["state"][name]["velocity"], u)
         before = gradients(model)
-        handle.flush()  # nothing waits: nothing is added
+        handle.flush()  # no residual is left, so nothing is added
         for name, x in gradients(model).items():
             assert torch.equal(x, before[name])
         fingerprints = {
@@ -64,8 +64,8 @@ def test_flush_empties_what_waits(three: Ranks, strategy: str) -> None:
 
 
 def flushed_after(change: str) -> float:
-    """How much of what was given did not arrive, in parts, though the rate fell, or the scale
-    rose, between the last step and the flush, or the flush's own, or the job was resumed."""
+    """The share of the gradients that did not arrive, though the rate fell or the scale rose
+    between the last step and the flush, or in the flush's own step, or the job was resumed."""
     model = nn.Linear(16, 8, bias=False)
     nn.init.zeros_(model.weight)
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, enabled="scale" in change)
@@ -84,7 +84,7 @@ def flushed_after(change: str) -> float:
         state = copy.deepcopy(handle.state_dict())
         if "resumed" not in change:
             _flush(change, handle, optimizer, scaler)
-    if "resumed" in change:  # into a process that has met neither the optimizer nor its rate
+    if "resumed" in change:  # into a process that has seen neither the optimizer nor its rate
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
         with attached(model, **plan) as handle:
             handle.load_state_dict(state)
@@ -104,7 +104,7 @@ def _flush(
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
-    for group in optimizer.param_groups:  # it has arrived: a later rate is not for it
+    for group in optimizer.param_groups:  # it has arrived: a later rate does not apply to it
         group["lr"] *= 0.5
         for p in group["params"]:
             p.grad = torch.zeros_like(p)
@@ -120,7 +120,7 @@ def test_a_flush_brings_what_waited_whole(three: Ranks, change: str) -> None:
 
 
 def momentum_flushed(strategy: str, flushes: bool) -> float:
-    """How much of what was given did not arrive, in parts, once momentum has died away."""
+    """The share of the gradients that did not arrive, once momentum has died away."""
     model = nn.Linear(16, 8, bias=False)
     nn.init.zeros_(model.weight)
     dice, given = torch.Generator().manual_seed(dist.get_rank()), torch.zeros(8, 16)
@@ -142,6 +142,6 @@ def momentum_flushed(strategy: str, flushes: bool) -> float:
 @pytest.mark.parametrize("strategy", ["topk(0.2)+shared_momentum(0.9) | allgather",
                                       "int8+shared_momentum(0.9) | alltoall"])  # fmt: skip
 def test_a_flush_goes_through_the_momentum_of_all(three: Ranks, strategy: str) -> None:
-    """Which is built of averages: the flushed one, too."""
+    """The momentum is built of averages, and the flushed one is one of them."""
     for flushes in (False, True):
         assert max(three.run(momentum_flushed, strategy, flushes)) < 0.02

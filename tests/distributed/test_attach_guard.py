@@ -1,4 +1,5 @@
-"""The guard in jobs: the dense path is dense training's, harm is seen, nothing else is said."""
+"""The guard in jobs: its dense path is dense training's, it sees harm, and it says nothing
+else."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def watched(
     plan: str, kind: str, count: int = 10, clip: float | None = None, ddp: bool = False,
     window: int = 8, warm: int = 0,
 ) -> tuple[list[float | None], list[str]]:  # fmt: skip
-    """What the guard has measured in windows of so many steps, and said."""
+    """What the guard measured in windows of `window` steps, and its warnings of harm."""
     warmup = gradwire.Warmup(warm, (1.0,)) if warm else None
     own = small()
     model = DistributedDataParallel(own) if ddp else own
@@ -67,7 +68,7 @@ def watched(
 
 
 def watched_strictly(plan: str, kind: str) -> tuple[list[float | None], list[str]]:
-    """As `watched`, by a limit at which everything that is not dense does harm."""
+    """As `watched`, with a limit at which everything that is not dense does harm."""
     with patch.object(guard, "LIMIT", 1e-6):
         return watched(plan, kind)
 
@@ -75,8 +76,8 @@ def watched_strictly(plan: str, kind: str) -> tuple[list[float | None], list[str
 @pytest.mark.parametrize("ddp", [False, True])
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
 def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:
-    """To rounding of weights. Also in a second window, which begins amid the optimizer's own
-    state; and of averages that are clipped."""
+    """With dense gradients both paths agree to rounding of weights. So they do in a second window,
+    which begins amid the optimizer's own state, and with averages that are clipped."""
     for clip in (None, 0.01):
         for found, said in two.run(watched, "none | allreduce", kind, 24, clip, ddp):
             assert found == pytest.approx([0.0, 0.0], abs=2e-3 if clip else 1e-4)
@@ -101,7 +102,8 @@ def test_where_what_is_sound_elsewhere_does_harm_nothing_sparser_is_named(two: R
 
 
 def test_what_waits_counts_as_done_where_steps_are_linear(two: Ranks) -> None:
-    """What arrived and what waits is all there was; the rate falls by a hundredth a step."""
+    """What arrived and the residual add up to all gradients; the rate falls by a hundredth a
+    step."""
     for plan in ("topk(0.01)+ef | allgather", "onebit+ef | alltoall"):
         for (apart,), _ in two.run(watched, plan, "plain"):
             assert apart < 0.02, plan
@@ -136,7 +138,7 @@ def test_after_a_warm_up_the_plan_itself_is_watched(two: Ranks) -> None:
 
 
 def clipped_before() -> list[float | None]:
-    """By attach: each rank's own, before anything is sent."""
+    """attach clips each rank's own gradient, before anything is sent."""
     model = small()
     with (
         patch.object(guard, "WINDOW", 8),
@@ -153,7 +155,7 @@ def test_what_attach_clips_is_no_harm(two: Ranks) -> None:
 
 
 def two_optimizers() -> list[float | None]:
-    """One of them cannot be watched."""
+    """One of the two optimizers cannot be watched."""
     model = small()
     first = torch.optim.Adafactor([model.one.weight])
     rest = torch.optim.SGD([p for p in model.parameters() if p is not model.one.weight], 0.05)
@@ -176,7 +178,7 @@ def test_of_two_optimizers_the_one_that_can_be_watched_is(two: Ranks) -> None:
 
 
 def spoiled() -> tuple[list[float | None], bool]:
-    """A step with a NaN at one rank is skipped, here too."""
+    """The guard, too, skips a step with a NaN at one rank."""
     model = small()
     with (
         patch.object(guard, "WINDOW", 8),
@@ -200,7 +202,7 @@ def test_a_skipped_step_is_no_harm(two: Ranks) -> None:
 
 
 def of_matrices(plan: str, kind: str, count: int = 11) -> list[tuple[float | None, float | None]]:
-    """Of Muon, its smallest hidden matrix is watched whole."""
+    """With Muon, the smallest hidden matrix is watched whole."""
     model = small()
     optimizer: torch.optim.Optimizer = torch.optim.Muon([model.one.weight], 1e-2)
     if kind == "ours":
@@ -256,8 +258,8 @@ def test_all_ranks_are_guarded_or_none(two: Ranks) -> None:
 
 
 def deliveries(ddp: bool) -> int:
-    """The most that one parameter has, where a lane ends the step while the last gradients are
-    looked through."""
+    """The most deliveries of one parameter's gradient, when a lane ends the step while `flush`
+    still looks through the last gradients."""
     own = small()
     model = DistributedDataParallel(own) if ddp else own
     counts: Counter[str] = Counter()

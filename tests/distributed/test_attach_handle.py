@@ -1,4 +1,4 @@
-"""The handle's life: attach, detach, again, twice; and what the optimizer must not do."""
+"""The handle from attach to detach, attaching again and twice, and what optimizers must not do."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def detached() -> None:
     handle = gradwire.attach(model, TOPK, lanes=2, timeout_seconds=20.0)
     loss_of(model).backward()
     handle.detach()
-    handle.detach()  # twice is no harm
+    handle.detach()  # a second call does no harm
     assert threading.active_count() == before
     model.zero_grad()
     expected = local(model)
-    loss_of(model).backward()  # nobody answers: purely local
+    loss_of(model).backward()  # no exchange: purely local
     close(gradients(model), expected, 0.0)
     assert not torch.equal(mean(expected["one.weight"]), expected["one.weight"])
     model.zero_grad()
@@ -65,7 +65,7 @@ def detached() -> None:
 
 
 def detached_late() -> None:
-    """An old handle's second detach is not the new one's."""
+    """A second detach of an old handle does not detach the new one."""
     model = small()
     optimizer = gradwire.optim.SGD(model.parameters(), 1.0, momentum=0.5)
     with attached(model, LOSSLESS) as old:
@@ -93,7 +93,7 @@ def resources() -> list[tuple[int, int]]:
 
 
 def resources_of(strategy: str, model: nn.Linear) -> list[tuple[int, int]]:
-    """Threads and open files of the process, round after round."""
+    """Threads and open files of the process, after each round of attach and detach."""
     counts = []
     for _ in range(8):
         model.zero_grad()
@@ -144,7 +144,8 @@ def in_turn(together: bool) -> str:
 
 
 def test_parts_that_take_turns_are_attached_one_by_one(three: Ranks) -> None:
-    """Else an average that still lies in .grad would be remembered as a gradient."""
+    """Attached as a whole, an average that still lies in .grad would be remembered as a
+    gradient."""
     for said in three.run(in_turn, True):
         assert "'one.weight' still held" in said
         assert "attach each of them" in said
@@ -182,14 +183,14 @@ def momentum_twice() -> None:
         with attached(model, "dgc(0.1) | allgather"):
             loss_of(model).backward()
             before = fingerprint(model.parameters())
-            for _ in range(2):  # as often as one tries
+            for _ in range(2):  # every attempt is refused
                 text = raised(optimizer.step)
                 assert name in text
                 assert "dgc(0.1) | allgather" in text
                 assert "Use gradwire.optim.SGD(" in text
             assert fingerprint(model.parameters()) == before
             torch.optim.SGD(model.parameters(), lr=0.1).step()
-        optimizer.step()  # after detach it is none of our business
+        optimizer.step()  # after detach it may step
     model = small()
     with attached(model, TOPK):
         loss_of(model).backward()
@@ -207,7 +208,7 @@ def never_fired() -> None:
         loss_of(model).backward()
         with pytest.warns(UserWarning, match="seen no gradients"):
             optimizer.step()
-        optimizer.step()  # once is enough: warnings are errors here
+        optimizer.step()  # one warning is enough: warnings are errors here
     other = small()
     with attached(model, TOPK):
         loss_of(other).backward()

@@ -1,4 +1,4 @@
-"""Four ranks as two machines of two: results, states, deaths, groups made and given back."""
+"""Four ranks as two machines of two: results, states, deaths of ranks, groups made and freed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_one_bad_number_spoils_all_and_leaves_states(
 
 
 def beside_a_bad_bucket(strategy: str) -> str:
-    """What a machine's good buckets sent in a skipped step waits with the owners of its parts."""
+    """What good buckets sent in a skipped step goes back to the residuals of the parts' owners."""
     model, first = Told(), dist.get_rank() // 2 * 2
     with attached(model, strategy, bucket_bytes=8) as handle:
         before, given, after = around_a_bad_bucket(model, handle)
@@ -107,7 +107,7 @@ def test_beside_a_bad_bucket(four: Ranks, outer: str) -> None:
 
 
 def found(names: list[str], strategy: str) -> tuple[str, str, list[str]]:
-    """The gradients' bits, and what moved over which groups."""
+    """The error, if any; the gradients' bits; and the groups over which messages moved."""
     os.environ["GROUP_RANK"] = names[dist.get_rank()]
     try:
         model = small()
@@ -149,7 +149,7 @@ def test_machines_of_different_sizes_are_refused_everywhere(four: Ranks) -> None
 
 
 def two_numbers() -> str:
-    """Buckets that disagree on how many ranks share a machine."""
+    """The plan's buckets disagree on how many ranks share a machine."""
     model = small()
     with attached(model, "none | allreduce", bucket_bytes=1000) as handle:
         plan = handle.plan
@@ -177,7 +177,7 @@ def in_half_the_world() -> str:
 
 
 def test_groups_of_some_ranks_of_the_world(tmp_path: Path) -> None:
-    with Ranks(4, tmp_path) as ranks:  # torch counts such groups: a pool of their own
+    with Ranks(4, tmp_path) as ranks:  # torch counts such groups, hence a pool of their own
         one, other, third, fourth = ranks.run(in_half_the_world)
     assert one == other != third == fourth
 
@@ -197,7 +197,8 @@ def test_detaching_frees_threads_and_sockets(four: Ranks) -> None:
 
 
 def of_another_part(strategy: str) -> None:
-    """Each rank's state is of its part: no other rank's fits, nor a flat strategy's."""
+    """Each rank's state covers its part alone: another rank's or a flat strategy's does not
+    fit."""
     model = small()
     with attached(model, strategy) as handle:
         train(model, range(2))
@@ -226,8 +227,8 @@ def test_a_state_of_another_part_is_refused(four: Ranks) -> None:
 
 
 MOVES = 15
-"""Of a step: seven for each of two matrices (one inside, five across, one inside), one for both
-vectors."""
+"""The moves of a step: seven for each of two matrices (one inside, five across, one inside), one
+for both vectors."""
 
 
 def at_move(at: int, step: int = 0, ddp: bool = False) -> Broken:
@@ -244,8 +245,8 @@ def at_move(at: int, step: int = 0, ddp: bool = False) -> Broken:
     ],
 )
 def test_a_dead_rank_ends_every_other(tmp_path: Path, jobs: list[Broken]) -> None:
-    """Whichever group it was needed in, and also those that never meet it. In the fourth step of
-    DDP, which has moves of its own before its second."""
+    """Every other rank fails, whichever group needed the dead one, also if it never exchanges with
+    it. In DDP a rank dies in the fourth step, as DDP has moves of its own before its second."""
     for outcomes in side_by_side(tmp_path, [(4, job) for job in jobs]):
         assert outcomes[3].died
         assert all(outcome.ok for outcome in outcomes[:3]), outcomes
@@ -255,7 +256,7 @@ def test_a_dead_rank_ends_every_other(tmp_path: Path, jobs: list[Broken]) -> Non
 
 
 def test_a_failing_rank_ends_every_other(four: Ranks) -> None:
-    """Its own error there, PeerError elsewhere, and the pool lives on."""
+    """The failing rank raises its own error, the others PeerError, and the pool goes on."""
     fault = Fail(at=3, error=ValueError("on purpose"))
     stories = four.run(Broken(0, fault, 0, STRATEGIES[2], wide=40, waits=True))
     assert stories[0].kind == "ValueError"

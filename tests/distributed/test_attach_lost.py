@@ -1,4 +1,4 @@
-"""A rank that dies, stalls or fails amid training: an error that names it on every other one."""
+"""A rank that dies, stalls or fails amid training: the error of every other rank names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIES = Die(at=9)  # of three buckets in the fourth step, of four in the third
 
 
 def stories(outcomes: list[Outcome], lost: int) -> dict[int, Story]:
-    """What those tell that are left."""
+    """The stories of the surviving ranks."""
     assert outcomes[lost].died
     told = {r: outcome for r, outcome in enumerate(outcomes) if r != lost}
     assert all(outcome.ok for outcome in told.values()), told
@@ -35,7 +35,7 @@ def survivors_tell(outcomes: list[Outcome], lost: int) -> None:
 
 
 def test_a_rank_is_killed(tmp_path: Path) -> None:
-    """In a ring, a rank that is no neighbour of the dead one hears of it only by its limit."""
+    """In a ring, a rank that is no neighbour of the dead one notices it only by its timeout."""
     plain, ddp, direct, ring = side_by_side(
         tmp_path,
         [
@@ -60,14 +60,15 @@ def test_any_rank_is_killed(tmp_path: Path, ddp: bool) -> None:
 
 
 def test_the_host_of_the_store_is_killed(tmp_path: Path) -> None:
-    """Without its store nobody can tell who is missing, but that is told."""
+    """Without its store no rank can tell who is missing, and the error says so."""
     (outcomes,) = side_by_side(tmp_path, [(3, Broken(0, DIES, 3, TOPK))], store="tcp")
     for story in stories(outcomes, 0).values():
         assert "the rank that hosts the rendezvous store" in story.text
 
 
 def test_a_rank_stalls(tmp_path: Path) -> None:
-    """Longer than the limit: the others give up, then the one that is stuck finds itself alone."""
+    """A rank stalls for longer than the timeout: the others give up, then the stuck one is
+    alone."""
     with Ranks(3, tmp_path) as ranks:
         found = ranks.run(Broken(1, Stuck(at=5), 2, TOPK, lanes=2, waits=True))
     for rank in (0, 2):
@@ -79,7 +80,7 @@ def test_a_rank_stalls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
 def test_an_exception_in_a_lane(three: Ranks, ddp: bool) -> None:
-    """On its rank it comes out of backward() as it is, whatever the others do."""
+    """On its rank the exception comes out of backward() as it is, whatever the others do."""
     fault = Fail(4, PayloadError("told to"))
     found = three.run(Broken(2, fault, 1, TOPK, ddp, waits=True))
     assert found[2][:2] == ("PayloadError", "told to")

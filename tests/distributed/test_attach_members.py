@@ -1,4 +1,4 @@
-"""The members on real processes: as in lockstep, through DDP, resumed, spoiled."""
+"""The members on real processes: as in lockstep, through DDP, resumed, with spoiled gradients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ KINDS = (
     "topk(0.1)+ef21 | sparcml_split", "topk(0.1)+ef | sparse_auto(every=2)",
     "onebit+shared_momentum | alltoall",
 )  # fmt: skip
-"""One of each kind of moves; the laws themselves are those of tests/contract."""
+"""One of each kind of moves; tests/contract checks the laws themselves."""
 ORDERED = sorted(STRATEGIES, key=lambda text: text not in KINDS)
 every = pytest.mark.parametrize("strategy", first(ORDERED, len(KINDS)))
 some = pytest.mark.parametrize("strategy", first(ORDERED, 4))
@@ -73,7 +73,7 @@ STEPS = 3
 
 
 def train(model: nn.Module, steps: range) -> list[dict[str, Tensor]]:
-    """The averaged gradients of every step."""
+    """Trains, and returns the averaged gradients of every step."""
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.02), []
     for step in steps:
         optimizer.zero_grad()
@@ -84,7 +84,7 @@ def train(model: nn.Module, steps: range) -> list[dict[str, Tensor]]:
 
 
 def state_of(handle: Any) -> dict[str, dict[str, Tensor]]:
-    """A copy."""
+    """A copy of this rank's state."""
     state = entry(handle)["state"]
     return {n: {key: v.clone() for key, v in values.items()} for n, values in state.items()}
 
@@ -126,7 +126,8 @@ class Simulated:
 
 
 def as_in_lockstep(strategy: str) -> list[str]:
-    """Bit for bit, except where the backend's own order of summing is part of the result."""
+    """Results are those of lockstep, bit for bit except where the backend's own order of summing
+    is part of them."""
     model, rank = small(), dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     bitwise = not any(word in strategy for word in ("powersgd", "allreduce", "union", "auto"))
@@ -184,7 +185,7 @@ def test_the_same_through_ddp(two: Ranks, three: Ranks, strategy: str) -> None:
 
 
 def resumed(strategy: str, directory: str) -> set[str]:
-    """Three steps, a checkpoint, three more in other buckets: the bits of six."""
+    """Three steps, a checkpoint and three more in other buckets give the bits of six."""
     whole = small()
     with attached(whole, strategy, bucket_bytes=500) as handle:
         wanted = train(whole, range(6))[3:]
@@ -224,7 +225,7 @@ def test_resume_is_the_uninterrupted_run(
 
 
 class Told(nn.Module):
-    """Gradients are what they are told."""
+    """A model whose gradients are the given tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +242,8 @@ def slopes(step: int) -> dict[str, Tensor]:
 
 
 def spoiled(strategy: str, where: str) -> str:
-    """One bucket of several parameters: all of it is NaN, and all states are as they were."""
+    """One bad number in a bucket of several parameters: all of it is NaN, and states stay as they
+    were."""
     model = Told()
     with attached(model, strategy) as handle:
         assert len(handle.plan.buckets) == 1
@@ -276,7 +278,8 @@ def test_one_bad_number_spoils_all_and_leaves_states(
 
 
 def around_a_bad_bucket(model: Told, handle: Any) -> tuple[Any, dict[str, Tensor], Any]:
-    """States before and after a step that is skipped for b's sake, and what it brought."""
+    """States before and after a step that is skipped because of b, and the gradients of that
+    step."""
     for step in range(3):
         model.zero_grad()
         model(slopes(step)).backward()
@@ -290,7 +293,8 @@ def around_a_bad_bucket(model: Told, handle: Any) -> tuple[Any, dict[str, Tensor
 
 
 def beside_a_bad_bucket(strategy: str) -> str:
-    """What good buckets sent in a skipped step is given back, and ranks agree on what is known."""
+    """What good buckets sent in a skipped step is given back, and senders and receivers still
+    agree."""
     model, world = Told(), dist.get_world_size()
     with attached(model, strategy, bucket_bytes=8) as handle:
         before, given, after = around_a_bad_bucket(model, handle)

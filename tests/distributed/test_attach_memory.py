@@ -1,4 +1,4 @@
-"""What attaching costs in memory beyond the gradients: two fp32 buffers for dgc, one for ef."""
+"""The memory that attaching takes beyond the gradients: two fp32 buffers for dgc, one for ef."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def reachable(roots: list[Any]) -> dict[int, int]:
 
 
 def model_of(elements: int) -> nn.Module:
-    """Two layers: of 20 M elements each is over 32 MiB, which malloc always maps and unmaps."""
+    """Two layers. With 20 M elements each takes over 32 MiB, which malloc always maps and
+    unmaps."""
     side = int((elements / 2) ** 0.5)
     return nn.Sequential(nn.Linear(side, side), nn.Linear(side, side, bias=False))
 
@@ -70,7 +71,8 @@ def test_buffers(three: Ranks, strategy: str) -> None:
 
 
 def dropped(ddp: bool) -> list[bool]:
-    """Whether a parameter and what waited for it are still there when model and handle are not."""
+    """Whether a parameter and its residual are still in memory after model and handle are
+    dropped."""
     model = small()
     whole: nn.Module = DistributedDataParallel(model) if ddp else model
     with attached(whole, "topk(0.1)+ef | allgather") as handle:
@@ -92,7 +94,8 @@ def resident() -> int:
 
 
 def measured(strategy: str) -> tuple[float, float]:
-    """Growth of the resident set, now and at its peak, in bytes of gradient."""
+    """Growth of the resident set at the end and at its peak, in multiples of the gradients'
+    bytes."""
     model = model_of(20_000_000)
     given = 4 * sum(p.numel() for p in model.parameters())
     x = torch.randn(2, model[0].in_features)  # type: ignore[index, arg-type]

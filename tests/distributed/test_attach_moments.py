@@ -35,7 +35,7 @@ def twin_of(model: nn.Module) -> nn.Module:
 
 
 def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Of a regression with much noise, each rank its own."""
+    """A step of a regression with much noise, on data of each rank's own."""
     dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     x, noise = torch.randn(8, 40, generator=dice), torch.randn(8, 30, generator=dice)
     optimizer.zero_grad()
@@ -53,7 +53,7 @@ def muon(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def trained_densely(make: Any, steps: int = 60) -> tuple[nn.Module, dict[str, Any]]:
-    """A model, and its optimizer's state."""
+    """A model that was trained densely, and its optimizer's state."""
     model = model_of()
     with attached(model, DENSE):
         optimizer = make(model)
@@ -67,13 +67,13 @@ def moved(model: nn.Module, before: nn.Module, name: str) -> Tensor:
 
 
 def compared(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Lengths, and the cosine between."""
+    """The ratio of the lengths, and the cosine of the angle between."""
     cosine = torch.nn.functional.cosine_similarity(one.view(-1), other.view(-1), dim=0)
     return float(one.norm() / other.norm()), float(cosine)
 
 
 def went_on(plan: str, loads: str) -> dict[str, tuple[float, float]]:
-    """The next step by a plan with adam, beside the dense one."""
+    """The next step of a dense job by a plan with adam, compared with the dense step."""
     torch_s = lambda m: adamw(m, torch.optim.AdamW)  # noqa: E731
     before, state = trained_densely(torch_s)
     dense, model = twin_of(before), twin_of(before)
@@ -114,7 +114,7 @@ def test_what_travels_dense_goes_on_in_the_steps_of_adamw(four: Ranks) -> None:
 
 
 def came_back() -> dict[str, tuple[float, float]]:
-    """Thirty steps by adam, and the next one by torch's AdamW, beside adam's own."""
+    """Thirty steps by adam; then the next one by torch's AdamW, compared with adam's own."""
     before, state = trained_densely(adamw)
     with attached(before, EXACT) as handle:
         optimizer = adamw(before)
@@ -159,7 +159,7 @@ def test_a_dense_job_goes_on_after_adam(four: Ranks) -> None:
 
 
 def resumed() -> bool:
-    """Moments that were given, and saved beside the plan's own, are not taken for these."""
+    """Moments that were given, and saved beside the plan's own, do not replace these."""
     model = model_of()
     with attached(model, COARSE) as handle:
         optimizer = adamw(model)
@@ -244,7 +244,8 @@ def test_moments_that_nobody_uses_are_told_of_once(two: Ranks) -> None:
 
 
 def given_to_others() -> tuple[list[int], str, str, str]:
-    """Optimizers of parts of a model, and some that step by other moments."""
+    """Moments go to optimizers of parts of a model, and not to those that step by other
+    moments."""
     model = model_of()
     with attached(model, COARSE) as handle:
         optimizer = adamw(model)
@@ -275,7 +276,7 @@ def test_moments_go_to_who_steps_by_them(two: Ranks) -> None:
 
 
 def in_their_order() -> bool:
-    """Of weights that lie in memory as torch's fused steps want them."""
+    """Moments are given in the memory order of their weights, which torch's fused steps need."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(8, 32, 3), nn.Flatten()).to(memory_format=torch.channels_last)
     with attached(model, COARSE) as handle:

@@ -24,7 +24,7 @@ TOPK = "topk(0.1)+ef | allgather"
 
 
 class Told(nn.Module):
-    """Gradients are what they are told: three matrices and a vector."""
+    """A model whose gradients are the given tensors: two matrices and a vector."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ def slopes(step: int) -> dict[str, Tensor]:
 
 
 def non_finite(strategy: str, where: str, value: float) -> None:
-    """One bad number on rank 1: NaN everywhere in that bucket, and in all that is given back to
-    residuals; nothing is lost in these."""
+    """One bad number on rank 1: averages are NaN in that bucket and in all buckets whose entries
+    go back to residuals, and residuals lose nothing."""
     model = Told()
     with attached(model, strategy, bucket_bytes=8) as handle:
         for step in range(4):
@@ -71,7 +71,7 @@ def non_finite(strategy: str, where: str, value: float) -> None:
             assert after[name].isfinite().all()
             if name == where:  # as they were
                 torch.testing.assert_close(after[name], kept, rtol=1e-5, atol=1e-6)
-            elif "dgc" not in strategy:  # given back: all of what there was, nothing sent
+            elif "dgc" not in strategy:  # given back: all of the gradient, nothing sent
                 torch.testing.assert_close(after[name], kept + given[name], rtol=1e-5, atol=1e-6)
         for name, kept in velocity.items():
             now = entry(handle)["state"][name]["velocity"]
@@ -80,7 +80,7 @@ def non_finite(strategy: str, where: str, value: float) -> None:
             elif name in before:  # u = m·u + g, nothing masked; v = v + u
                 torch.testing.assert_close(now, 0.9 * kept + given[name], rtol=1e-5, atol=1e-6)
                 torch.testing.assert_close(after[name], before[name] + now, rtol=1e-5, atol=1e-6)
-        for step in range(5, 8):  # and on it goes
+        for step in range(5, 8):  # training goes on
             model.zero_grad()
             model(slopes(step)).backward()
             assert all(g.isfinite().all() for g in gradients(model).values())
@@ -95,7 +95,7 @@ def test_one_bad_number(three: Ranks, strategy: str, value: float) -> None:
 
 
 def stepped_all_the_same(strategy: str) -> None:
-    """Bad numbers are replaced by zeros instead of skipping the step: nothing counts twice."""
+    """Bad numbers are replaced by zeros and the step is taken: no gradient counts twice."""
     model, total = Told(), torch.zeros(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with attached(model, strategy, bucket_bytes=8) as handle:
@@ -145,7 +145,7 @@ def test_bad_numbers_reach_everybody_without_memory_too(three: Ranks, strategy: 
 
 
 def amp() -> list[Any]:
-    """torch's own scaler: all ranks skip the same steps and end equal."""
+    """With torch's own scaler all ranks skip the same steps and end equal."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)

@@ -1,4 +1,4 @@
-"""Whole jobs whose buckets are worked on in the host's memory; here the host plays the device."""
+"""Whole jobs whose buckets are processed in the host's memory; here the host plays the device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ some = pytest.mark.parametrize("strategy", first(STRATEGIES, 2))
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns where gradients are not in the host's memory."""
+    """The result of the function where gradients count as outside the host's memory."""
     kept = host_copies.is_apart
     host_copies.is_apart = lambda device: True
     try:
@@ -93,7 +93,7 @@ def test_one_bad_number_spoils_all_and_leaves_states(two: Ranks, strategy: str) 
 
 
 def moved() -> str:
-    """Plans by turns on the device and on the host: what waits goes with them."""
+    """Plans alternate between device and host, and residuals go with them."""
     model = small()
     with attached(model, "topk(0.1)+ef | allgather") as handle:
         train(model, range(2))
@@ -114,7 +114,7 @@ def test_plans_move_it_between_device_and_host(two: Ranks) -> None:
 
 
 def own_views(swaps: bool) -> list[float]:
-    """Some weights after steps of AdamW, whose ranks compute where their residuals take them."""
+    """Some weights after steps of AdamW, where ranks compute at their own views."""
     kept = own_view.swaps
     own_view.swaps = lambda weights, residual: swaps and kept(weights, residual)
     try:
@@ -138,8 +138,8 @@ def test_ranks_compute_at_their_own_views_of_residuals_elsewhere(two: Ranks) -> 
 
 
 def by_gloo_too(name: str, strategy: str) -> tuple[str, str, int]:
-    """What carries each memory in a lane's group whose parent carries a device's alone, and the
-    sum of what both ranks send from the host's."""
+    """The backends for the memory of host and device in a lane's group, whose parent supports the
+    device alone, and the sum of what both ranks send from the host's memory."""
     parent = dist.new_group(backend=name)
     device = torch.device("cuda")
     text = Strategy.parse(strategy)
@@ -158,7 +158,8 @@ def test_a_lane_brings_its_own_gloo_where_its_parent_has_none(two: Ranks) -> Non
 
 
 def carried() -> tuple[str, str, bool]:
-    """By name: of processors, and of a device that nothing carries; and who performs for whom."""
+    """The backend for processors and for a device that none supports, and whether a performer
+    serves its own device itself."""
     group = dist.group.WORLD
     assert group is not None
     plan = Plan.make(describe(dict(small().named_parameters())), "none | offload")

@@ -1,4 +1,4 @@
-"""OneBitAdam beside an attached plan: warm-up, scales, what it refuses."""
+"""OneBitAdam beside an attached plan: its warm-up, loss scales, and what it refuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = "residual", "owners_residual", "velocity"
 
 
 def one_bit_adam() -> list[Any]:
-    """What travelled how, and the weights."""
+    """The strategy of a matrix in each step, and the weights' fingerprint."""
     model, seen = small(), []
     plan = "onebit+shared_momentum | alltoall"
     with attached(model, plan, warmup=Warmup(3, (1.0,))) as handle:
@@ -50,7 +50,7 @@ def one_bit_adam() -> list[Any]:
 
 
 def one_bit_adam_clipped(scaled: bool) -> str:
-    """The variance is learned from differences of momenta; clipped ones have none."""
+    """The variance is learned from differences of momenta, which clipping destroys."""
     model, plan = small(), "onebit+shared_momentum | alltoall"
     scaler = GradScaler("cpu", enabled=scaled)
     with attached(model, plan, warmup=Warmup(9, (1.0,)), scaler=scaler if scaled else None):
@@ -69,7 +69,8 @@ def one_bit_adam_clipped(scaled: bool) -> str:
 
 
 def one_bit_adam_rounded() -> bool:
-    """By a scale that is no power of two; and what is not finite is not called changed."""
+    """Whether it takes a scale that is no power of two, and NaN, without an error about changed
+    momenta."""
     model, scaler = small(), GradScaler("cpu", init_scale=1000.0)
     plan, warmup = "onebit+shared_momentum | alltoall", Warmup(9, (1.0,))
     with attached(model, plan, warmup=warmup, scaler=scaler):
@@ -94,7 +95,7 @@ def test_one_bit_adam_takes_what_is_rounded_and_what_is_nan(three: Ranks) -> Non
 
 
 def one_bit_adam_skips() -> list[Any]:
-    """A step that the scaler skips is none of the warm-up either."""
+    """A step that the scaler skips does not count for the warm-up."""
     model, scaler = small(), GradScaler("cpu", init_scale=4.0)
     plan, warmup = "onebit+shared_momentum | alltoall", Warmup(4, (1.0,))
     with attached(model, plan, warmup=warmup, scaler=scaler) as handle:
@@ -105,7 +106,7 @@ def one_bit_adam_skips() -> list[Any]:
             scaler.scale(loss_of(model, step) * (math.inf if bad else 1.0)).backward()
             scaler.step(adam)
             scaler.update()
-            if step == 2:  # resumes go on so, too
+            if step == 2:  # a resume keeps the count
                 handle.load_state_dict(copy.deepcopy(handle.state_dict()))
         (state, *_) = adam.state.values()
         return [
@@ -143,7 +144,7 @@ def test_one_bit_adam_is_told_of_gradients_that_come_later(three: Ranks, plan: s
 
 
 def one_bit_adam_too_long() -> tuple[str, str]:
-    """Ten steps to learn the variance in, three of them dense."""
+    """The variance takes ten steps to learn, of which only three are dense."""
     model = small()
     with attached(model, "onebit+shared_momentum | alltoall", warmup=Warmup(3, (1.0,))):
         adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=10)
@@ -170,7 +171,7 @@ def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> 
 
 
 def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:
-    """Vectors travel dense for ever, and nobody minds."""
+    """Vectors travel dense for ever, which is not an error."""
     first, *others = three.run(one_bit_adam)
     dense, sparse = "none+shared_momentum | allreduce", "onebit+shared_momentum | alltoall"
     assert first[:6] == [dense] * 3 + [sparse] * 3

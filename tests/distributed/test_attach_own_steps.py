@@ -1,5 +1,5 @@
 """adam beside AdamW, and muon beside Muon, in jobs: own views, shared weights at rest, resumes,
-what is refused."""
+and what is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLANS: dict[str, dict[str, Any]] = {
 BETAS = (0.9, 0.99)
 
 each = pytest.mark.parametrize("kind", PLANS)
-"""Of Muon's the first matrix is hidden; the second, which is the last, travels by adam, or as the
+"""With Muon, the first matrix is hidden. The second, which is the last, travels by adam or as the
 rest does."""
 
 
@@ -63,7 +63,7 @@ def made(kind: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def train(model: nn.Module, steps: range, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """With a rate that falls."""
+    """Trains at a learning rate that falls."""
     optimizer = optimizer or adamw(model)
     for step in steps:
         for group in optimizer.param_groups:
@@ -74,7 +74,7 @@ def train(model: nn.Module, steps: range, optimizer: torch.optim.Optimizer | Non
 
 
 def are_equal(model: nn.Module) -> bool:
-    """On all ranks."""
+    """Whether all ranks have the same weights. Collective."""
     whole = torch.cat([p.detach().view(-1) for p in model.parameters()])
     return all(torch.equal(whole, other) for other in from_all(whole))
 
@@ -97,7 +97,7 @@ def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks, kind: str) -> 
 
 
 def views(kind: str) -> dict[str, bool]:
-    """Where the weights are, and when."""
+    """Where the weights are at each moment of a step: at rest or at the rank's own view."""
     model, seen = wide(), dict[str, Tensor]()
     with attached(model, **PLANS[kind]) as handle:
         optimizer = made(kind, model)
@@ -143,7 +143,7 @@ def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks, kind:
 
 
 def resumed(kind: str) -> bool:
-    """Four steps, a checkpoint, four more: the bits of eight."""
+    """Whether four steps, a checkpoint and four more give the bits of eight."""
     model = wide()
     with attached(model, **PLANS[kind]) as handle:
         train(model, range(8), made(kind, model))
@@ -170,7 +170,7 @@ def resumed(kind: str) -> bool:
 
 
 def handle_of(model: nn.Module) -> nn.Module:
-    """What the gradients of a model are exchanged by: the module that is called."""
+    """The module to call, so that the gradients of the model are exchanged."""
     (owner,) = {id(o): o for o in _owners(model)}.values()
     return owner._view._module  # type: ignore[no-any-return]
 
@@ -187,7 +187,8 @@ def test_a_resume_goes_on_bit_by_bit(two: Ranks, kind: str) -> None:
 
 
 def sent() -> tuple[bool, bool, bool]:
-    """Where a matrix is while the backward of another goes on, and once it is over."""
+    """Whether, during a backward, a matrix whose gradient was sent is at rest and another is not,
+    and all are at rest after it."""
     model, seen = wide(), dict[str, Tensor]()
     with attached(model, PLAN, bucket_bytes=6000):
         optimizer = adamw(model)
@@ -214,7 +215,8 @@ def test_what_is_sent_is_at_rest_while_others_are_not(two: Ranks) -> None:
 
 
 def changed(amid: bool) -> str:
-    """The plan after three steps: as a backward begins, by a warm-up, or between two steps."""
+    """Weights after the plan changed at the third step, as a backward begins (by a warm-up) or
+    between two steps."""
     model = wide()
     finer, warmup = "lloyd(2)+adam(beta2=0.99) | allgather", gradwire.Warmup(3, [FINER])
     with attached(model, PLAN) as handle:
@@ -236,7 +238,8 @@ def test_a_plan_that_changes_amid_the_own_view_is_told_what_waits(two: Ranks) ->
 
 
 def looked_at(amid: bool) -> Tensor:
-    """With statistics, a state and an evaluation between a forward and its backward."""
+    """Weights after training with or without statistics, a state and an evaluation between each
+    forward and its backward."""
     model = wide()
     with attached(model, PLAN) as handle:
         optimizer = adamw(model)
@@ -268,7 +271,7 @@ def test_looking_amid_the_own_view_changes_nothing(two: Ranks) -> None:
 
 
 def evaluated_between() -> bool:
-    """After a forward in training mode that nobody goes back from."""
+    """Whether an evaluation is the same after a forward in training mode that has no backward."""
     model, seen = wide(), list[Tensor]()
     with attached(model, PLAN):
         optimizer = adamw(model)
@@ -287,7 +290,7 @@ def test_an_evaluation_is_of_the_shared_weights(two: Ranks) -> None:
 
 
 def needed_later(how: str) -> str:
-    """A weight that is still wanted at the own view once its gradient is there."""
+    """The error of a backward that needs a weight at the own view after its gradient has come."""
     model = wide()
     with attached(model, PLAN):
         optimizer = adamw(model)
@@ -310,7 +313,7 @@ def test_what_wants_weights_after_their_gradient_is_told(two: Ranks, how: str) -
 
 
 def copied() -> bool:
-    """For a moving average of weights."""
+    """Copies a model for a moving average of its weights, and pickles it."""
     model = wide()
     with attached(model, PLAN):
         train(model, range(2))
@@ -328,8 +331,8 @@ def test_a_model_is_copied_and_pickled(two: Ranks) -> None:
 
 
 def first_spoiled(kind: str) -> bool:
-    """A first step that is not finite, as with the usual first scale of a GradScaler; with turns
-    a matrix rests in it."""
+    """Whether training recovers from a first step that is not finite, as with the usual first
+    scale of a GradScaler; with turns a matrix rests in it."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(50, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 40)
@@ -377,14 +380,15 @@ def test_moments_are_averaged_where_ranks_are_fewer(two: Ranks, three: Ranks, ki
     state = [ranks["state"]["first.weight"] for ranks in own]
     first, _ = two.run(loaded_from, kind, files)
     for key in ("exp_avg", "exp_avg_sq") if "adam" in kind else ("exp_avg",):
-        # Rank 0 goes on from 0 and 2.
+        # Rank 0 takes up the states of ranks 0 and 2.
         wanted = (state[0][key].double().sum() + state[2][key].double().sum()) / 2
         assert first[key] == pytest.approx(float(wanted), rel=1e-4)
     assert "noise" not in first, "it is measured anew, among so many as there are"
 
 
 def by_closures() -> bool:
-    """The bits of steps without them, though the view is entered inside the step."""
+    """Whether steps with a closure give the bits of steps without, though the view is entered
+    inside the step."""
     prints = []
     for closes in (False, True):
         model = wide()
@@ -413,7 +417,7 @@ def test_a_closure_may_do_the_backward(two: Ranks) -> None:
 
 
 def accumulated(kind: str) -> bool:
-    """Two forwards in the same view, one exchange."""
+    """Two forwards in the same view, and one exchange."""
     model, views = wide(), list[Tensor]()
     model.first.register_forward_pre_hook(
         lambda module, _: views.append(module.weight.detach().clone())
@@ -475,7 +479,7 @@ def test_the_plan_and_muon_agree_on_every_matrix(two: Ranks) -> None:
 
 
 def grouped() -> list[str]:
-    """The optimizer that is named says which matrices are Muon's."""
+    """The optimizer that attach gets says which matrices are Muon's."""
     model = wide()
     rest = [model.first.weight, model.first.bias, model.second.bias]
     groups = [{"params": [model.second.weight]}, {"params": rest, "muon": False}]
@@ -527,7 +531,7 @@ def test_a_model_that_is_called_in_parts_is_told_of_once(two: Ranks) -> None:
 
 
 def small_ones() -> bool:
-    """What is left out is trained by dense AdamW."""
+    """Whether excluded parameters are trained by dense AdamW."""
     one, other = small(), small()
     names = [name for name, _ in one.named_parameters()]
     with attached(one, "lloyd(1)+adam(beta2=0.99) | allgather", exclude=names):
@@ -543,7 +547,7 @@ def test_what_travels_dense_is_dense_adamw(two: Ranks) -> None:
 
 
 def scaled(kind: str, with_scaler: bool, frontend: str = "plain") -> tuple[str, float, float]:
-    """Eight steps, of which rank 1 spoils the fourth by inf, and a dump of what waits."""
+    """Eight steps, of which rank 1 spoils one by inf, and then a flush."""
     torch.manual_seed(0)
     model = wide()
     whole = DistributedDataParallel(model) if frontend == "ddp" else model
@@ -583,7 +587,7 @@ def test_the_scale_of_a_loss_is_none_of_steps(two: Ranks, kind: str, frontend: s
 
 
 def stepped_without() -> str:
-    """A scaler that scaled, and does not take the step."""
+    """The error of a step that the optimizer takes, though a scaler scaled the loss."""
     model = wide()
     scaler = torch.amp.GradScaler("cpu")
     with attached(model, PLAN, scaler=scaler):
@@ -663,7 +667,8 @@ def test_a_step_is_not_clipped(two: Ranks, ddp: bool) -> None:
 
 
 def clipped_first_and_flushed() -> bool:
-    """By attach; and what waits is flushed into a step of its own."""
+    """attach clips each gradient before it is sent, and residuals are flushed into a step of their
+    own."""
     model = wide()
     with attached(model, PLAN, clip_norm=0.1) as handle:
         optimizer = adamw(model)
@@ -679,7 +684,7 @@ def test_clipping_and_flushing_by_attach(two: Ranks) -> None:
 
 
 def warmed_up() -> tuple[list[str], bool, float]:
-    """Dense AdamW for three steps; then a rank goes on with its moments, as its own."""
+    """Dense AdamW for three steps; then each rank goes on with its moments."""
     model, seen = wide(), list[str]()
     with attached(model, PLAN, warmup=gradwire.Warmup(3, (1.0,))) as handle:
         optimizer = adamw(model)
@@ -700,7 +705,8 @@ def test_after_a_warm_up_moments_go_on(two: Ranks) -> None:
 
 
 def sharded() -> tuple[bool, bool]:
-    """Replicas of a sharded model: shards are equal at rest, and elsewhere in between."""
+    """Whether replicas of a sharded model are equal at rest, and in a forward, where they should
+    differ."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model, replicas = wide(), mesh["replicate"].get_group()
     fully_shard(model, mesh=mesh["shard"])

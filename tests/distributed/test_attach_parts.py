@@ -1,7 +1,8 @@
 """A backward pass that comes in parts is one exchange, and loses nothing.
 
 The law: weights never move, and after T steps the averages and `flush` together are T times the
-mean gradient. A step that ends too early sends zeros for what has not come yet, and loses that.
+mean gradient. A step that ends too early sends zeros for gradients that have not come yet, and
+loses them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ STEPS, WIDTH = 3, 8
 
 
 class Layers(nn.Module):
-    """Six matrices. run: how, given them, the input, and what recomputes a part of them."""
+    """Six matrices. run: the forward, given them, the input, and what recomputes a part of
+    them."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -39,14 +41,14 @@ class Layers(nn.Module):
     def _again(self, part: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if not self.recomputes:
             return part(x)
-        with warnings.catch_warnings():  # torch's, of one inside another: its forward has no grad
+        with warnings.catch_warnings():  # torch's, of nested ones: the inner forward has no grad
             warnings.simplefilter("ignore")
             y: Tensor = checkpoint(part, x, use_reentrant=True)
         return y
 
 
 def blocks(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, x: Tensor, again: Any) -> Tensor:
-    """As transformers have them: head and embedding outside."""
+    """Recomputes pairs of layers, as transformers do; head and embedding are outside."""
     y: Tensor = f(again(lambda z: e(d(z)), again(lambda z: c(b(z)), a(x))))
     return y
 
@@ -63,7 +65,7 @@ def all_of_it(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, x: Tensor, again: 
 
 
 def shared(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, x: Tensor, again: Any) -> Tensor:
-    """Some of them twice."""
+    """Uses some layers twice."""
     y: Tensor = f(again(e, again(e, again(d, d(c(b(a(x))))))))
     return y
 
@@ -76,13 +78,13 @@ def branches(
 
 
 def unused(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, x: Tensor, again: Any) -> Tensor:
-    """A part that rank 1 leaves out."""
+    """Rank 1 leaves out a part."""
     y = c(b(a(x)))
     return f(y) if dist.get_rank() == 1 else f(e(d(y)))
 
 
 def backward(model: nn.Module, step: int, share: float = 1.0) -> None:
-    """Each output's loss by itself."""
+    """Runs backward for each output's loss by itself."""
     dice = torch.Generator().manual_seed(9 * step + dist.get_rank())
     outputs = model(torch.randn(3, WIDTH, generator=dice))
     for y in outputs if isinstance(outputs, tuple) else (outputs,):
@@ -90,7 +92,7 @@ def backward(model: nn.Module, step: int, share: float = 1.0) -> None:
 
 
 def lost(wrap: Any, run: Callable[..., Any], accumulated: bool) -> tuple[float, float]:
-    """The share of the gradients that arrived neither as averages nor by flush; exchanges."""
+    """The share of the gradients that arrived neither as averages nor by flush; and exchanges."""
     model, twin = Layers(run), Layers(run)
     twin.recomputes = False
     module = wrap(model)
@@ -131,7 +133,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def ddp(**options: Any) -> Any:
-    """With about one layer to each bucket of DDP's, so that they do not end where parts do."""
+    """DDP with about one layer in each of its buckets, so that they do not end where parts do."""
     return partial(DistributedDataParallel, **{"bucket_cap_mb": 0.0003, **options})
 
 
@@ -170,13 +172,14 @@ def refused(wrap: Any, run: Callable[..., Any]) -> str:
     [(all_of_it, "Reentrant checkpointing counts"), (branches, "one backward() per step")],
 )
 def test_a_plain_module_refuses_several(two: Ranks, run: Callable[..., Any], says: str) -> None:
-    """Where its `.grad` cannot tell whether more is to come."""
+    """Several are refused where a plain module's `.grad` cannot tell whether more is to come."""
     assert all(says in said for said in two.run(refused, plain, run))
 
 
 def never_over() -> tuple[str, str]:
-    """In the second step no loss reaches a part, for which DDP was not to look."""
-    module: Any = ddp(bucket_cap_mb=0.00025)(Layers(blocks))  # one to each: the first comes
+    """In the second step the loss leaves out parts, and DDP was not told to look for such
+    parts."""
+    module: Any = ddp(bucket_cap_mb=0.00025)(Layers(blocks))  # a layer each: the first one comes
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     with attached(module, TOPK):
         backward(module, 0)
@@ -188,7 +191,7 @@ def never_over() -> tuple[str, str]:
 
 
 def test_a_step_that_ddp_did_not_end(two: Ranks) -> None:
-    """DDP itself says so in the next forward only."""
+    """DDP itself reports it only in the next forward."""
     for ours, theirs in two.run(never_over):
         assert "find_unused_parameters=True" in ours
         assert "finished reduction in the prior iteration" in theirs

@@ -1,4 +1,4 @@
-"""attach on plain modules: everything autograd can do to a gradient before we see it."""
+"""attach on plain modules: all that autograd can do to a gradient before gradwire sees it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_accumulation_equals_one_big_batch(three: Ranks, strategy: str) -> None:
 
 
 def accumulated_earlier_only() -> None:
-    """A parameter that got its gradient inside no_sync only is exchanged with the others."""
+    """A parameter that got its gradient only inside no_sync is exchanged with the others."""
     model = nn.ModuleList([nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)])
     x = torch.ones(1, 3) * (dist.get_rank() + 1)
     with attached(model, LOSSLESS) as handle:
@@ -75,7 +75,8 @@ def test_what_accumulated_earlier_is_exchanged(three: Ranks) -> None:
 
 
 def fresh_accumulation_is_no_second_backward() -> None:
-    """set_to_none may hand out the old gradient's address again; that is not the old gradient."""
+    """set_to_none may reuse the address of the old gradient; a new one there is not the old
+    one."""
     model = nn.Linear(4, 4, bias=False)
     with attached(model, LOSSLESS) as handle:
         for step in range(30):
@@ -94,7 +95,7 @@ def test_fresh_accumulation_is_no_second_backward(three: Ranks) -> None:
 
 def two_backwards() -> None:
     model = small()
-    with attached(model, "none | allreduce"):  # without memory: the sum, as without gradwire
+    with attached(model, "none | allreduce"):  # no residual: the sum, as without gradwire
         first, second = local(model, 0), local(model, 1)
         loss_of(model, 0).backward()
         loss_of(model, 1).backward()
@@ -141,7 +142,7 @@ def test_zero_grad_to_none_or_not_is_the_same(three: Ranks, strategy: str) -> No
 
 
 def unused(who: str) -> None:
-    """A branch that some ranks (or all) leave out counts as zero there."""
+    """A branch that some ranks (or all) leave out counts as zero on these."""
     model = nn.ModuleDict({"used": nn.Linear(3, 2), "other": nn.Linear(3, 2)})
     rank = dist.get_rank()
     leaves_out = rank == 1 if who == "one" else True
@@ -202,7 +203,7 @@ class Mixed(nn.Module):
 
 
 def mixed(strategy: str) -> None:
-    """fp32 and bf16, a parameter of no dimension, one without elements."""
+    """Parameters in fp32 and bf16, one of no dimension, and one without elements."""
     torch.manual_seed(0)
     model, reference = Mixed(), Mixed()
     reference.load_state_dict(model.state_dict())
@@ -288,7 +289,7 @@ def aborted() -> None:
         Explosive.armed = False
         run(True)
         Explosive.armed = True
-        raised(lambda: run(True), ArithmeticError)  # half the gradients were delivered
+        raised(lambda: run(True), ArithmeticError)  # after half the gradients came
         Explosive.armed = False
         assert "attach again" in raised(lambda: run(True))
         assert "attach again" in raised(lambda: run(False))
@@ -304,7 +305,7 @@ def test_backward_aborted_by_an_exception(three: Ranks) -> None:
 
 
 def reaches_nothing() -> None:
-    """A rank without any hook call says so with synchronize()."""
+    """A rank whose backward calls no hook takes part by synchronize()."""
     model = nn.Linear(3, 2)
     with attached(model, LOSSLESS) as handle:
         for step in range(3):
@@ -318,7 +319,7 @@ def reaches_nothing() -> None:
         with handle.no_sync():
             model.zero_grad()
             (model(torch.ones(1, 3)).sum() * dist.get_rank()).backward()
-        handle.synchronize()  # what accumulated
+        handle.synchronize()  # sends what accumulated
         torch.testing.assert_close(model.weight.grad, torch.ones(2, 3))
         assert handle.stats()["steps"] == 4
 
@@ -359,7 +360,7 @@ def test_what_autograd_can_do(three: Ranks) -> None:
 
 
 def reentrant(strategy: str) -> str:
-    """Several backwards inside one: right, or refused, never silently wrong."""
+    """Several backwards inside one are right or refused, never silently wrong."""
     model, x = small(), batch()
     expected = {n: mean(g) for n, g in local(model).items()}
     with attached(model, strategy):
@@ -385,7 +386,7 @@ def test_reentrant_checkpointing(three: Ranks, strategy: str, says: str) -> None
 
 
 def clipping(limit: float) -> None:
-    """The scale is √N·c / norm on each rank; then as if the gradient had been that."""
+    """Each rank's gradient is scaled by √N·c / norm if that is below 1, and then averaged."""
     model = small()
     with attached(model, LOSSLESS, clip_norm=limit):
         for step in range(3):

@@ -1,8 +1,9 @@
-"""Whole jobs whose models are on a CUDA device that the host's memory poses as (`posed`): they end
-with the bits of processors, on the right device, in order, and nobody waits before a step's end.
+"""Whole jobs whose models are on a CUDA device, played by the host's memory (`posed`): they end
+with the bits of processors, on the right device, in order, and the host does not wait before a
+step's end.
 
-Under NCCL's name what is on a device is moved as it is, by one lane; over Gloo it goes through
-pinned memory, by two, and there the device is not the current one.
+Under NCCL's name, tensors of a device travel as they are, by one lane. Over Gloo they go through
+pinned memory, by two lanes, and the device is not the current one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SHOWN_BY = (
     'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, '
     'decompress@cpu")',
 )  # fmt: skip
-"""Strategies that need all that is known."""
+"""Strategies that together show every entry of `KNOWN`."""
 TEXTS = (
     *SHOWN_BY,
     "bf16 | allreduce", "fp16+ef | allgather", "lloyd(2)+muon | alltoall", "signum(0.9) | vote",
@@ -60,8 +61,8 @@ OTHERS = (
     'topk(0.1)+ef | zen(variant="paper")', "topk(0.1)+ef | hierarchical(outer='zen')",
     "int8+ef | offload(outer='alltoall')", "lloyd(2)+adam | offload(outer='alltoall')",
 )  # fmt: skip
-"""Every collective of the README's table, and every feedback, are among both. A line more is
-enough to try another."""
+"""Both lists together have every collective of the README's table, and every feedback. To try
+another strategy, add a line."""
 
 VERDICT = "the step's end: here the host waits"
 SPANS = "after it, how long spans took there"
@@ -111,11 +112,12 @@ KNOWN = {
     "collectives/powersgd.py _first_guess: a copy up from memory that is not pinned":
         "in the first step: the same random numbers everywhere",
 }  # fmt: skip
-"""For what the host waits, by whom: file, function, and what; and why."""
+"""Where the host waits (file, function, and for what), and why."""
 
 
 class Place(NamedTuple):
-    """A device, whether the network takes what is there, and by whose kernels."""
+    """A device, whether the network carries its tensors, and whether Triton's kernels are
+    interpreted."""
 
     device: str
     carries: bool
@@ -128,8 +130,8 @@ MORE = [(text, place) for text in OTHERS for place in PLACES]
 
 
 class Words(nn.Module):
-    """An embedding with dense gradients; fp32 and bf16; small and large; one that is transposed,
-    whose gradient is copied for its exchange."""
+    """An embedding with dense gradients; parameters in fp32 and bf16, small and large; and a
+    transposed one, whose gradient is copied for its exchange."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,9 +148,9 @@ class Words(nn.Module):
 
 
 class Job(NamedTuple):
-    """weights: at the end. states: what is remembered then. spoiled: the same after another step,
-    which is not finite. found: what the host waited for, and what is not in order. used: devices
-    whose streams were asked for anything."""
+    """weights: a fingerprint of those at the end. states: one of what is remembered then. spoiled:
+    the states after another step, which is not finite. found: what the host waited for, and what
+    is not in order. used: devices whose streams were used."""
 
     weights: str
     states: str
@@ -161,7 +163,7 @@ Work = Callable[[nn.Module, int, "Scene | None"], Job]
 
 
 def run(work: Work, place: Place | None) -> Job:
-    """The job there; on processors, if nowhere."""
+    """Runs the job on the place's device, or on processors if there is none."""
     torch.manual_seed(0)
     if place is None:
         return work(Words(), 1, None)
@@ -177,14 +179,15 @@ def run(work: Work, place: Place | None) -> Job:
 
 
 def trained(text: str, place: Place | None) -> Job:
-    """Two steps, and one that is spoiled on one rank."""
+    """Two steps, and a third that one rank spoils."""
 
     def work(model: nn.Module, lanes: int, scene: Scene | None) -> Job:
         optimizer = optimizer_of(model, text)
         options = {"bucket_bytes": 6000, "lanes": lanes, "optimizer": optimizer}
         with _as_there(text, scene), attached(model, text, **options) as handle:
             for number in range(2):
-                # Of CUDA's own kernels tables go up in the first step, and stay.
+                # With CUDA's own kernels, tables are copied to the device in the first step, and
+                # stay.
                 watches = number > 0 or place is None or not place.interpreted
                 step(model, optimizer, number, scene if watches else None)
             weights, states = fingerprint(behind([*model.parameters()])), remembered(handle)
@@ -201,8 +204,8 @@ def trained(text: str, place: Place | None) -> Job:
 
 @contextmanager
 def _as_there(text: str, scene: Scene | None) -> Iterator[None]:
-    """What differs between processors and a device on purpose: own views that take no memory, and
-    products of matrices in bf16."""
+    """Makes equal what differs on purpose between processors and a device: own views that take no
+    memory, and products of matrices in bf16."""
     swaps = own_view.swaps
     apart = scene is None and "offload" in text
     with (
@@ -229,7 +232,7 @@ def batch(number: int) -> Tensor:
 
 
 def optimizer_of(model: nn.Module, text: str = "") -> Any:
-    """One that leaves to the strategy what it keeps."""
+    """An optimizer that leaves to the strategy what the strategy keeps."""
     if "muon" in text:
         return gradwire.optim.Muon.of(model, lr=1e-2)
     if "adam" in text:
@@ -238,15 +241,16 @@ def optimizer_of(model: nn.Module, text: str = "") -> Any:
 
 
 def remembered(handle: Handle) -> list[Tensor]:
-    """Copies of a rank's states, on processors."""
+    """Copies of this rank's states, on processors."""
     states = entry(handle)["state"]
     kept = [x for _, own in sorted(states.items()) for _, x in sorted(own.items())]
     return [x.clone() for x in behind(kept)]
 
 
 def same(here: Sequence[Job], there: Sequence[Job], place: Place) -> None:
-    """As on processors, and on that device alone. A step that is not finite leaves states as they
-    were to rounding, where owners may learn of it when they have coded already."""
+    """Results are as on processors, and on that device alone. After a step that is not finite,
+    states are as they were to rounding, since owners may learn of it when they have encoded
+    already."""
     for wanted, found in zip(here, there, strict=True):
         assert found.weights == wanted.weights
         assert found.states == wanted.states
@@ -257,7 +261,7 @@ def same(here: Sequence[Job], there: Sequence[Job], place: Place) -> None:
 
 @cache
 def jobs(ranks: Ranks, text: str, place: Place) -> list[Job]:
-    """Every rank's."""
+    """The jobs of all ranks."""
     return ranks.run(trained, text, place)
 
 
@@ -270,7 +274,7 @@ def test_a_job_ends_as_on_processors(two: Ranks, text: str, place: Place) -> Non
 
 
 def test_what_is_known_still_is(two: Ranks) -> None:
-    """What is mended must leave the list."""
+    """A wait that was removed from the code must leave the list."""
     found = set[str]()
     for turn, text in enumerate(SHOWN_BY):
         for job in jobs(two, text, PLACES[turn % 2]):
@@ -286,13 +290,13 @@ def test_what_is_known_still_is(two: Ranks) -> None:
     ),
 )  # fmt: skip
 def test_cuda_s_own_kernels_end_as_on_processors(two: Ranks, text: str) -> None:
-    """In Triton's interpreter: tables, launches and rooms are on the tensors' device, too."""
+    """In Triton's interpreter, too, tables, launches and rooms are on the tensors' device."""
     pytest.importorskip("triton")
     place = Place("cuda:1", False, interpreted=True)
     there = two.run(trained, text, place)
     same(two.run(trained, text, None), there, place)
     asking = {line.split(": ")[0] for job in there for line in job.found}
-    # By other operations, so it asks for other values.
+    # The values are read by other operations.
     assert not asking - {line.split(": ")[0] for line in KNOWN}
 
 
@@ -300,8 +304,8 @@ def test_cuda_s_own_kernels_end_as_on_processors(two: Ranks, text: str) -> None:
 
 
 def lived(place: Place | None) -> Job:
-    """Plans that are adopted, among them one in the host's memory; accumulation; an exchange
-    without a backward; a flush; and clipping, as it was saved and loaded."""
+    """Adopted plans, one of them in the host's memory; accumulation; an exchange without a
+    backward; a flush; clipping; and a state that is saved and loaded."""
 
     def work(model: nn.Module, lanes: int, scene: Scene | None) -> Job:
         optimizer = optimizer_of(model)
@@ -384,7 +388,7 @@ WRONG = {
     "numbers of the host's": (Verdict, "hear", brings, "memory that is not pinned"),
     "a pageable room": (kernels.Scratch, "__init__", pageable, "memory that is not pinned"),
 }  # fmt: skip
-"""Whose method is another one, and what is said of it."""
+"""Which method is replaced by a wrong one, and what the report says of it."""
 
 
 def trained_wrongly(name: str) -> set[str]:
@@ -403,12 +407,12 @@ def test_what_is_wrong_is_noted(two: Ranks, name: str) -> None:
 
 
 def not_waiting() -> bool:
-    """Whether it ends otherwise."""
+    """Whether the result differs if the host never waits."""
     right = trained("none | allreduce", None)
     try:
         with patch.object(Stream, "synchronize", nothing):
             return trained("none | allreduce", PLACES[1]).weights != right.weights
-    except AssertionError:  # what should be no number was one
+    except AssertionError:  # a value that should be NaN was not
         return True
 
 

@@ -1,4 +1,5 @@
-"""Gradients that come as rows and their ids: nn.Embedding and EmbeddingBag with sparse=True."""
+"""Sparse gradients, which are rows and their ids: nn.Embedding and EmbeddingBag with
+sparse=True."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ WORDS, WIDTH = 50, 7
 
 
 class Words(nn.Module):
-    """Two tables that are neighbours, one that is not, and something dense."""
+    """Two tables that are neighbours, one that is not, and a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ def words(seed: int = 0) -> Words:
 
 
 def batch(step: int, rank: int | None = None) -> Tensor:
-    """Words that repeat, other numbers of them on every rank."""
+    """Words that repeat; each rank has another number of them."""
     rank = dist.get_rank() if rank is None else rank
     g = torch.Generator().manual_seed(100 * step + rank)
     return torch.randint(0, WORDS, (3 + 2 * rank, 4), generator=g)
@@ -61,12 +62,12 @@ def tables(model: nn.Module) -> dict[str, Tensor]:
 
 
 def dense(g: Tensor) -> Tensor:
-    """What a gradient of rows means; those of one id are added in their order."""
+    """The dense form of a sparse gradient; rows of one id are added in their order."""
     return torch.zeros(g.shape).index_add_(0, g._indices()[0], g._values())
 
 
 def wanted(step: int) -> dict[str, Tensor]:
-    """The dense mean of what each rank's gradient would be. Collective."""
+    """The dense mean over ranks of the gradients without any exchange. Collective."""
     model = words()
     model(batch(step)).backward()
     return {name: mean(dense(g)) for name, g in tables(model).items()}
@@ -99,12 +100,12 @@ def equal_mean(strategy: str, ddp: bool) -> None:
 @FRONTENDS
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_rows_are_averaged_and_stay_rows(three: Ranks, strategy: str, ddp: bool) -> None:
-    """Equal to the dense mean to the bit, whatever the strategy of the rest."""
+    """Averages equal the dense mean to the bit, whatever the strategy of the rest."""
     three.run(equal_mean, strategy, ddp)
 
 
 def near_mean(strategy: str) -> None:
-    """In another order of sums, the same on all ranks."""
+    """Averages are summed in another order than the mean, and are the same on all ranks."""
     model = words()
     with attached(model, strategy):
         for step in range(3):
@@ -128,7 +129,7 @@ def test_machines_sum_rows_first(four: Ranks, outer: str) -> None:
 
 def training(kind: str, ddp: bool) -> str:
     model = wrapped(words(), ddp)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # what optimizers make is not looked at
+    torch.sparse.check_sparse_tensor_invariants.disable()  # what optimizers make is not checked
     with attached(model, "none | allreduce"):
         if kind == "SparseAdam":
             sparse = [p for n, p in model.named_parameters() if "top" not in n]
@@ -158,7 +159,7 @@ def test_optimizers_take_them(three: Ranks, kind: str, ddp: bool) -> None:
 
 
 def absent_and_empty() -> None:
-    """Rank 0 looks up nothing in one table and leaves out the other; rank 2 has no words."""
+    """Rank 0 looks up no words in one table and leaves out the other; rank 2 has no words."""
     model, rank = words(), dist.get_rank()
     ids = torch.tensor([[3, 3]]) if rank == 1 else torch.empty(0, 2, dtype=torch.int64)
     with attached(model, "topk(0.5)+ef | allgather"):
@@ -191,7 +192,7 @@ def accumulated() -> None:
         for name, g in tables(model).items():
             torch.testing.assert_close(g.to_dense(), one[name] + two[name])
         before = {name: g.to_dense() for name, g in tables(model).items()}
-        handle.synchronize()  # of what is alike everywhere the average is the same
+        handle.synchronize()  # the average of what is equal everywhere is the same
         for name, g in tables(model).items():
             torch.testing.assert_close(g.to_dense(), before[name])
 
@@ -201,7 +202,7 @@ def test_accumulation_and_synchronize(three: Ranks) -> None:
 
 
 def not_a_number(ddp: bool, in_table: bool) -> None:
-    """One rank's NaN is in every rank's average; other buckets have theirs."""
+    """One rank's NaN is in every rank's average of that bucket, and not in other buckets."""
     model = wrapped(words(), ddp)
     with attached(model, "topk(0.5)+ef | allgather"):
         loss = model(batch(0))
@@ -232,7 +233,7 @@ def test_nan_on_one_rank(three: Ranks, ddp: bool, in_table: bool) -> None:
 
 
 def clipped() -> None:
-    """Each rank's whole gradient, rows that are named twice summed, is clipped at √N · c."""
+    """Each rank's whole gradient is clipped at √N · c; rows of the same id are summed first."""
     model, limit = words(), 0.01
     local = words()
     local(batch(0)).backward()
@@ -251,7 +252,7 @@ def test_clipping_counts_rows(three: Ranks) -> None:
 
 
 class Tied(nn.Module):
-    """The table is the output matrix, too, so autograd makes its gradient dense."""
+    """The table is also the output matrix, so autograd makes its gradient dense."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +322,7 @@ def test_plan_stats_and_state(three: Ranks) -> None:
 
 
 def resumed_plan(directory: str) -> None:
-    """A saved plan says that a table is sparse; a model whose table is not is another model."""
+    """A saved plan says that a table is sparse; it does not fit a model whose table is dense."""
     model = words()
     path = f"{directory}/plan{dist.get_rank()}.json"
     with attached(model, "topk(0.5)+ef | allgather") as handle:
@@ -339,7 +340,7 @@ def test_a_saved_plan_knows_sparse_tables(three: Ranks, tmp_path: Any) -> None:
 
 
 def detached() -> None:
-    """DDP's own sum takes over."""
+    """After detach, DDP averages sparse gradients itself."""
     model = DistributedDataParallel(words())
     with attached(model, "none | allreduce"):
         model(batch(0)).backward()
@@ -354,7 +355,8 @@ def test_after_detach_ddp_sums_rows(three: Ranks) -> None:
 
 
 def short_floats(name: str) -> None:
-    """Summed in fp32, rounded once; rows that repeat on one rank are rounded once before."""
+    """Rows are summed in fp32 and rounded once; rows that repeat on one rank are rounded once
+    before."""
     dtype = getattr(torch, name)
     model = nn.Embedding(WORDS, WIDTH, sparse=True).to(dtype)
     with attached(model, "none | allreduce"):
@@ -375,7 +377,7 @@ def test_short_floats(three: Ranks, name: str) -> None:
 
 
 def under_ddp(options: dict[str, Any]) -> None:
-    """The first step of a static graph: all of DDP's buckets have number 0, and none is last."""
+    """In the first step of a static graph all of DDP's buckets have number 0, and none is last."""
     inner = words()
     model = DistributedDataParallel(inner, **options)
     with attached(model, "topk(0.5)+ef | allgather"):

@@ -1,4 +1,4 @@
-"""What attach says of a strategy with which the job's optimizer learns less."""
+"""What attach says of a strategy with which models learn less under the job's optimizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MADE: dict[str, Any] = {
 
 
 def told(plan: str, optimizer: str, options: dict[str, Any]) -> tuple[list[str], str]:
-    """What this rank is warned of in attach and three steps, and what ended it."""
+    """This rank's soundness warnings in attach and three steps, and the error that ended it."""
     model = small()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -104,7 +104,8 @@ def test_an_optimizer_is_asked_of_its_own_parameters(two: Ranks) -> None:
 
 
 def _two_optimizers() -> int:
-    """Of matrices by SGD, and of vectors, which travel dense, by AdamW."""
+    """The number of warnings when SGD steps the matrices and AdamW the vectors, which travel
+    dense."""
     model = small()
     parameters = list(model.parameters())
     with attached(model, TOPK), warnings.catch_warnings(record=True) as caught:
@@ -124,7 +125,7 @@ def test_auto_chooses_among_the_sound(two: Ranks, named: str | None) -> None:
 
 @brief()
 def _settled(named: str | None) -> list[str]:
-    """The strategies that were measured beside AdamW."""
+    """The strategies that were measured for a job with AdamW."""
     model = small()
     asked = [TOPK, "int8+ef | alltoall", UNKNOWN]
     handle: Any = gradwire.attach(model, "auto", strategies=asked, optimizer=named)

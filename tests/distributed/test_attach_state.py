@@ -1,4 +1,4 @@
-"""Saving, resuming, telling: state_dict, load_state_dict, stats."""
+"""Saving, resuming and reporting: state_dict, load_state_dict, stats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradwire.errors import PlanError
 from gradwire.layout.message import HEADER_BYTES
 
 LISTED = 'topk(0.1, index="int32")+ef | allgather'
-"""8 bytes for each element that is sent, which is easy to count."""
+"""It sends 8 bytes for each element, which is easy to count."""
 
 
 def train(model: nn.Module, steps: range) -> None:
@@ -34,7 +34,7 @@ def train(model: nn.Module, steps: range) -> None:
 
 
 def resumed(strategy: str, directory: str, first_ddp: bool, then_ddp: bool) -> None:
-    """Four steps, a checkpoint, four more: the bits of eight. The grouping may change."""
+    """Four steps, a checkpoint and four more give the bits of eight. The grouping may change."""
     whole = small()
     with attached(whole, strategy) as handle:
         train(whole, range(8))
@@ -74,7 +74,7 @@ def test_resume_is_the_uninterrupted_run(three: Ranks, strategy: str, tmp_path: 
 
 
 def shapes() -> None:
-    """State has the parameters' names and shapes, and is the live one."""
+    """The state has the parameters' names and shapes."""
     model = small()
     with attached(model, "dgc(0.1) | allgather") as handle:
         assert entry(handle)["state"] == {n: {} for n, _ in model.named_parameters()}
@@ -128,7 +128,8 @@ def test_state_that_does_not_fit_is_refused(three: Ranks) -> None:
 
 
 def otherwise(saved: dict[str, Any], loaded: dict[str, Any]) -> str:
-    """A state of three steps, taken up by what was attached otherwise."""
+    """Loads the state of three steps into a model that was attached differently; returns the
+    error."""
     model = small()
     with attached(model, **saved) as handle:
         train(model, range(3))
@@ -176,7 +177,7 @@ def test_another_seed_is_refused(three: Ranks) -> None:
 
 
 def emptied() -> None:
-    """As if attached anew, but for the number of the step."""
+    """After a reset training goes on as if attached anew, but for the number of the step."""
     model, twin = small(), small()
     with attached(model, "dgc(0.1) | allgather", clip_norm=1.0, clip_overlap=True) as handle:
         train(model, range(3))
@@ -202,7 +203,7 @@ def aligned(size: int) -> int:
 
 
 def numbers(width: int, sizes: Mapping[str, int]) -> int:
-    """Bytes of bare numbers: of the last parameter first, each at a multiple of 16."""
+    """Bytes of the numbers without headers: the last parameter first, each at a multiple of 16."""
     *others, last = (width * k for k in reversed(sizes.values()))
     return sum(map(aligned, others)) + last
 
@@ -235,7 +236,7 @@ def told(strategy: str) -> None:
             elements = sum(sizes.values())
         assert stats["bytes_sent"] == pytest.approx(wanted)
         assert stats["density"] == pytest.approx(elements / sum(sizes.values()))
-        assert sum(trace.bytes_sent) == pytest.approx(wanted)  # the last step's alone
+        assert sum(trace.bytes_sent) == pytest.approx(wanted)  # of the last step alone
         assert trace.bytes_sent[dist.get_rank()] == pytest.approx(wanted)
         for key in ("encode_seconds", "wire_seconds", "decode_seconds", "exposed_seconds"):
             assert 0.0 < stats[key] < seconds, f"{key}: of one step, not more than of five"
@@ -256,7 +257,7 @@ def test_stats(three: Ranks, strategy: str) -> None:
 
 
 def counted() -> tuple[float, object]:
-    """After three steps, of which the third has the warm-up's second density."""
+    """Counts after three steps, of which the third has the warm-up's second density."""
     model = small()
     with attached(model, LISTED, warmup=Warmup(4, (0.5, 0.25))) as handle:
         train(model, range(3))

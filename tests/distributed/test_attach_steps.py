@@ -1,4 +1,5 @@
-"""What must not come between a backward and its optimizer's step: each is refused, none silent."""
+"""What must not come between a backward and its optimizer's step: each case is refused or warned
+of."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ TOPK = "topk(0.1)+ef | allgather"
 
 
 class Fails(torch.autograd.Function):
-    """In backward."""
+    """Identity, whose backward fails."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ class Fails(torch.autograd.Function):
 
 
 class Heads(nn.Module):
-    """A trunk and two heads, one of which is used; a backward may fail between."""
+    """A trunk and two heads, one of which is used; backward may fail between trunk and head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Heads(nn.Module):
 
 
 def aborted(strategy: str) -> None:
-    """The next backward, by another head, would be this rank's alone."""
+    """After an aborted backward the next one, by another head, would be this rank's alone."""
     model = Heads()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attached(model, strategy) as handle:
@@ -63,7 +64,7 @@ def aborted(strategy: str) -> None:
         assert "was aborted" in raised(lambda: model(1).backward())
         assert "was aborted" in raised(handle.synchronize)
         assert fingerprint(model.parameters()) == before
-    with attached(model, strategy):  # on all ranks, and on it goes
+    with attached(model, strategy):  # attached again on all ranks, it trains
         optimizer.zero_grad()
         model(1).backward()
         optimizer.step()
@@ -75,7 +76,7 @@ def test_after_an_aborted_backward(three: Ranks, strategy: str) -> None:
 
 
 def steps_inside_backward(first: bool) -> None:
-    """As memory-saving recipes have it: each parameter's optimizer steps from its own hook."""
+    """Each parameter's optimizer steps from its own hook, as in memory-saving recipes."""
     model = small()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -116,7 +117,8 @@ def test_parameters_that_took_the_place_of_attached_ones(three: Ranks) -> None:
 
 
 def came_later(how: str) -> str:
-    """What is told when an optimizer steps a layer that was not there; attached too, it may."""
+    """The error when an optimizer steps a layer that was added later; attached too, it may be
+    stepped."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attached(model, "none | allreduce"):
@@ -157,9 +159,9 @@ def not_exchanged() -> None:
             optimizer.zero_grad()
             loss_of(model, number).backward()
             optimizer.step()
-            other.step()  # with the same averages
+            other.step()  # by the same averages
         optimizer.zero_grad(set_to_none=False)
-        optimizer.step()  # nothing was made
+        optimizer.step()  # no gradient was made
         optimizer.zero_grad()
         handle.flush()
         optimizer.step()
@@ -168,7 +170,7 @@ def not_exchanged() -> None:
             loss_of(model, 2).backward()
         with pytest.warns(UserWarning, match="twice without an exchange between, after 2 steps"):
             optimizer.step()
-        optimizer.step()  # once is enough: warnings are errors here
+        optimizer.step()  # one warning is enough: warnings are errors here
 
 
 def test_a_warning_if_gradients_are_not_exchanged_any_more(three: Ranks) -> None:
@@ -176,7 +178,7 @@ def test_a_warning_if_gradients_are_not_exchanged_any_more(three: Ranks) -> None
 
 
 class Skips(nn.Module):
-    """Layers in DDP buckets of their own, of which one may be left out."""
+    """Layers in DDP buckets of their own, one of which may be left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +192,8 @@ class Skips(nn.Module):
 
 
 def unused(without: int) -> None:
-    """DDP was not to look for unused parameters: it says so, we before it, and nobody hangs."""
+    """DDP was not told to look for unused parameters: gradwire says so, then DDP, and no rank
+    hangs."""
     model = DistributedDataParallel(Skips(), bucket_cap_mb=0.001)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.ones(2, 30) * (dist.get_rank() + 1)
@@ -202,7 +205,7 @@ def unused(without: int) -> None:
                 assert "Expected to have finished reduction" in told
                 break
             model(x, without if step == 3 else None).backward()
-            if step == 3 and without < 3:  # the first bucket has come, and the last has not
+            if step == 3 and without < 3:  # the first bucket has come, the last has not
                 assert "find_unused_parameters=True" in raised(optimizer.step)
             else:
                 none_came = pytest.warns(UserWarning, match="twice without an exchange")

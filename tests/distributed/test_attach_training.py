@@ -1,4 +1,4 @@
-"""What training asks of an attached model: decay, warm-up, exclusions, rates, loss scales."""
+"""What training needs of an attached model: decay, warm-up, exclusions, rates, loss scales."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DGC = "dgc(0.1) | allgather"
 
 
 def decayed(plan: str, share: float) -> float:
-    """How far from w -= lr·(u + b), where u and b take so much of g = 1 and of λ·w."""
+    """The distance to w -= lr·(u + b), where u and b take `share` of g = 1 and of λ·w."""
     torch.manual_seed(1)
     model = nn.Linear(3, 2)
     w = nn.utils.parameters_to_vector(model.parameters()).detach().double()
@@ -71,7 +71,7 @@ def test_weight_decay_is_weighted_as_gradients_are(three: Ranks, plan: str, shar
 
 
 def decay_of_torch(plan: str, decay: float) -> list[str]:
-    """What torch's SGD, which takes its own weight decay, is told in two steps."""
+    """Warnings in two steps of torch's SGD, which applies its own weight decay."""
     model = small()
     with attached(model, plan), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -102,7 +102,7 @@ def test_weight_decay_outside_the_momentum_is_warned_of(
 
 
 def of_another_warm_up() -> list[str]:
-    """What a state of step 3 says to other warm-ups, and one of step 7."""
+    """The errors when states of steps 3 and 7 are loaded under other warm-ups."""
     saved = dict[int, Any]()
     model = small()
     with attached(model, DGC, warmup=Warmup(6, (0.5, 0.15))) as handle:
@@ -136,7 +136,7 @@ def test_a_state_goes_on_with_its_warm_up(three: Ranks) -> None:
 
 
 def warmed_up() -> list[str]:
-    """What the matrices travelled by, step by step."""
+    """The strategies of a matrix, step by step, and the weights' fingerprint."""
     model, seen = small(), []
     with attached(model, DGC, warmup=Warmup(4, (0.5, 0.15))) as handle:
         for step in range(6):
@@ -148,7 +148,8 @@ def warmed_up() -> list[str]:
 
 
 def test_warm_up_goes_through_its_densities(three: Ranks) -> None:
-    """0.5 is more than 1/6: dense, with the momentum that dgc keeps later."""
+    """The density 0.5 is above 1/6, so it travels dense, with the momentum that dgc keeps
+    later."""
     first, *others = three.run(warmed_up)
     dense = "none+server_momentum | allreduce"
     assert first[:-1] == [dense, dense, *["topk(0.15)+dgc | allgather"] * 2, DGC, DGC]
@@ -241,7 +242,7 @@ def everything_inside() -> set[str]:
 
 
 def tied() -> set[str]:
-    """A table that another kind of module had first."""
+    """An embedding whose table another kind of module had first."""
     model = nn.ModuleDict({"scores": nn.Linear(8, 30, bias=False), "symbols": nn.Embedding(30, 8)})
     model["symbols"].weight = model["scores"].weight
     with attached(model, DGC, exclude=[nn.Embedding]) as handle:
@@ -268,7 +269,7 @@ def test_a_plan_says_itself_what_is_dense(three: Ranks) -> None:
 
 
 def names_compiled() -> set[str]:
-    """By DDP around torch.compile."""
+    """The names in the state of a model under torch.compile and DDP."""
     model = DistributedDataParallel(torch.compile(small(), backend="eager"))
     with attached(model, "topk(0.1)+ef | allgather", exclude=["one.*"]) as handle:
         assert str(handle.plan.strategy_of("one.weight")) == "none | allreduce"
@@ -283,7 +284,7 @@ def test_names_are_the_models_own_under_ddp_and_compile(three: Ranks) -> None:
 
 
 def zero(model: nn.Module, kind: type, **options: Any) -> torch.optim.Optimizer:
-    """Each rank steps some of the parameters."""
+    """An optimizer with which each rank steps some of the parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it is imported
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -292,7 +293,8 @@ def zero(model: nn.Module, kind: type, **options: Any) -> torch.optim.Optimizer:
 
 
 def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
-    """By how much a step at a fifth of the rate multiplies what waits, and what it says."""
+    """The factor by which a step at a fifth of the rate multiplies residuals, and the rate that
+    the state names."""
     model = small()
     optimizer: Any = {
         "torch": lambda: torch.optim.SGD(model.parameters(), 0.05),
@@ -334,7 +336,7 @@ def test_what_waits_keeps_its_rate(three: Ranks, kind: str, strategy: str) -> No
 
 
 def by_closure(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
-    """Backward inside the step, as Lightning has it, at a rate that falls in each."""
+    """Backward runs inside the step, as in Lightning, at a rate that falls in each step."""
     for step in steps:
 
         def closure(step: int = step) -> Tensor:
@@ -368,7 +370,7 @@ def test_resume_where_the_step_runs_backward(three: Ranks) -> None:
 
 
 def without_a_handle() -> tuple[float, str]:
-    """Attached in one line, whose result nobody keeps."""
+    """Attaches in one line, without keeping the handle."""
     model = small()
     gradwire.attach(model, "topk(0.1)+ef | allgather", timeout_seconds=20.0)
     gc.collect()
@@ -394,7 +396,7 @@ def test_the_optimizer_is_watched_though_the_handle_is_gone(three: Ranks) -> Non
 
 
 def later_momentum() -> str:
-    """As OneCycleLR sets it by default."""
+    """A momentum that OneCycleLR sets by default."""
     model = small()
     with attached(model, DGC):
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
@@ -409,7 +411,8 @@ def test_a_momentum_that_comes_later_is_seen(three: Ranks) -> None:
 
 
 def unfrozen(ddp: bool, with_others: bool) -> str:
-    """A layer trains from the second step on: before and after it was attached so."""
+    """A layer that was frozen when attached trains from the second step on; then it is attached
+    anew."""
     model: Any = small()
     model.two.requires_grad_(False)
     attach_to = DistributedDataParallel(model) if ddp else model
@@ -460,8 +463,8 @@ def test_adam_divides_by_what_it_has_seen(three: Ranks) -> None:
 
 
 def with_scaler(strategy: str, bad_step: int, **options: Any) -> tuple[float, float]:
-    """How far from training without, though the scale doubles every second step, and halves at
-    a bad one; and the last scale."""
+    """The distance from training without a scaler, though the scale doubles every second step and
+    halves at a bad one; and the last scale."""
 
     def run(scaler: GradScaler | None) -> Tensor:
         model = small()
@@ -494,7 +497,7 @@ def with_scaler(strategy: str, bad_step: int, **options: Any) -> tuple[float, fl
     [DGC, "topk(0.1)+ef | allgather", "topk(0.1)+ef | gtopk", "topk(0.2)+ef21 | allgather"],
 )
 def test_residuals_follow_the_loss_scale(three: Ranks, strategy: str) -> None:
-    """Powers of two: the bits are those of training without a scaler."""
+    """Scales are powers of two, so the bits are those of training without a scaler."""
     for apart, scale in three.run(with_scaler, strategy, 99):
         assert apart == 0.0
         assert scale == 4096.0
@@ -515,7 +518,7 @@ def test_clipping_is_of_the_unscaled_gradient(three: Ranks, overlap: bool) -> No
 
 
 def resumed_with_scaler() -> bool:
-    """The scale that residuals have is saved with them."""
+    """The loss scale of residuals is saved with them."""
     fingerprints = []
     for stop in (8, 5):
         model = small()
@@ -602,7 +605,7 @@ def test_momentum_is_the_plans(three: Ranks) -> None:
 
 
 def mixed() -> bool:
-    """A plan of dgc for one bucket and ef for another: each parameter as its strategy has it."""
+    """A plan of dgc for one bucket and dense for others: each parameter has its momentum once."""
     model, twin = small(), small()
     with attached(model, DGC) as probe:
         buckets = probe.plan.buckets
@@ -635,7 +638,8 @@ def test_each_parameter_has_its_momentum_once(three: Ranks) -> None:
 
 
 def autocast(ddp: bool) -> bool:
-    """In bfloat16, accumulated, clipped after the exchange: the same on all ranks, and fp32."""
+    """Forward in bfloat16, accumulated, clipped after the exchange: the same on all ranks, and
+    fp32."""
     model = small()
     net = DistributedDataParallel(model) if ddp else model
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)

@@ -1,4 +1,5 @@
-"""Attached or not, the same training: DDP's gradients, equal ranks, and lockstep's very bits."""
+"""Attaching does not change training: gradients are DDP's, ranks are equal, bits are
+lockstep's."""
 
 from __future__ import annotations
 
@@ -65,13 +66,14 @@ def test_ranks_end_bitwise_equal(three: Ranks, strategy: str) -> None:
         for lanes, bucket_bytes in SIZES[:2]:
             marks = three.run(trained, strategy, ddp, lanes, bucket_bytes, 12)
             assert marks[0] == marks[1] == marks[2]
-            assert len(set(marks[0])) == 3  # it did train
+            assert len(set(marks[0])) == 3  # the weights did change
             ends.add(marks[0][-1])
     assert len(ends) == 1  # nor do DDP, the lanes and the grouping make a difference
 
 
 def against_lockstep(strategy: str, ddp: bool, lanes: int) -> None:
-    """Eight steps; every parameter's average against N ranks in one process, bit for bit."""
+    """Every parameter's average is, bit for bit, that of N ranks in one process, for eight
+    steps."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     wrapped = DistributedDataParallel(model) if ddp else model
@@ -106,7 +108,7 @@ def test_results_are_those_of_lockstep(three: Ranks, strategy: str) -> None:
 
 
 def broadcast() -> None:
-    """Rank 0's weights and buffers, of whatever type, are everybody's."""
+    """All ranks get rank 0's weights and buffers, of whatever dtype."""
     torch.manual_seed(dist.get_rank())
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
     model[0].to(memory_format=torch.channels_last)

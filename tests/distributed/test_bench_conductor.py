@@ -11,7 +11,8 @@ from gradwire.cli.main import main
 
 @pytest.mark.parametrize("strategy", ["", "none | allreduce"])
 def test_every_step_is_measured(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also by strategies that remember, as the default does: a step has gradients of its own."""
+    """Strategies with memory, as the default is, are measured, too: a step has gradients of its
+    own."""
     options = ["--buckets", "2", "--elements", "64", "--repeats", "3", "--json"]
     options += ["--strategy", strategy] if strategy else []
     assert main(["bench", "conductor", *options]) == 0

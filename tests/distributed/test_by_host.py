@@ -1,5 +1,5 @@
-"""Moves whose tensors are elsewhere than the network reads: down, across and up. Here both places
-are the host's memory, which is what every copy between them must survive."""
+"""Moves whose tensors are outside the memory that the network reads: copied down, sent, and copied
+up. Here both places are the host's memory, which is what every copy between them must survive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradwire.runtime.torch_dist import Performer
 
 
 def moves(rank: int, world: int) -> list[Move]:
-    """Of every kind, with this rank's numbers; more than goes as a direct sum, too."""
+    """Moves of every kind, with this rank's numbers; one is too large for a direct sum."""
     own = torch.arange(12.0) + 100 * rank
     sizes, mine = (3,) * world, own[: 3 * world].clone()
     others = {r: torch.full((r + 1,), rank, dtype=torch.uint8) for r in range(world) if r != rank}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed:UserWarning")
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         for group in optimizer.param_groups:
-            group["lr"] = 0.05 * 0.8**step  # what waits follows it
+            group["lr"] = 0.05 * 0.8**step  # residuals are rescaled with it
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
@@ -45,7 +45,7 @@ def state(
 
 
 def saved(strategy: str, folder: str, steps: int) -> tuple[str, str]:
-    """Trained so far, saved, trained on: the weights here and there."""
+    """The weights' fingerprints after training and saving, and after training on."""
     model, optimizer = made(strategy)
     with attached(model, strategy, seed=3) as handle:
         train(model, optimizer, range(steps))
@@ -86,13 +86,14 @@ def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
     ),
 )
 def test_resume_is_the_uninterrupted_run(four: Ranks, strategy: str, tmp_path: Path) -> None:
-    """Stochastic compressors included."""
+    """The resumed run ends with the same bits, with stochastic compressors, too."""
     wanted = four.run(saved, strategy, str(tmp_path), 3)
     assert four.run(resumed, strategy, str(tmp_path), 3) == wanted
 
 
 def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
-    """What the average would deliver of what waits; loaded, saved again, and trained on."""
+    """The average of all ranks' residuals, which are loaded if there is a folder, saved again, and
+    trained on with."""
     model, optimizer = made(strategy)
     with attached(model, strategy) as handle:
         if folder:
@@ -123,7 +124,7 @@ def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
 def test_four_two_four_three(
     four: Ranks, three: Ranks, two: Ranks, strategy: str, tmp_path: Path
 ) -> None:
-    """Whatever the number of ranks, what waits is what waited."""
+    """The average of residuals is the same whatever the number of ranks."""
     folder, wanted = "", None
     for i, ranks in enumerate((four, two, four, three, two)):
         then = str(tmp_path / f"{i}")
@@ -138,8 +139,8 @@ def test_four_two_four_three(
 
 
 def amid_warm_up(strategy: str, folder: str, then: str) -> tuple[list[Tensor], str]:
-    """How far what is remembered still moves weights, and how matrices travel: 25 % is sparse
-    among two, dense among more."""
+    """How far the memory of all ranks still moves weights, and how matrices travel: a density of
+    25 % is sparse among two ranks, dense among more."""
     model, optimizer = made(strategy)
     with attached(model, strategy, warmup=Warmup(9, (0.25, 0.12))) as handle:
         if folder:
@@ -207,7 +208,7 @@ def test_a_file_per_rank_for_fewer_ranks(four: Ranks, two: Ranks, tmp_path: Path
 
 
 def rates_of_its_own(folder: str) -> tuple[list[float], ...]:
-    """Of a rank that has left a Join, and steps no more: as trained, by dcp, and by files."""
+    """Rates of a rank that has left a Join and steps no more: as trained, by dcp, and by files."""
     model, optimizer = made("topk(0.1)+ef | allgather")
     with attached(model, "topk(0.1)+ef | allgather") as handle:
         train(model, optimizer, range(1))
@@ -232,7 +233,7 @@ def test_each_rank_has_its_rates(four: Ranks, tmp_path: Path) -> None:
 
 
 def of_two_groups(folder: str) -> tuple[bool, bool]:
-    """Two stages of a pipeline, whose parameters have the same names, in one checkpoint."""
+    """Two stages of a pipeline, whose parameters have the same names, share one checkpoint."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     stage = dist.get_rank() % 2
     model = small(seed=stage)

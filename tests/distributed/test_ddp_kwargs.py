@@ -30,7 +30,7 @@ def layout() -> tuple[list[list[str]], list[list[str]]]:
         future.set_result(bucket.buffer())
         return future
 
-    hook.__annotations__.clear()  # DDP refuses annotations that are texts
+    hook.__annotations__.clear()  # DDP refuses annotations that are strings
     ddp.register_comm_hook(None, hook)
     for _ in range(2):
         seen.clear()

@@ -1,4 +1,4 @@
-"""Every example of a public docstring runs as it stands, and prints what it says."""
+"""Every example of a public docstring runs as it stands, and prints what it shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PARSER = doctest.DocTestParser()
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """By name: what `gradwire` has, what its modules have, and methods of both."""
+    """The functions and classes of `gradwire` and its modules, and the methods of these, by
+    name."""
     for name in dir(gradwire):
         own = getattr(gradwire, name)
         inside = {name: own}
@@ -41,7 +42,7 @@ EXAMPLES = {
 
 
 def told(name: str, folder: str) -> str:
-    """What is wrong with it, in a world of one."""
+    """What doctest reports of the example, in a world of one."""
     text, lines = EXAMPLES[name], list[str]()
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     known: dict[str, Any] = {
@@ -54,7 +55,7 @@ def told(name: str, folder: str) -> str:
         ended.callback(end, model)
         if "handle" in text and "handle = " not in text:
             known["handle"] = gradwire.attach(model, "topk(0.5)+ef | allgather")
-            model(known["batches"][0][0]).sum().backward()  # so that something waits
+            model(known["batches"][0][0]).sum().backward()  # so that residuals are not empty
             known["optimizer"].step()
         example = PARSER.get_doctest(text, known, name, None, None)
         doctest.DocTestRunner(verbose=False).run(example, out=lines.append)
@@ -62,13 +63,13 @@ def told(name: str, folder: str) -> str:
 
 
 def end(model: nn.Module) -> None:
-    """Whatever an example has left attached."""
+    """Detaches the model if the example has left it attached."""
     with contextlib.suppress(gradwire.errors.UsageError):
         gradwire.detach(model)
 
 
 def test_there_are_some() -> None:
-    """Of what a newcomer calls first, at least."""
+    """What a newcomer calls first has an example, at least."""
     assert {"attach", "lockstep", "recommend", "sound", "record", "LocalSteps"} <= set(EXAMPLES)
 
 

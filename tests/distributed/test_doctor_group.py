@@ -1,4 +1,4 @@
-"""gradwire doctor on a process group: what it measures makes a verdict."""
+"""gradwire doctor on a process group: a verdict can be made of what it measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strategies lose of gradients, parameter by parameter, on real ranks."""
+"""The error of averages by each strategy, parameter by parameter, on real ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TEXTS = (
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Ten steps of a matrix of which few elements are large, one of equals, and a kernel."""
+    """Ten steps of three parameters: a matrix with few large elements, one whose elements are
+    alike, and a kernel."""
     dice = torch.Generator().manual_seed(dist.get_rank())
     spiky = [torch.zeros(20, 30) for _ in range(10)]
     for x in spiky:
@@ -45,5 +46,5 @@ def test_errors_are_each_parameter_s_own(two: Ranks) -> None:
     assert one["few"]["0.003"] > 1.5 * one["few"]["0.02"], "what is sent rarely waits for long"
     assert one["lloyd(2)+adam | allgather"].keys() == {"", "spiky", "equal", "kernel"}
     assert one["lloyd(2)+muon | alltoall"].keys() == {"", "spiky", "equal"}, "matrices"
-    # It rises slowly as what waits grows; at which round it is enough depends on the processor.
+    # It rises slowly as residuals grow; how many rounds are enough depends on the processor.
     assert 0.5 < one["lloyd(2)+muon | alltoall"]["equal"] < 1.5

@@ -60,7 +60,8 @@ def test_an_example_runs(name: str) -> None:
 
 
 def restart(ranks: int, folder: Path, *options: str) -> str:
-    """What the example says last. The setting is for torch (docs/footguns.md)."""
+    """The last line that the example prints. The environment variable is for torch
+    (docs/footguns.md)."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ran = subprocess.run(
         [*launcher, "--nproc-per-node", f"{ranks}", "--max-restarts", "1",
@@ -74,7 +75,8 @@ def restart(ranks: int, folder: Path, *options: str) -> str:
 
 @pytest.mark.full
 def test_a_killed_job_ends_with_the_weights_it_would_have_had(tmp_path: Path) -> None:
-    """To the last bit; and with another number of ranks it goes on from the same checkpoint."""
+    """The weights are the same to the last bit. Another number of ranks continues from the
+    checkpoint."""
     wanted = restart(2, tmp_path / "whole")
     assert "after 60 steps" in wanted
     assert restart(2, tmp_path / "killed", "--kill-at", "25") == wanted

@@ -1,4 +1,4 @@
-"""Exchange over Gloo: everybody with everybody at once, nothing at all, and a rank that dies."""
+"""Exchange over Gloo: all ranks with all at once, no messages at all, and a rank that dies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def data(sender: int, receiver: int, size: int, step: int = 0) -> Tensor:
 
 
 def exchanged(performer: Performer, sizes: list[list[int | None]], step: int = 0) -> None:
-    """sizes[a][b]: how many bytes a sends to b; None: nothing is said of it. All must arrive."""
+    """sizes[a][b]: how many bytes a sends to b; None: no message is expected. All must arrive."""
     me, world = performer.rank, performer.world
     sends = {to: data(me, to, size, step) for to, size in enumerate(sizes[me]) if size is not None}
     receives = {by: size for by in range(world) if (size := sizes[by][me]) is not None}
@@ -55,14 +55,15 @@ def performer(timeout_seconds: float = 30.0) -> Performer:
 
 
 def patterns(world: int) -> None:
-    """One after the other in the same group, so that what one leaves over breaks the next."""
+    """All patterns in the same group, one after the other: bytes left over by one break the
+    next."""
     own = performer()
     cases: list[list[list[int | None]]] = [
         [[None if a == b else 100 * a + b for b in range(world)] for a in range(world)],
-        [[None] * world for _ in range(world)],  # nobody has anything to say
+        [[None] * world for _ in range(world)],  # no rank has a message
         [[None if a == b or a > 0 else 7 for b in range(world)] for a in range(world)],
         [[None if a == b or b > 0 else 9 for b in range(world)] for a in range(world)],
-        [[None if a == b else 0 for b in range(world)] for a in range(world)],  # of no length
+        [[None if a == b else 0 for b in range(world)] for a in range(world)],  # of length 0
         [[None if a == b else (0 if a < b else 33) for b in range(world)] for a in range(world)],
         [[5 if b == (a + 1) % world else None for b in range(world)] for a in range(world)],
     ]
@@ -85,7 +86,8 @@ def test_patterns_of_three(three: Ranks) -> None:
 
 
 def large(world: int) -> None:
-    """More than any socket holds, both ways: whoever sent before receiving would never end."""
+    """Messages larger than any socket's buffer, both ways: sending before receiving would never
+    end."""
     own = performer()
     for step in range(2):
         exchanged(own, [[None if a == b else LARGE + a for b in range(world)]
@@ -99,7 +101,8 @@ def test_large_parts_both_ways_at_once(two: Ranks, three: Ranks) -> None:
 
 
 def irregular(world: int) -> None:
-    """Of some pairs one side or both are silent; in some steps all have much, and are paced."""
+    """One or both ranks of some pairs send nothing; in some steps all messages are large, and
+    paced."""
     own, dice = performer(), random.Random(world)
     choices = (None, 0, 1, 1000, PACED_BYTES, 5 * PACED_BYTES)
     for step in range(30):
@@ -107,7 +110,7 @@ def irregular(world: int) -> None:
         sizes = [
             [None if a == b else dice.choice(known) for b in range(world)] for a in range(world)
         ]
-        if step % 6 == 0:  # one rank has more than others wait for
+        if step % 6 == 0:  # one rank sends more than the others
             more = sizes[step % world]
             more[:] = [None if size is None else 9 * size for size in more]
         exchanged(own, sizes, step)
@@ -120,7 +123,7 @@ def test_any_sizes_between_any_pairs(tmp_path: Path) -> None:
 
 
 def in_subsets(groups: list[list[int]]) -> None:
-    """Ranks are those within the group; who is in none waits at the end."""
+    """Ranks are numbered within the group; a rank outside all groups waits at the end."""
     made = [dist.new_group(members) for members in groups]
     for members, group in zip(groups, made):
         if dist.get_rank() not in members:
@@ -134,7 +137,7 @@ def in_subsets(groups: list[list[int]]) -> None:
 
 
 def test_a_group_is_not_the_world(tmp_path: Path) -> None:
-    with Ranks(3, tmp_path) as ranks:  # groups of some ranks stay
+    with Ranks(3, tmp_path) as ranks:  # torch keeps such groups: a pool of their own
         ranks.run(in_subsets, [[0, 1], [1, 2], [0, 2]])
 
 
@@ -142,7 +145,7 @@ def test_a_group_is_not_the_world(tmp_path: Path) -> None:
 
 
 def dies(lost: int, how: str) -> str:
-    """What this rank hears of one that takes part once, and then is gone."""
+    """The error of this rank when rank `lost` takes part once and then is gone."""
     own = performer(WIDE)
     world = own.world
     size = LARGE if how == "midway" else 100
@@ -166,7 +169,7 @@ def goes(own: Performer, size: int, how: str) -> str:
     if how == "stuck":
         wait_until_it_is_over()
         return ""
-    if how == "midway":  # what it promised to send and to receive is under way
+    if how == "midway":  # the messages it announced are under way
         operations = [
             dist.P2POp(dist.isend, data(own.rank, to, size), to, own.group)
             for to in range(own.world)
@@ -177,7 +180,7 @@ def goes(own: Performer, size: int, how: str) -> str:
 
 
 def test_the_rank_that_is_gone_is_named(tmp_path: Path) -> None:
-    """The others fail as well, one by one, and still are to be heard of."""
+    """The other ranks fail as well, one by one, and are not taken for the lost one."""
     cases = [("stuck", 1), *((how, r) for how in ("before", "midway") for r in range(3))]
     jobs = [(3, partial(dies, lost, how)) for how, lost in cases]
     for (how, lost), outcomes in zip(cases, side_by_side(tmp_path, jobs)):
@@ -209,7 +212,7 @@ def test_who_is_silent_is_waited_for() -> None:
 
 
 def rooms() -> list[torch.device]:
-    """Of what arrives by another backend than Gloo, though nothing is sent."""
+    """The devices of buffers for arriving messages, with another backend than Gloo."""
     own, found = Performer(make_group(None, 20), None, torch.device("meta")), []
 
     def room(_: str, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:

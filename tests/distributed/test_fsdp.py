@@ -1,6 +1,7 @@
 """fully_shard over the fast dimension of a 2×2 mesh, gradwire over the slow one.
 
-replica 0: ranks 0 and 1; replica 1: ranks 2 and 3. Ranks 0 and 2 keep the same shards, so do 1, 3.
+Replica 0 is ranks 0 and 1; replica 1 is ranks 2 and 3. Ranks 0 and 2 keep the same shards, so do 1
+and 3.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WORDS, WIDTH = 11, 6
 
 
 class Block(nn.Module):
-    """Attention and a perceptron: odd sizes, and one parameter too small for two shards."""
+    """Attention and a perceptron, with odd sizes, and one parameter too small for two shards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Logarithms of probabilities."""
+    """A linear layer with a bias as buffer; returns logarithms of probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ def tiny(seed: int = 0) -> Tiny:
 
 
 def sharded(seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> Tiny:
-    """Every block, then the rest."""
+    """A model whose blocks are sharded each, and then the rest."""
     model = tiny(seed).to(dtype)
     for part in (*model.blocks, model):
         fully_shard(part, **{"mesh": mesh()["shard"], **options})
@@ -114,7 +115,7 @@ def joined(model: nn.Module, plan: str, **options: Any) -> Any:
 
 
 def words(step: int = 0, rank: int | None = None) -> Tensor:
-    """Runs of the alphabet, others for every rank and step."""
+    """Runs of the alphabet that differ for every rank and step."""
     rank = dist.get_rank() if rank is None else rank
     dice = torch.Generator().manual_seed(9 * step + rank)
     return (torch.randint(0, WORDS, (3, 1), generator=dice) + torch.arange(5)) % WORDS
@@ -130,7 +131,7 @@ def of_batch(model: nn.Module, batch: Tensor, **options: Any) -> Tensor:
 
 
 def shards(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of this rank's parts of the gradients; zeros for none."""
+    """Copies of this rank's shards of the gradients; zeros if there is none."""
     return {
         name: shard_of(torch.zeros_like(p) if p.grad is None else p.grad).clone()
         for name, p in model.named_parameters()
@@ -143,7 +144,8 @@ def parts(model: nn.Module) -> list[Tensor]:
 
 
 def given(model: nn.Module, *steps: int, twin: Tiny | None = None, **options: Any) -> Any:
-    """This rank's shards as torch alone leaves them, after these backwards: of its replica."""
+    """This rank's shards of its replica's gradients after these backwards, as torch alone leaves
+    them."""
     twin = twin or sharded()
     with torch.no_grad():
         for mine, its in zip(parts(model), parts(twin)):
@@ -154,7 +156,7 @@ def given(model: nn.Module, *steps: int, twin: Tiny | None = None, **options: An
 
 
 def mean(x: Tensor) -> Tensor:
-    """Over the replicas."""
+    """The mean over the replicas. Collective."""
     both = [torch.empty_like(x) for _ in range(2)]
     dist.all_gather(both, x.contiguous(), group=replicas())
     return ((both[0].float() + both[1].float()) / 2).to(x.dtype)
@@ -165,7 +167,8 @@ def means(of: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def same(found: list[Any]) -> None:
-    """What ranks 0 and 2 return is the same, and 1 and 3; these differ, or nothing was seen."""
+    """Ranks 0 and 2 returned the same, and so did 1 and 3. The two pairs differ, or nothing was
+    tested."""
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert found[0] != found[1]
@@ -175,7 +178,7 @@ def same(found: list[Any]) -> None:
 
 
 def averages(strategy: str, **options: Any) -> str:
-    """Of all four ranks, as if one process had had the whole batch."""
+    """The average is that of all four ranks, as if one process had had the whole batch."""
     model, whole = sharded(), tiny()
     with joined(model, strategy, **options):
         loss_of(model).backward()
@@ -203,7 +206,7 @@ def test_buckets_do_not_change_the_result(four: Ranks) -> None:
 
 
 def small_parts() -> list[str]:
-    """A parameter of one row is on one of two ranks only."""
+    """A parameter of one row is on only one of two ranks."""
     model = sharded()
     with joined(model, TOPK) as handle:
         loss_of(model).backward()
@@ -222,14 +225,15 @@ def test_an_empty_shard_takes_no_part(four: Ranks) -> None:
 
 
 def averaged_meanwhile(patience_seconds: float) -> list[Any]:
-    """What came back while the embedding's backward, the last, waited for it."""
+    """The buckets that were decoded while the embedding's backward, which is the last, waited for
+    them."""
     model, back = sharded(), list[Any]()
     wanted = means(given(model, 0))
 
     def hold(gradient: Tensor) -> None:
         end = time.monotonic() + patience_seconds
         while time.monotonic() < end and not back:
-            time.sleep(0.005)  # the lanes need the processor
+            time.sleep(0.005)  # leaves the processor to the lanes
             back.extend(s.label for s in list(handle.trace.spans) if s.kind == "decode")
 
     with joined(model, LOSSLESS, bucket_bytes=300) as handle:
@@ -244,7 +248,7 @@ def test_the_exchange_overlaps_with_backward(four: Ranks) -> None:
 
 
 def offloaded() -> list[Any]:
-    """As if these shards had been offloaded from an accelerator."""
+    """The same, as if these shards had been offloaded from an accelerator."""
     there = torch.accelerator.is_available
     torch.accelerator.is_available = lambda: True
     try:
@@ -258,7 +262,7 @@ def test_offloaded_shards_are_handed_over_after_backward(four: Ranks) -> None:
 
 
 def called_twice(recompute: bool) -> str:
-    """Two forwards, one backward: torch reduces a parameter once."""
+    """Two forwards and one backward: torch reduces each parameter once."""
     model = sharded()
     wanted = means(given(model, 0, 1))
     with joined(model, LOSSLESS, bucket_bytes=300):
@@ -269,7 +273,7 @@ def called_twice(recompute: bool) -> str:
 
 
 def reentrant() -> str:
-    """Each block's backward ends by itself, and fully_shard's with it."""
+    """Each block's backward ends by itself, and fully_shard's backward with it."""
     with joined(model := sharded(), TOPK):
         return raised(lambda: loss_of(model, recompute=True, reentrant=True).backward())
 
@@ -284,7 +288,7 @@ def test_a_model_that_is_called_twice(four: Ranks, recompute: bool) -> None:
 
 
 def two_roots() -> str:
-    """fully_shard on parts of a plain module: each ends its backward on its own."""
+    """Parts of a plain module are sharded: each ends its backward by itself."""
     model = tiny()
     for part in (model.embedding, *model.blocks, model.head):
         fully_shard(part, mesh=mesh()["shard"])
@@ -307,7 +311,7 @@ def other_mesh() -> DeviceMesh:
 
 
 def groups_of_parameters() -> str:
-    """A module whose parameters are sharded over two meshes, as those of experts are."""
+    """The parameters of one module are sharded over two meshes, as those of experts are."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
     from torch.distributed.tensor import Shard
 
@@ -380,7 +384,8 @@ def train(model: nn.Module, steps: range, lr: float = 0.5) -> None:
 
 
 def conserved() -> list[Any]:
-    """sent + kept = given, on every replica, for twenty steps."""
+    """On every replica, what was sent and what the residual keeps add up to the gradients, for
+    twenty steps."""
     model, twin, losses = sharded(), sharded(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with joined(model, TOPK) as handle:
@@ -407,7 +412,8 @@ def test_nothing_is_lost_and_replicas_stay_equal(four: Ranks) -> None:
 
 
 def key() -> str:
-    """Ranks of one shard share what their state says of the plan; a checkpoint holds all."""
+    """The key of this rank's state in a checkpoint, where all shards have one: ranks of a shard
+    share the plan."""
     return f"gradwire-{mesh().get_local_rank('shard')}"
 
 
@@ -432,7 +438,7 @@ def restore(model: nn.Module, handle: Handle, folder: Path, by_dcp: bool) -> Non
 
 
 def resumed(strategy: str, directory: str, by_dcp: bool) -> str:
-    """Four steps, a checkpoint, four more: the bits of eight."""
+    """Four steps, a checkpoint and four more give the bits of eight."""
     whole, folder = sharded(), Path(directory)
     with joined(whole, strategy) as handle:
         train(whole, range(8), 0.1)
@@ -465,10 +471,11 @@ def test_resume_is_the_uninterrupted_run(
 
 
 def of_another_shard(directory: str) -> None:
-    """The ranks of the other shard have the same numbers in their groups."""
+    """A state of the other shard is refused, though its ranks have the same numbers in their
+    groups."""
     path, rank, model = Path(directory), dist.get_rank(), sharded()
     for block in model.blocks:
-        block.gain.requires_grad_(False)  # what remains is there on all ranks
+        block.gain.requires_grad_(False)  # all ranks have a shard of the other parameters
     with joined(model, TOPK) as handle:
         torch.save(handle.state_dict(), path / f"{rank}.pt")
         dist.barrier()
@@ -482,7 +489,7 @@ def test_the_state_of_another_shard_is_refused(four: Ranks, tmp_path: Path) -> N
 
 
 def flushed() -> str:
-    """What waits, in one dense sum."""
+    """One dense sum brings all residuals."""
     model = sharded()
     with joined(model, TOPK) as handle:
         train(model, range(2))
@@ -500,7 +507,7 @@ def test_flush(four: Ranks) -> None:
 
 
 def non_finite() -> None:
-    """One bad number on rank 3: NaN on both replicas, and nobody's residual has seen it."""
+    """One bad number on rank 3: NaN on both replicas, and no residual changes."""
     model = sharded()
     with joined(model, TOPK) as handle:
         train(model, range(3))
@@ -526,7 +533,7 @@ def test_one_bad_number(four: Ranks) -> None:
 
 
 def accumulated(strategy: str, how: str) -> str:
-    """Three backwards, one exchange: of their sum."""
+    """Three backwards are one exchange, of their sum."""
     model = sharded()
     wanted = given(model, 0, 1, 2)
     with joined(model, strategy) as handle:
@@ -555,7 +562,7 @@ def test_accumulated_gradients_are_exchanged_once(four: Ranks, strategy: str, ho
 
 
 def twice() -> str:
-    """A second backward on top of an average is refused; after that everything works."""
+    """A second backward on top of an average is refused; after that training works."""
     model = sharded()
     with joined(model, TOPK) as handle:
         loss_of(model, 0).backward()
@@ -577,7 +584,7 @@ def test_a_second_backward_is_refused(four: Ranks) -> None:
 
 
 def unused(skipping: tuple[int, ...]) -> str:
-    """Some replicas leave out a block: it takes part with zeros, and what waits is sent."""
+    """Some replicas leave out a block: it takes part with zeros, and its residual is sent."""
     model = sharded()
     with joined(model, TOPK) as handle:
         train(model, range(2))
@@ -602,7 +609,7 @@ def test_an_unused_module(four: Ranks, skipping: tuple[int, ...]) -> None:
 
 
 def without_backward() -> str:
-    """A replica whose backward reaches nothing calls synchronize."""
+    """A replica that runs no backward calls synchronize."""
     model = sharded()
     with joined(model, LOSSLESS) as handle:
         if dist.get_rank() < 2:
@@ -620,11 +627,12 @@ def test_synchronize_without_a_backward(four: Ranks) -> None:
 
 
 def different_beginnings() -> str:
-    """Replica 0's parameters and buffers, the frozen ones too, after a forward of each."""
+    """All replicas get replica 0's parameters and buffers, frozen ones too, though each has run a
+    forward."""
     model = sharded(seed=dist.get_rank() // 2)
     model.embedding.requires_grad_(False)
     wanted = sharded(seed=0)
-    loss_of(model)  # leaves the root's parameters whole
+    loss_of(model)  # leaves the root's parameters unsharded
     with joined(model, TOPK) as handle:
         assert all(torch.equal(x, y) for x, y in zip(parts(model), parts(wanted)))
         assert torch.equal(model.head.bias, wanted.head.bias)
@@ -681,7 +689,7 @@ def test_one_bit_adam_is_told_of_clipped_momenta(four: Ranks) -> None:
 
 
 def watched() -> None:
-    """The optimizer holds sharded parameters; it is found all the same."""
+    """The optimizer is found, though it holds sharded parameters."""
     model = sharded()
     with joined(model, "dgc(0.1) | allgather"):
         with pytest.warns(UserWarning, match="seen no gradients"):
@@ -697,12 +705,12 @@ def test_the_optimizer_is_watched(four: Ranks) -> None:
 
 
 def detached() -> str:
-    """Replicas go on averaging, densely; and by a plan again, once, when attached again."""
+    """Detached replicas go on averaging, densely; attached again, they average by a plan, once."""
     model = sharded()
     handle: Handle = gradwire.attach(model, TOPK, replicas(), timeout_seconds=20.0)
     train(model, range(2))
     handle.detach()
-    handle.detach()  # twice is no harm
+    handle.detach()  # a second call does no harm
     for step, skip in ((2, None), (3, dist.get_rank() // 2 or None)):
         wanted = means(given(model, step, skip=skip))
         model.zero_grad()
@@ -738,7 +746,7 @@ def test_a_detached_model_is_freed(four: Ranks) -> None:
 
 
 def refused() -> None:
-    """Before anything collective."""
+    """Each is refused before any collective call."""
     whole, model = sharded(mesh=mesh()), sharded()
     ignoring = tiny()
     fully_shard(ignoring, mesh=mesh()["shard"], ignored_params={ignoring.head.weight})

@@ -1,7 +1,7 @@
 """plan="auto" of replicas that fully_shard has sharded: two exchanges, one decision.
 
-The mesh is that of test_fsdp: ranks 0 and 2 keep the larger part of what does not divide evenly,
-1 and 3 none of what has one row.
+The mesh is that of test_fsdp: of what does not divide evenly, ranks 0 and 2 keep the larger part;
+of what has one row, 1 and 3 keep none.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def tuned(model: nn.Module, **options: Any) -> Any:
 
 @contextmanager
 def won_by(strategy: str, races: bool = False) -> Iterator[None]:
-    """A plan of that strategy is chosen, whatever was measured; after a race, if one is wanted."""
+    """A plan of this strategy wins, whatever was measured; with `races`, after a race."""
     choose = auto.Tuner._choose
 
     def decided(
@@ -68,7 +68,7 @@ def won_by(strategy: str, races: bool = False) -> Iterator[None]:
 
 
 def train_until(model: nn.Module, optimizer: Any, is_over: Any, begin: int = 0) -> int:
-    """Steps, at most so many."""
+    """Trains until `is_over`, for PATIENCE steps at most; returns the step."""
     for step in range(begin, PATIENCE):
         if is_over():
             return step
@@ -84,7 +84,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 @brief()
 def settled(strategy: str) -> tuple[Any, ...]:
-    """What was found, what this rank has of it, and what its parts have become."""
+    """What was found, this rank's part of it, and the fingerprint of its shards."""
     model, asked = sharded(), set[int]()
     handle, optimizer, perform = tuned(model), sgd(model), Performer.perform
     adoptions, adopt = list[Plan](), handle._session.adopt
@@ -137,7 +137,8 @@ def test_all_ranks_settle_on_one_plan(four: Ranks, strategy: str) -> None:
 
 @brief()
 def like_fsdp() -> list[bool]:
-    """Three steps by fp32 as it was adopted, beside fully_shard's own average over replicas."""
+    """Whether three steps by an adopted fp32 plan equal fully_shard's own averages over
+    replicas."""
     model, own = sharded(), sharded(mesh=mesh())
     handle, optimizer = tuned(model), sgd(model)
     with won_by(FP32):
@@ -165,7 +166,8 @@ def test_fp32_is_fully_shard_s_own_training(four: Ranks) -> None:
 
 
 def given(lists: tuple[list[str], ...]) -> str:
-    """What is said where ranks have these; after that the model can be attached."""
+    """The error when each rank has its own list of strategies; the model can be attached
+    afterwards."""
     model = sharded()
     text = raised(
         lambda: tuned(model, strategies=lists[dist.get_rank()], timeout_seconds=5.0),
@@ -197,7 +199,7 @@ def test_what_one_rank_gets_wrong_is_told_on_all(
 
 @brief()
 def broken(place: str, ranks: tuple[int, ...]) -> str:
-    """Something raises on these ranks while a plan is found."""
+    """The error when these ranks raise while a plan is found."""
     model = sharded()
     where: Any = Probe if place == "run" else auto
     handle, optimizer = tuned(model, timeout_seconds=5.0), sgd(model)
@@ -229,7 +231,7 @@ def test_nobody_hangs_where_one_rank_raises(four: Ranks) -> None:
 
 
 def without_parts() -> str:
-    """Of one row two of four ranks keep nothing."""
+    """A parameter of one row leaves two of four ranks without a shard."""
     model = nn.Sequential(nn.Linear(6, 1, bias=False))
     fully_shard(model, mesh=mesh()["shard"])
     try:
@@ -252,7 +254,8 @@ def test_a_rank_that_keeps_nothing_is_told_on_all(four: Ranks) -> None:
 
 @brief()
 def planned_again(look: int) -> list[Any]:
-    """Whatever steps take seems to have changed; a warm-up comes first."""
+    """Steps always seem to take another time than before, so the tuner plans again; a warm-up
+    comes first."""
     model, begun = sharded(), list[int]()
     watch = auto.Tuner._watch
 
@@ -287,7 +290,7 @@ def test_drift_is_seen_on_all_ranks_at_once(four: Ranks) -> None:
 
 @brief()
 def harmed(ranks: tuple[int, ...]) -> list[Any]:
-    """The guards of these ranks find whatever they see to be harm."""
+    """The guards of these ranks take whatever they see for harm."""
     model = sharded()
     limit = -1.0 if dist.get_rank() in ranks else 9.0
     with (
@@ -315,7 +318,7 @@ def test_harm_that_one_shard_sees_ends_the_search_on_all(four: Ranks) -> None:
 
 
 def apart(strategy: str) -> list[float]:
-    """How far the guard finds the paths apart, in a window, of shards."""
+    """The distance between the guard's two paths in a window, on this rank's shards."""
     model = sharded()
     with (
         patch.object(guard, "WINDOW", 6), warnings.catch_warnings(),
@@ -342,7 +345,8 @@ def test_the_guard_watches_shards(four: Ranks) -> None:
 
 @brief()
 def resumed(directory: str) -> None:
-    """Saved while a plan is in force that remembers; the next run begins anew, or by that plan."""
+    """A state that is saved while a plan with residuals is in force is loaded by `auto`, or by
+    that plan."""
     model, folder = sharded(), Path(directory)
     handle, optimizer = tuned(model), sgd(model)
     with won_by(TOPK):
@@ -376,7 +380,7 @@ def test_what_is_saved_loads_whatever_plan_is_in_force(four: Ranks, tmp_path: Pa
 
 
 def by_hand() -> list[Any]:
-    """One plan for all ranks, of whole parameters; the tuner measures nothing then."""
+    """One plan of whole parameters is adopted on all ranks; the tuner then measures nothing."""
     model = sharded()
     whole = [Parameter(n, tuple(p.shape)) for n, p in model.named_parameters()]
     plan = Plan.make(whole, TOPK, bucket_bytes=800)
@@ -408,7 +412,7 @@ def test_a_plan_of_whole_parameters_is_adopted_by_parts(four: Ranks) -> None:
 
 @brief()
 def beside_adam() -> tuple[Any, ...]:
-    """Moments that the plan keeps, of parts."""
+    """A plan that keeps the moments, for shards."""
     model = sharded()
     optimizer = gradwire.optim.AdamW(model.parameters(), lr=0.003)
     handle: Any = gradwire.attach(
@@ -432,7 +436,7 @@ def test_plans_that_keep_moments_are_found_for_shards(four: Ranks) -> None:
 
 @brief()
 def as_in_torchtitan() -> tuple[Any, ...]:
-    """Micro-batches, of which the last one's backward is the step that the tuner sees."""
+    """Micro-batches: the tuner sees one step for all of them, at the last one's backward."""
     model = sharded()
     options: Any = {"strategies": STRATEGIES, "timeout_seconds": 30.0}
     handle: Any = torchtitan.attach(model, "auto", mesh()["replicate"], **options)

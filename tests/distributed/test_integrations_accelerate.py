@@ -38,13 +38,13 @@ def accelerator_of(job: Job, **options: Any) -> Any:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state(reset_partial_state=True)  # of the job before, in this process
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the job before in this process
     launched()
     precision = "bf16" if job.half else "no"
     accelerator = Accelerator(
         cpu=True, mixed_precision=precision, gradient_accumulation_steps=ACCUMULATE, **options
     )
-    if job.scaled:  # on CPUs Accelerate makes none
+    if job.scaled:  # on CPUs Accelerate has no scaler
         accelerator.scaler = torch.amp.GradScaler("cpu")
     return accelerator
 
@@ -104,7 +104,7 @@ def test_its_trackers_are_told(pair: Ranks, tmp_path: Path) -> None:
 
 
 def two_models(job: Job) -> tuple[list[str], bool]:
-    """As of a GAN: each has a plan and residuals of its own."""
+    """Two models, as in a GAN: each has a plan and residuals of its own."""
     from gradwire.training.integrations.accelerate import attach
 
     accelerator = accelerator_of(job)
@@ -154,7 +154,8 @@ def step(accelerator: Any, model: nn.Module) -> None:
 
 
 def attached_again(job: Job) -> bool:
-    """By another plan, in another wrapper; whether a checkpoint brings back what waits."""
+    """Whether a checkpoint restores residuals after the model was attached again, in another
+    wrapper and by another plan."""
     from gradwire.training.integrations.accelerate import attach
 
     accelerator, inner = accelerator_of(job), net()
@@ -190,7 +191,7 @@ def saved_detached(job: Job) -> list[str]:
     handle.detach()
     accelerator.save_state(job.folder)
     accelerator.wait_for_everyone()
-    accelerator.load_state(job.folder)  # and no warning that there are no residuals
+    accelerator.load_state(job.folder)  # without a warning that there are no residuals
     return [path.name for path in Path(job.folder).glob("gradwire*")]
 
 

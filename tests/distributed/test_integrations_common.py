@@ -1,4 +1,4 @@
-"""What all integrations have in common: imports, and a file per rank."""
+"""What all integrations have in common: imports, numbers for loggers, and a file per rank."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_a_missing_trainer_says_what_to_install(
 
 
 def numbers_over_plans() -> None:
-    """A row has all steps since the last one, whatever plan they went by."""
+    """A row covers all steps since the last row, whatever plan they went by."""
     model = small()
     with attached(model, "none | allreduce") as handle:
-        loss_of(model).backward()  # before, which must not count
+        loss_of(model).backward()  # before Numbers begins to count
         told = Numbers(handle)
         for number in range(4):
             model.zero_grad()
@@ -119,7 +119,7 @@ def test_the_wrapped_model_is_found(two: Ranks) -> None:
 
 
 def backward_inside_the_step() -> None:
-    """As Lightning does. Warnings are errors here."""
+    """Backward inside the step, as in Lightning, is not missed. Warnings are errors here."""
     for silent in (False, True):
         model = small()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -143,7 +143,8 @@ def test_a_backward_inside_the_step_is_not_missed(two: Ranks) -> None:
 
 
 def state_before_the_first_step() -> None:
-    """torch.distributed.checkpoint steps with a rate of 0, to have a state to read into."""
+    """get_optimizer_state_dict takes a step at a rate of 0, which does not count as a missed
+    exchange."""
     model = small()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     with attached(model, TOPK) as handle:
@@ -162,7 +163,7 @@ def test_a_checkpoint_may_be_read_before_the_first_step(two: Ranks) -> None:
 
 
 def written(folder: str) -> float:
-    """What waits after three steps, added up."""
+    """The sum of residuals after three steps, which are saved."""
     model = small()
     with attached(model, TOPK) as handle:
         for step in range(3):
@@ -183,7 +184,7 @@ def waiting(handle: Any) -> float:
 
 
 def refuses(folder: str) -> str:
-    """Why, or nothing."""
+    """The error by which files are refused, or ""."""
     try:
         read(folder)
     except PlanError as error:
@@ -192,7 +193,7 @@ def refuses(folder: str) -> str:
 
 
 def dies_writing(folder: str) -> str:
-    """After the first bytes."""
+    """Writing fails after the first bytes."""
 
     def fails(state: Any, file: Any) -> None:
         file.write(b"PK")
@@ -207,7 +208,7 @@ def dies_writing(folder: str) -> str:
 def test_files_are_read_by_any_number_of_ranks(
     two: Ranks, three: Ranks, where: Callable[[Path], Any], tmp_path: Path
 ) -> None:
-    """Σ v/n, what is yet to arrive, is the same before and after."""
+    """Σ v/n, the average of residuals v over n ranks, is the same before and after."""
     kept = two.run(written, where(tmp_path / "new"))
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert names == ["gradwire-0-of-2.pt", "gradwire-1-of-2.pt"]
@@ -219,8 +220,9 @@ def test_files_are_read_by_any_number_of_ranks(
 def test_a_folder_may_be_written_again_by_fewer_and_by_more(
     two: Ranks, three: Ranks, tmp_path: Path
 ) -> None:
-    """Three, two, three ranks, as an elastic job that writes one folder: no file of the first."""
-    folder = tmp_path / "last[1]"  # no pattern
+    """Three, two, three ranks write one folder, as in an elastic job: no file of the first
+    remains."""
+    folder = tmp_path / "last[1]"  # not to be read as a glob pattern
     three.run(written, str(folder))
     other = [folder / "gradwire_1-0-of-3.pt", folder / "notes-of-3.pt"]
     for path in other:
@@ -233,7 +235,7 @@ def test_a_folder_may_be_written_again_by_fewer_and_by_more(
 
 
 def test_files_of_two_worlds_are_refused(two: Ranks, three: Ranks, tmp_path: Path) -> None:
-    """A job that died between two ranks' files."""
+    """The folder holds files of two worlds, as if a job had died while it wrote."""
     two.run(written, str(tmp_path))
     (tmp_path / "gradwire-2-of-3.pt").write_bytes((tmp_path / "gradwire-0-of-2.pt").read_bytes())
     assert all(two.run(refuses, str(tmp_path)))

@@ -64,7 +64,7 @@ def trainer_of(job: Job, *callbacks: Any) -> Any:
 
     launched()
     options: dict[str, Any] = {}
-    # torch 2.13's word on Lightning's use of it, and Lightning's advice on so small a job.
+    # Warnings: torch 2.13's about Lightning's use of it, and Lightning's about so small a job.
     warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
     warnings.simplefilter("ignore", PossibleUserWarning)
     warnings.filterwarnings("ignore", message=".*(exists and is not empty|no .val_dataloader)")
@@ -95,7 +95,7 @@ def test_lightning(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> Non
 
 
 def logged(job: Job, every: int = 1) -> list[tuple[int, dict[str, float]]]:
-    """What a logger that keeps all is told of exchanges."""
+    """The rows with gradwire's numbers that a logger gets, and their steps."""
     from lightning.pytorch.loggers import Logger
 
     found: list[tuple[int, dict[str, float]]] = []
@@ -124,7 +124,8 @@ def test_its_loggers_are_told(pair: Ranks, tmp_path: Path) -> None:
 
 
 def files(job: Job) -> list[str]:
-    """Two epochs, of whose checkpoints the last is kept; one more by hand, and the weights."""
+    """The files of two epochs, of whose checkpoints the last is kept, of one saved by hand, and of
+    weights alone."""
     trainer, module = trainer_of(job)
     trainer.fit(module, loader())
     trainer.save_checkpoint(f"{job.folder}/by-hand.ckpt")
@@ -148,7 +149,8 @@ def test_residuals_are_beside_each_checkpoint(pair: Ranks, tmp_path: Path) -> No
 
 
 def fits_twice(job: Job) -> tuple[float, ...]:
-    """With a validation between, which attaches nothing; every `fit` begins a new handle."""
+    """Exchanges after each fit and each validation: every `fit` attaches anew, a validation does
+    not."""
     trainer, module = trainer_of(job)
     found = []
     for epochs in (1, 2):
@@ -165,7 +167,8 @@ def test_fit_may_come_twice(pair: Ranks, tmp_path: Path) -> None:
 
 
 def after_a_search(job: Job) -> tuple[Trained, list[str]]:
-    """For a learning rate, which `fit` begins with and which takes steps of its own."""
+    """Trains after a search for the learning rate, which `fit` begins with and which takes
+    steps."""
     from lightning.pytorch.callbacks import LearningRateFinder
 
     finder = LearningRateFinder(num_training_steps=4, early_stop_threshold=None, update_attr=False)
@@ -177,7 +180,7 @@ def after_a_search(job: Job) -> tuple[Trained, list[str]]:
 
 
 def test_a_search_for_the_learning_rate_leaves_nothing(pair: Ranks, tmp_path: Path) -> None:
-    """No residuals: the run ends with the bits of one without it. And no files."""
+    """The run ends with the bits of one without a search, and no files are left."""
     plain = pair.run(train, Job(str(tmp_path / "plain")))
     searched = pair.run(after_a_search, Job(str(tmp_path / "searched")))
     for (end, left), wanted in zip(searched, plain):

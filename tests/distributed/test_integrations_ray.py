@@ -1,6 +1,6 @@
 """Ray Train. Too heavy for the development environment: pip install 'ray[train]', then run this.
 
-Starting workers takes half a minute, so these go through all laws at once, each rank for itself.
+Starting workers takes half a minute, so one start tests all laws, on every rank by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainers import ACCUMULATE, LAWS, Job, Trained, loader, net, sgd, trained
 
 ray = pytest.importorskip("ray")
 
-# Ray's own, in the process that starts the workers.
+# Ray's own warnings, in the process that starts the workers.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -51,7 +51,7 @@ def fit(loop: Callable[[dict[str, str]], float], workers: int, folder: Path) -> 
 
 
 class Everybody:
-    """Of a law that all ranks read at once, what all ranks' functions returned."""
+    """Stands for the pool when every rank runs a law itself: `run` gathers all ranks' results."""
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         found: list[Any] = [None] * dist.get_world_size()

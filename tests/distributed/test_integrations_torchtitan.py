@@ -79,7 +79,7 @@ def states_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, A
     }
 
 
-# Of a checkpoint without residuals `handle.load_checkpoint` is not asked.
+# For a checkpoint without residuals, nobody calls `handle.load_checkpoint`.
 OURS = [law for law in LAWS if law is not a_checkpoint_without_residuals]
 
 

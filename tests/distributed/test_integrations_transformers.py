@@ -38,7 +38,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 
 class Classifier(Net):
-    """As Trainer wants it: names in, a loss out."""
+    """A model as Trainer needs it: it takes arguments by name and returns a loss."""
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
         logits = super().forward(x)
@@ -64,7 +64,7 @@ def trainer_of(job: Job, model: nn.Module | None = None, **options: Any) -> Any:
             loss: Tensor = self.model(**inputs)["loss"]
             return loss
 
-    AcceleratorState._reset_state(reset_partial_state=True)  # of the job before, in this process
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the job before in this process
     launched()
     arguments = TrainingArguments(
         job.folder, use_cpu=True, bf16=job.half, report_to=[], disable_tqdm=True,
@@ -75,7 +75,7 @@ def trainer_of(job: Job, model: nn.Module | None = None, **options: Any) -> Any:
     model = model or classifier()
     kind = Unwrapped if job.silent else Trainer
     trainer = kind(model, arguments, train_dataset=Named(), optimizers=(sgd(model, job), None))
-    if job.scaled:  # on CPUs Accelerate makes none
+    if job.scaled:  # on CPUs Accelerate has no scaler
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
     return trainer
 
@@ -98,7 +98,7 @@ def test_transformers(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> 
 
 
 def twice(job: Job) -> tuple[float, float]:
-    """The same Trainer trains again, in the same DDP; and then another one the same model."""
+    """The same Trainer trains again in the same DDP, and then in a new one."""
     from gradwire.training.integrations.transformers import attach
 
     trainer = trainer_of(job)
@@ -156,7 +156,7 @@ def test_weights_alone_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
 
 
 def detached_between(job: Job) -> tuple[str, float]:
-    """The DDP of the first training has no place for another hook; a new one has."""
+    """The DDP of the first training cannot take another hook; a new DDP can."""
     from gradwire.training.integrations.transformers import attach
 
     trainer = trainer_of(job)
@@ -173,7 +173,7 @@ def detached_between(job: Job) -> tuple[str, float]:
 
 
 def test_after_detach_training_attaches_anew(pair: Ranks, tmp_path: Path) -> None:
-    """Or says why it cannot; it does not train without exchanges."""
+    """Training attaches anew or says why it cannot; it never trains without exchanges."""
     for error, again in pair.run(detached_between, Job(str(tmp_path))):
         assert "one communication hook" in error
         assert again == 2.0
@@ -197,12 +197,12 @@ def detached_in_training(job: Job) -> list[str]:
 
 
 def test_checkpoints_after_detach_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
-    """Of the two, the last is kept."""
+    """Two checkpoints are written, and the last is kept."""
     assert pair.run(detached_in_training, Job(str(tmp_path), epochs=2)) == [[], []]
 
 
 class Deep(nn.Module):
-    """Blocks that Trainer can be told to recompute, each by an input that needs a gradient."""
+    """Blocks that Trainer can tell to recompute; the input of each needs a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,8 +224,8 @@ class Deep(nn.Module):
 
 
 def recomputed(job: Job, **options: Any) -> Trained:
-    """In buckets of DDP's that do not end where the blocks do. DDP can have reentrant
-    checkpointing only where it does not look for unused parameters."""
+    """Trains with DDP buckets that do not end where the blocks do. DDP allows reentrant
+    checkpointing only if it does not look for unused parameters."""
     from gradwire.training.integrations.transformers import attach
 
     ddp = {"ddp_bucket_cap_mb": 0.006, "ddp_find_unused_parameters": False}
@@ -239,7 +239,7 @@ def recomputed(job: Job, **options: Any) -> Trained:
 
 
 def both(folder: str) -> list[Trained]:
-    """Without activation checkpointing, and with."""
+    """Two runs, without activation checkpointing and with it."""
     how = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
     return [
         recomputed(Job(folder)),
@@ -248,7 +248,7 @@ def both(folder: str) -> list[Trained]:
 
 
 def test_reentrant_checkpointing(pair: Ranks, tmp_path: Path) -> None:
-    """The same bits as without, and as many exchanges."""
+    """Reentrant checkpointing gives the same bits as none, with as many exchanges."""
     for without, reentrant in pair.run(both, str(tmp_path)):
         assert reentrant.exchanges == STEPS_PER_EPOCH
         assert reentrant == without

@@ -1,4 +1,4 @@
-"""Commands on emulated clusters: variables, output, exit codes, shaping; with loopback alike."""
+"""Commands on emulated clusters: variables, output, exit codes, shaping; also on loopback."""
 
 import json
 import sys
@@ -204,6 +204,6 @@ def test_two_clusters_stand_side_by_side():
 
 
 def test_ranks_run_at_the_same_time(lab, tmp_path):
-    # Each waits until all four have left a file; one after the other would hang.
+    # Each waits until all four have left a file, so it would hang if they ran one after the other.
     words = f"cd {tmp_path}; touch $RANK; while [ $(ls | wc -l) -lt 4 ]; do sleep 0.05; done"
     assert lab.run(shell(words), on_line=Heard(), timeout_seconds=60) == 0

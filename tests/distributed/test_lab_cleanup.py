@@ -1,4 +1,4 @@
-"""Nothing stays: after any kind of end the machine is as it was, and nothing foreign changed."""
+"""Nothing is left: after any kind of end the machine is as it was, and nothing foreign changed."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ KINDS = [
     pytest.param(["--loopback"], id="lo"),
 ]
 ENVIRONMENT = with_package_on_path(os.environ)
-PATIENCE_SECONDS = 100  # only a hang takes so long
+PATIENCE_SECONDS = 100  # only a hang takes this long
 
 
 def network():
@@ -42,7 +42,7 @@ def network():
 
 
 def processes_of(mark):
-    """Numbers of the processes that have the mark among their words or variables."""
+    """Numbers of the processes that have the mark in their command line or environment."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -74,12 +74,12 @@ def _nothing_changes(mark):
 
 
 def _hears_ctrl_c():
-    """What runs in the background of a shell script inherits a SIGINT that is ignored."""
+    """Restores SIGINT, which processes in the background of a shell script inherit as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(mark, options, words):
-    """Start `gradwire lab run` and wait until every rank has said that it is ready."""
+    """Starts `gradwire lab run` and waits until every rank has said that it is ready."""
     command = [sys.executable, "-m", "gradwire", "lab", "run", "--hosts", "2", *options, "--"]
     process = subprocess.Popen(
         [*command, "sh", "-c", words],
@@ -105,7 +105,7 @@ def end_by_kill(process):
     assert end(process) == -signal.SIGKILL
 
 
-# A rank with a child in its group and one that fled into a session of its own.
+# A rank with a child in its group, and another child in a session of its own.
 STUBBORN = "sleep 600 & setsid sleep 600 & echo ready; wait"
 
 
@@ -137,7 +137,7 @@ def test_a_second_ctrl_c_ends_it_at_once(mark, options, tmp_path):
     words = f"trap 'touch {tmp_path}/told-'$RANK TERM; echo ready; while :; do sleep 1; done"
     process = start(mark, options, words)
     process.send_signal(signal.SIGINT)
-    wait_until(lambda: len(os.listdir(tmp_path)) == 2)  # by the first, which they do not heed
+    wait_until(lambda: len(os.listdir(tmp_path)) == 2)  # by the first signal, which they ignore
     process.send_signal(signal.SIGINT)
     assert end(process) == 130
 
@@ -148,14 +148,14 @@ def test_after_the_guard_is_killed(mark, options):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     os.kill(int(children.split()[0]), signal.SIGKILL)
     assert end(process) == 2
-    if options:  # nobody is left to chase who fled from a loopback guard that was killed
+    if options:  # a killed loopback guard cannot end processes in other sessions
         for pid in processes_of(mark):
             os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("options", KINDS)
 def test_a_forked_child_of_the_lab_does_not_keep_it_alive(mark, options):
-    # The child holds copies of all that the lab has open; only the lab's own end may count.
+    # The child has copies of all open files of the lab; only the lab's own end may count.
     program = (
         "import os, time; from gradwire.lab import Cluster\n"
         f"cluster = Cluster(1, '1gbit', loopback={bool(options)}).__enter__()\n"
@@ -213,7 +213,8 @@ def test_next_start_after_a_killed_run_touches_nothing_foreign(mark):
 
 
 def without_privilege():
-    """Return words that start a command as somebody who is not root, where that can be tried."""
+    """Returns words that start a command without root's rights, or None if that cannot be
+    tried."""
     keep = ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
     return keep if shutil.which("setpriv") and os.geteuid() == 0 else None
 

@@ -91,7 +91,8 @@ def test_probe_on_loopback():
 def test_probe_counts_what_a_ring_must_send():
     done = lab("probe", "--hosts", "3", "--rate", "100mbit", "--json")
     (report,) = json.loads(done.stdout)["probes"]
-    # One warming up and three timed, 3 hosts, each 2(n−1)/n of the bytes; headers are small.
+    # One all-reduce to warm up and three timed; each of 3 hosts sends 2(n−1)/n of the bytes, and
+    # small headers.
     ring_bytes = 4 * 3 * report["all_reduce_bytes"] * 4 / 3
     assert ring_bytes <= report["bytes_sent"] < 1.12 * ring_bytes
     assert 0 < report["all_reduce_bits_per_second"] < 100e6

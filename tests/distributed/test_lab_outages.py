@@ -46,16 +46,17 @@ if rank == last:
             sys.exit(0)
         before = int(data)
 """
-"""A packet every ten milliseconds, until a hole has been seen and it goes on after that."""
+"""Sends a packet every ten milliseconds until some were missed and others came after these."""
 
 
 def again_and_again(link: str) -> list[Outage]:
-    """Half a second in three: who begins late, on a machine with much to do, sees a later one."""
+    """Half a second in three: a job that starts late, on a busy machine, sees a later outage."""
     return [Outage(link, second, second + 0.5) for second in range(2, 59, 3)]
 
 
 def missed(lab: Cluster, outages: list[Outage], address: str) -> int:
-    """Packets that did not come while the link was down; those before and after did."""
+    """The number of packets that were missed while the link was down; those before and after
+    came."""
     said: list[str] = []
     command = [sys.executable, "-c", PINGS, address, str(lab.ranks - 1)]
     code = lab.run(
@@ -74,7 +75,8 @@ def test_a_hosts_link_goes_down_and_comes_back():
 
 
 def test_links_of_switches_come_back_with_their_routes():
-    """Below a leaf, and of a spine, to which packets are pinned; other spines go on."""
+    """A host's link below a leaf, and a leaf's link to the spine that packets are pinned to; other
+    spines go on."""
     topology = leaf_spine(leaves=2, hosts=1, spines=2)
     with Cluster(topology=topology, rate="100mbit") as lab:
         assert missed(lab, again_and_again("host1"), lab.address(1)) >= 10
@@ -104,7 +106,7 @@ else:
 
 
 def test_all_links_are_up_when_the_command_has_ended():
-    """One that was to be down to the end, and one that was to come back later."""
+    """Links come up that were to stay down to the end, or to come back only later."""
     with Cluster(2, "100mbit") as lab:
         down = [Outage("host1", 0.0), Outage("host0", 0.0, 1000.0)]
         assert lab.run(["sleep", "0.3"], outages=down) == 0

@@ -1,5 +1,5 @@
-"""Leaves and spines in the kernel: what is pinned stays where it is pinned, what is hashed goes
-where the kernel's own look-up says, and links count it."""
+"""Leaves and spines in the kernel: pinned transfers stay on their paths, hashed ones take those
+that the kernel's own look-up names, and links count the bytes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Transfer, hashed, pinned, transfer = _ours.Transfer, _ours.hashed, _ours.pinned,
 TOPOLOGY = leaf_spine(leaves=2, hosts=3, spines=3)
 ACROSS = Flows([0, 1, 2, 3, 4, 5], [3, 4, 5, 1, 2, 0], 400_000)
 MORE = 65_000
-"""Bytes beyond what is transferred: headers, acknowledgements, what a loaded machine sends again.
-Half of the smallest piece, so that one on the wrong link is seen."""
+"""Bytes beyond the transfers': headers, acknowledgements, what a loaded machine sends again. Half
+of the smallest piece, so that a piece on the wrong link is seen."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def between_switches(carried: dict[Link, int]) -> dict[Link, int]:
 
 
 def large(carried: dict[Link, int]) -> dict[Link, int]:
-    """Without acknowledgements and neighbours' questions."""
+    """Links between switches that carried more than acknowledgements and neighbour discovery."""
     return {link: n for link, n in between_switches(carried).items() if n > 100_000}
 
 
@@ -164,7 +164,7 @@ def test_one_switch_counts_its_links_too():
         done = transfer(flat, hashed(Flows([0], [1], 500_000), seed=0))
         assert 500_000 < done.link_bytes[Link("host0", "switch")] < 500_000 + MORE
         assert 500_000 < done.link_bytes[Link("switch", "host1")] < 500_000 + MORE
-    assert done.seconds >= 500_000 * 8 / 1e9 * 0.7  # what a burst lets through at once
+    assert done.seconds >= 500_000 * 8 / 1e9 * 0.7  # a burst lets the rest through at once
 
 
 def test_the_command_tells_what_links_carried(capsys):

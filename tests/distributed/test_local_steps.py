@@ -1,4 +1,4 @@
-"""Local steps: rounds, fragments, delays, what waits of progress, what is refused."""
+"""Local steps: rounds, fragments, delays, residuals of progress, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[bool]:
-    """Whether all ranks had the same parameters, after each step."""
+    """Trains; returns after each step whether all ranks had the same parameters."""
     equal = []
     for step in steps:
         optimizer.zero_grad()
@@ -43,7 +43,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> l
 
 
 def every_step() -> float:
-    """One step to a round, averaged: data-parallel SGD, but for the order of operations."""
+    """Rounds of one step, averaged, are data-parallel SGD but for the order of operations."""
     one, other = small(), small()
     ours = torch.optim.SGD(one.parameters(), 0.1)
     theirs = torch.optim.SGD(other.parameters(), 0.1)
@@ -84,7 +84,7 @@ def test_ranks_meet_after_each_round(three: Ranks) -> None:
 
 
 def test_fragments_take_turns(three: Ranks) -> None:
-    """Of four steps, the halves meet at the fourth and, two steps later, at the sixth."""
+    """Of each four steps, one half is exchanged at the fourth and the other two steps later."""
     for equal, exchanges, _ in three.run(rounds, 2, 0):
         assert not any(equal)
         assert exchanges == [3, 2]
@@ -97,7 +97,7 @@ def test_exchanges_go_on_while_steps_are_taken(three: Ranks) -> None:
 
 
 def progress() -> float:
-    """Of averages, what arrived and what waits of it is all the progress that ranks made."""
+    """With averages, what arrived and the residuals add up to all the progress that ranks made."""
     model, world = small(), dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 3, SPARSE, **AVERAGE)
@@ -138,7 +138,7 @@ def test_the_outer_momentum_may_be_the_plans(three: Ranks) -> None:
 
 
 def met_twice() -> bool:
-    """No step, no progress: nothing moves, not even by the outer momentum."""
+    """Without a step there is no progress: nothing moves, not even by the outer momentum."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 3, DENSE, fragments=2, **DILOCO)
@@ -181,12 +181,12 @@ def scaled(before: int) -> str:
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks, before: int) -> None:
-    """Also one that comes later."""
+    """A scaler is refused even if it comes later."""
     assert all("without a scaler" in said for said in three.run(scaled, before))
 
 
 def diverged(delay: int) -> tuple[bool, bool]:
-    """One rank's round ends in inf: all go back, and go on."""
+    """One rank's round ends in inf: all ranks drop the round, and go on."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 2, SPARSE, delay=delay)
@@ -199,7 +199,7 @@ def diverged(delay: int) -> tuple[bool, bool]:
             next(model.parameters()).fill_(float("inf"))
     optimizer.zero_grad()
     if delay:
-        optimizer.step()  # on its way
+        optimizer.step()  # an exchange is under way
     with pytest.warns(UserWarning, match="round is dropped"):
         optimizer.step()
     back = torch.equal(flat(model), before)
@@ -214,7 +214,8 @@ def test_a_round_that_diverges_is_dropped(three: Ranks, delay: int) -> None:
 
 
 def half() -> tuple[float, float]:
-    """How far 16-bit parameters came when each round goes 2^-8 of one bfloat16 step, 256 times."""
+    """16-bit parameters and their anchor after 256 rounds, each of which moves 2^-8 of a bfloat16
+    step."""
     model = nn.Linear(4, 4, bias=False, dtype=torch.bfloat16)
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), 2**-7)
@@ -234,7 +235,7 @@ def test_small_outer_steps_are_not_lost_in_16_bits(three: Ranks) -> None:
 
 
 def double() -> tuple[float, str, str]:
-    """How far float64 parameters are from the mean of all, and what is said of other plans."""
+    """How far float64 parameters are from the mean over ranks, and the errors of other plans."""
     model = small(seed=dist.get_rank()).double()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     said = raised(lambda: LocalSteps(model, optimizer, 1, SPARSE, **AVERAGE), PlanError)
@@ -260,7 +261,8 @@ def test_float64_is_exchanged_as_such(three: Ranks) -> None:
 
 
 def travels() -> tuple[list[str], list[list[str]]]:
-    """How each parameter goes, of two fragments: what is named is found in the whole model."""
+    """How each parameter travels with two fragments: names and types are those of the whole
+    model."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(
@@ -294,8 +296,8 @@ def test_what_is_named_is_found_in_its_fragment(three: Ranks) -> None:
 
 
 def found(slow: str) -> tuple[int, list[int]]:
-    """The steps to a round, where a step or an exchange takes 60 ms more; and when all were
-    equal."""
+    """The steps to a round, where each step takes 150 ms more or each exchange 60 ms; and the
+    steps after which all ranks were equal."""
     model = small(seed=dist.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if slow == "step":
@@ -321,7 +323,8 @@ def found(slow: str) -> tuple[int, list[int]]:
 
 
 def found_after_a_resume() -> tuple[bool, bool]:
-    """Whether it looks still, before and after."""
+    """Whether the steps to a round are still being found after a resume, and are found in the
+    end."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer)
@@ -360,7 +363,7 @@ def test_an_exchange_takes_a_tenth_of_a_round(step: float, exchange: float, ever
 
 
 def kept(keep: float) -> float:
-    """How far from keep·θ here + (1 - keep)·θ of all, where the rank went on for a step."""
+    """The distance to keep·θ here + (1 - keep)·θ of all, where the rank went on for a step."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 4, DENSE, delay=1, keep=keep, **AVERAGE)
@@ -431,7 +434,7 @@ def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> No
 
 
 class Wrapper(torch.optim.Optimizer):
-    """As Accelerate's: torch's hooks are the inner one's only."""
+    """A wrapper like Accelerate's: torch's hooks run in the inner optimizer only."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -462,7 +465,7 @@ def test_models_and_optimizers_are_taken_out_of_their_wrappers(three: Ranks) -> 
         ([16, 4, 16, 4, 16, 4, 800, 4], 4, [5, 1, 1, 1]),
         ([800, 4, 4, 4], 3, [1, 1, 2]),
         ([800, 4, 4, 4], 4, [1, 1, 1, 1]),
-        ([1, 1, 1, 9], 2, [3, 1]),  # half of the 9 would not fit beside the others
+        ([1, 1, 1, 9], 2, [3, 1]),  # more than half of the 9 would not fit beside the others
         ([4, 9, 4, 9, 4, 9, 4], 3, [2, 3, 2]),
         ([5], 1, [1]),
     ],
@@ -477,13 +480,13 @@ def test_there_are_as_many_fragments_as_asked_for(
 
 
 def alone() -> tuple[str, str, bool]:
-    """What else may be done with a model that takes local steps, and after them."""
+    """Attaching a model that takes local steps is refused, and after detach it works."""
     model = small()
     optimizer = gradwire.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     local = LocalSteps(
         model, optimizer, 2, "dgc(0.1) | allgather", **{**DILOCO, "nesterov": False}
     )
-    train(model, optimizer, range(4))  # its momentum is its own, not the plan's
+    train(model, optimizer, range(4))  # the inner momentum is the optimizer's, not the plan's
     said = raised(lambda: gradwire.attach(model, DENSE))
     malformed = raised(lambda: local.load_state_dict({"model": {}}))
     local.detach()

@@ -1,4 +1,4 @@
-"""Local steps: states, weights that are loaded, steps that are none."""
+"""Local steps: states, weights that are loaded, and steps that do not count."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _saved(state: Any) -> Any:
 @pytest.mark.parametrize("plan", [SPARSE, "qsgd(4)+ef | alltoall"])
 @pytest.mark.parametrize("stop", [3, 4, 7])
 def test_resume_is_the_uninterrupted_run(three: Ranks, plan: str, stop: int) -> None:
-    """Also in the middle of a round."""
+    """The resumed run ends with the same bits, also from the middle of a round."""
     assert three.run(interrupted, plan, stop) == [True] * 3
 
 
@@ -93,7 +93,7 @@ def test_another_number_of_ranks(four: Ranks, two: Ranks, tmp_path: Path) -> Non
 
 
 def loaded_under_way() -> bool:
-    """A state that is loaded while an exchange is on its way: that exchange is nothing's."""
+    """A state is loaded while an exchange is under way: the exchange is dropped."""
     weights = []
     for steps in (4, 6):  # at 6, the second round's first half is under way
         model = small()
@@ -116,7 +116,8 @@ def test_loading_drops_an_exchange_that_is_under_way(three: Ranks) -> None:
 
 
 def by_dcp(folder: str, plan: str) -> str:
-    """torch.distributed.checkpoint fills what is there: of a fresh one, nothing waits yet."""
+    """torch.distributed.checkpoint fills only what the state has; a fresh one has no residuals
+    yet."""
     model, optimizer, local = made(0, plan)
     train(model, optimizer, range(8))
     dcp.save({"local": local.state_dict()}, checkpoint_id=folder)
@@ -140,7 +141,7 @@ def test_what_dcp_leaves_out_is_missed(three: Ranks, tmp_path: Path, plan: str) 
 
 
 def weights_loaded(after: int) -> tuple[str, list[bool]]:
-    """Weights that are loaded are no progress; from `reset` on they are where all ranks are."""
+    """Loaded weights do not count as progress; after `reset` all ranks begin at rank 0's."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 2, SPARSE, delay=1)
@@ -171,7 +172,7 @@ def test_weights_that_are_loaded_are_no_progress(three: Ranks, after: int) -> No
 
 
 def reset_under_way() -> bool:
-    """What was on its way is nothing's."""
+    """`reset` drops an exchange that is under way."""
     weights = []
     for late in (False, True):
         model = small()
@@ -192,7 +193,7 @@ def test_reset_drops_an_exchange_that_is_under_way(three: Ranks) -> None:
 
 
 def usual(dtype: torch.dtype, options: dict[str, Any]) -> int:
-    """Nothing that a loop usually does looks like weights that were loaded."""
+    """Nothing that a training loop usually does is taken for loaded weights."""
     model = small().to(dtype)
     mine, theirs = [model.one.weight, model.conv.weight], [model.two.weight]
     optimizer, other = torch.optim.AdamW(mine, 0.01, eps=1e-4), torch.optim.SGD(theirs, 0.1)
@@ -202,7 +203,7 @@ def usual(dtype: torch.dtype, options: dict[str, Any]) -> int:
     def step(i: int) -> None:
         generator = torch.Generator().manual_seed(9 * i + dist.get_rank())
         model(torch.randn(4, 2, 5, 5, generator=generator).to(dtype)).square().mean().backward()
-        other.step()  # its parameters are moved at another time than the optimizer's
+        other.step()  # moves its parameters at another time than `optimizer`
         optimizer.step()
         other.step()
         model.zero_grad()
@@ -215,7 +216,7 @@ def usual(dtype: torch.dtype, options: dict[str, Any]) -> int:
                 p.data.mul_(1.1).div_(1.1)
     saved = copy.deepcopy([model.state_dict(), local.state_dict()])
     step(10)
-    local.load_state_dict(saved[1])  # before the model's
+    local.load_state_dict(saved[1])  # before the model's state
     model.load_state_dict(saved[0])
     for i in range(10, 16):
         step(i)
@@ -240,7 +241,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def asked_for_states(kind: str) -> tuple[list[int], bool]:
-    """One rank asks for its optimizer's state, which torch makes by a step with zeros."""
+    """One rank reads its optimizer's state, which torch makes by a step with zeros."""
     model = small()
     optimizer = OPTIMIZERS[kind](model.parameters(), 0.1)
     local, steps = LocalSteps(model, optimizer, 3, DENSE), []
@@ -275,7 +276,7 @@ def test_a_step_of_rate_0_is_one(three: Ranks) -> None:
 
 
 def does_not_fit(how: str) -> tuple[str, bool]:
-    """A state that is refused changes nothing, also where its first fragment fits."""
+    """A state that is refused changes nothing, even if its first fragment fits."""
     model, optimizer, local = made(0, SPARSE)
     train(model, optimizer, range(6))
     saved: Any = copy.deepcopy(local.state_dict())
@@ -299,7 +300,7 @@ def does_not_fit(how: str) -> tuple[str, bool]:
 
 
 def _tensors(state: Any) -> list[Tensor]:
-    """All numbers and tensors of it, in order."""
+    """All numbers and tensors of the state, in order."""
     if isinstance(state, dict):
         return [x for key in state for x in _tensors(state[key])]
     if isinstance(state, Tensor):
@@ -324,7 +325,7 @@ def test_what_does_not_fit_changes_nothing(three: Ranks, how: str, says: str) ->
 
 
 def another_plan() -> tuple[str, bool, float]:
-    """What waits passes to another plan, if asked; the outer rates are the constructor's."""
+    """Residuals pass to another plan with strict=False; the outer rates are the constructor's."""
     model, optimizer, local = made(0, SPARSE)
     train(model, optimizer, range(6))
     saved = copy.deepcopy([model.state_dict(), local.state_dict()])

@@ -1,5 +1,5 @@
-"""Every move of tensors on a device that the host's memory poses as: on that device arrives what
-arrives on processors; over Gloo by pinned memory, and nobody waits for what goes up from there."""
+"""Every move of tensors on a CUDA device, played by the host's memory: the device gets what
+processors get. Over Gloo moves use pinned memory, and the host does not wait for copies up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICE = torch.device("cuda", 1)
 
 
 def there(move: Move) -> Move:
-    """The same, of tensors on the device."""
+    """The same move, with tensors on the device."""
     if isinstance(move, Exchange):
         return Exchange({r: x.to(DEVICE) for r, x in move.sends.items()}, move.receives)
     moved = type(move)(**{**vars(move), "data": move.data.to(DEVICE)})  # type: ignore[attr-defined]
@@ -29,7 +29,7 @@ def there(move: Move) -> Move:
 
 
 def carried(carries: bool) -> set[str]:
-    """What was waited for."""
+    """What the host waited for."""
     plain = Performer(make_group(None, 20.0))
     rank, world = dist.get_rank(), dist.get_world_size()
     with posing(carries) as scene:

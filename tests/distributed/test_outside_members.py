@@ -1,4 +1,4 @@
-"""Members of another package, installed by pip: whatever gradwire does, it does with them."""
+"""Members of another package, installed by pip: all that gradwire does works with them."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ torch.set_num_threads(1)
 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 """
-"""Of a program that is two ranks: they fork from one that has imported what both need."""
+"""The beginning of a program of two ranks, which fork from a process that has imported what both
+need."""
 BRIEF = """
 from gradwire.tuning import contention, probe
 contention._SECONDS, probe.SECONDS = 0.04, 0.025
 """
-"""Measurements of a job take a tenth of their time (`small.brief`): that they are made counts."""
+"""Measurements of a job take a tenth of their time (`small.brief`): it only counts that they are
+made."""
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "member_package"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package is installed."""
+    """The folder in which the package is installed."""
     return installed(PACKAGE, tmp_path_factory.mktemp("outside"))
 
 
 @pytest.fixture(scope="module")
 def ranks(place: Path) -> Iterator[Ranks]:
-    """Two that find it there, as do the programs that they start."""
+    """Two ranks that find the package, as do the programs that they start."""
     with Ranks(2, place.parent) as ranks:
         ranks.run(_find, str(place))
         yield ranks
@@ -69,7 +71,7 @@ def _paths(place: str) -> str:
 
 
 def command(ranks: Ranks, *arguments: str) -> str:
-    """What a gradwire command prints."""
+    """The output of a gradwire command."""
     return str(ranks.run(_command, arguments, timeout_seconds=240.0)[0])
 
 
@@ -82,7 +84,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 
 def alone(place: Path, *arguments: str) -> str:
-    """What a gradwire command prints, in a process of its own."""
+    """The output of a gradwire command, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": _paths(str(place))}
     run = [sys.executable, "-m", "gradwire", *arguments]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=280)
@@ -92,7 +94,7 @@ def alone(place: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def report(ranks: Ranks, place: Path) -> dict[str, Any]:
-    """What `outside.py` finds, on rank 0."""
+    """The report of `outside.py`, on rank 0."""
     found: dict[str, Any] = ranks.run(_report, place.parent)[0]
     return found
 
@@ -148,7 +150,7 @@ def test_they_are_available(ranks: Ranks, place: Path) -> None:
 
 def test_a_job_is_profiled_planned_and_explained(ranks: Ranks, tmp_path: Path) -> None:
     profile, plan = tmp_path / "profile.json", tmp_path / "plan.json"
-    text, job = "counted | halves", tmp_path / "job.py"  # which is exact, and so sound
+    text, job = "counted | halves", tmp_path / "job.py"  # it is exact, and so sound
     job.write_text(BEGINNING + BRIEF + TRAINING, encoding="utf-8")
     launch = (sys.executable, str(job), str(tmp_path / "store"))
     ways = (text, "levels(15)+ef | halves")

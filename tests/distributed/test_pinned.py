@@ -1,4 +1,5 @@
-"""Planes on loopback, an address each: the same sums by the paths of a plan, in its turns."""
+"""Planes on loopback, each with an address: the sums are the same by the paths and turns of a
+plan."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ PATTERNS = {"all_to_all": all_to_all, "pairwise": pairwise}
 
 
 def planned(world: int, pattern: str = "pairwise", scheme: str = "coloured") -> Routes:
-    """Every host below a leaf of its own: all that is sent has a path."""
+    """Routes where every host is below a leaf of its own, so that all messages have a path."""
     flows = PATTERNS[pattern](world, world * 1_000_000)
     return route(flows, leaf_spine(leaves=world, hosts=1, spines=PLANES), scheme)
 
 
 @contextmanager
 def placed(host: int | None = None, addresses: str | None = None) -> Iterator[None]:
-    """As a rank's environment says, by its own number."""
+    """Sets the environment variables by which a rank knows its host and addresses."""
     own = {
         planes.HOST: str(dist.get_rank() if host is None else host),
         planes.ADDRESSES: "127.0.0.2, 127.0.0.3,127.0.0.4" if addresses is None else addresses,
@@ -65,7 +66,7 @@ def placed(host: int | None = None, addresses: str | None = None) -> Iterator[No
 
 
 class Recorded:
-    """A plane's group that remembers what was sent to whom."""
+    """A plane's group that records how much was sent to whom."""
 
     def __init__(self, group: Any) -> None:
         self._group, self.sent = group, list[tuple[int, int]]()
@@ -159,7 +160,7 @@ def test_moves_of_two_and_of_four(two: Ranks, four: Ranks) -> None:
 
 
 def by_the_plan(scheme: str) -> None:
-    """Every byte of an all-to-all by the plane that the routes name."""
+    """Every byte of an all-to-all travels by the plane that the routes name."""
     rank, world = dist.get_rank(), dist.get_world_size()
     routes, each = planned(world, "all_to_all", scheme), 1_000_000
     expected = [dict[int, int]() for _ in range(PLANES)]
@@ -185,7 +186,8 @@ def test_every_byte_goes_by_its_plane(four: Ranks, scheme: str) -> None:
 
 
 def by_turns(least: int) -> None:
-    """Who is sent to, and where all wait for each other."""
+    """Large messages go in the plan's turns, with a barrier between turns; small ones all at
+    once."""
     rank, world = dist.get_rank(), dist.get_world_size()
     routes, before, barrier = planned(world), planes.TURN_BYTES, dist.barrier
     turn_of = {
@@ -212,7 +214,7 @@ def by_turns(least: int) -> None:
 
 
 def times(turn_of: dict[int, int], turns: list[int], at_once: bool) -> list[int | str]:
-    """One exchange's log: nearest ranks first, or the plan's turns."""
+    """The log expected of one exchange: nearest ranks first, or the plan's turns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     near = sorted(turn_of, key=lambda to: (to - rank) % world)
     if at_once:

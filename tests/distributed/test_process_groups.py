@@ -1,4 +1,4 @@
-"""Groups that attach makes: nobody is harmed by a rank that is done with one before the others."""
+"""Groups that attach makes: a rank that is done with one before the others harms no other rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradwire.runtime.torch_dist import Performer
 
 
 class Slow(dist.Store):
-    """A store whose answers take a while on rank 1: it is the last to be connected to all."""
+    """A store that answers rank 1 slowly, so that it is the last to be connected to all."""
 
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Slow(dist.Store):
 
 @contextmanager
 def slow() -> Iterator[None]:
-    """The default group's store, as groups that are made of it see it."""
+    """Groups that are made of the default group use a slow store."""
     stores = dist.distributed_c10d._world.pg_map
     backend, store = stores[dist.group.WORLD]
     stores[dist.group.WORLD] = (backend, Slow(store))
@@ -67,12 +67,12 @@ def leave_planes_at_once() -> None:
         assert group is not None
         join_planes(pins, range(3), group, 20.0).groups.clear()
     del os.environ[ADDRESSES]
-    dist.barrier()  # in order: nobody leaves with an error of another's
+    dist.barrier()  # in order: no rank leaves with another's error
 
 
 @pytest.mark.parametrize("how", [leave_at_once, leave_planes_at_once])
 def test_a_group_is_closed_while_others_connect(three: Ranks, how: Callable[[], None]) -> None:
-    """As attach does when it fails on every rank: the first to know closes its groups."""
+    """attach does this when it fails on every rank: the first rank to know closes its groups."""
     three.run(how)
 
 
@@ -84,7 +84,7 @@ def differ(text: str, of_one: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("text", ["alike", "a" + "ü" * 700])
 def test_what_ranks_say_otherwise(three: Ranks, text: str) -> None:
-    """Also of a text that is cut, amid a letter of two bytes or not."""
+    """Texts may be cut, in the middle of a letter of two bytes or not."""
     assert three.run(differ, text, text) == [{}] * 3
     cut = text.encode()[:1000].decode(errors="ignore")
     first, second, third = three.run(differ, text, "other")

@@ -1,4 +1,4 @@
-"""gradwire profile: a job is measured without a change to it, and ends."""
+"""gradwire profile: it measures a job without a change to it, and ends it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 @dataclass
 class Done:
-    """What became of a command."""
+    """A command's exit code and output."""
 
     code: int
     stdout: str
@@ -45,10 +45,10 @@ class Done:
 
 
 class Profiling(Protocol):
-    """gradwire profile of a script."""
+    """Runs gradwire profile on a script."""
 
     def __call__(self, *arguments: str, script: str | None, launcher: Sequence[str] = ()) -> Done:
-        """script: of the job; None: no job is said."""
+        """script: the job's text. None: no command is given."""
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def profile(path: Path, capfd: pytest.CaptureFixture[str]) -> Profiling:
 def test_all_paths_of_a_compressor(
     profile: Profiling, path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Moves and the compressor one by one, what is offered as a whole, with its error; and the
-    profile is enough to look for paths again."""
+    """The profile has the moves and the compressor one by one, and the offered strategies as a
+    whole, with their errors. It is enough to look for paths again."""
     pattern = "sign(scaled=True)+ef | paths"
     done = profile("--json", "--strategies", pattern, script=BEGINNING + TRAINING, launcher=TWO)
     assert done.code == 0, done.stderr

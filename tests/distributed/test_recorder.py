@@ -1,4 +1,4 @@
-"""What the recorder sees of a job's steps, and what ranks make of it together."""
+"""What the recorder sees of a job's steps, and what ranks conclude from it together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradwire.tuning.recorder import Recorder
 
 
 class Chain(nn.Module):
-    """Two layers, of which one has a gradient of zeros in all but one row, and one unused."""
+    """A table whose gradient is zero in all rows but one, a linear layer, and an unused one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ def test_the_recorder_sees_gradients_in_their_order(one: Ranks) -> None:
 
 
 def timed(late: tuple[float, float]) -> tuple[float, float]:
-    """Backward and around, of ranks of which one needs so long for its forward and its backward,
-    the other the other way round: by clocks that only they move."""
+    """The seconds of backward and around it, where rank 0 needs `late` for forward and backward
+    and rank 1 the other way round, by clocks that only they move."""
     forward, backward = late if dist.get_rank() == 0 else late[::-1]
     model = nn.Linear(2, 2)
     handle = attach(model, "none | allreduce")
@@ -113,8 +113,8 @@ def test_a_rank_that_is_late_once_is_not_late_twice(two: Ranks) -> None:
 
 
 def busy(share: float) -> bool:
-    """Of a backward of 50 ms in which a processor computes for that share, by clocks that only it
-    moves."""
+    """Whether a backward of 50 ms counts as busy if a processor computes for `share` of it, by
+    clocks that only it moves."""
     wall = cpu = 1.0
     model = nn.Linear(2, 2)
     handle = attach(model, "none | allreduce")

@@ -1,4 +1,5 @@
-"""`gradwire.record`: what ranks write of their steps, and that training never suffers from it."""
+"""`gradwire.record`: what ranks write of their steps, and that a recording never harms
+training."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def exchanged(model: torch.nn.Module, step: int = 0) -> dict[str, Tensor]:
 
 
 def recorded(folder: Path) -> None:
-    """Five steps, of which all that the handle knows is in the file."""
+    """The file has all that the handle knows of five steps."""
     model = small()
     with attached(model, TOPK, bucket_bytes=800) as handle:
         exchanged(model)  # before the recording, which must not count it
@@ -50,7 +51,7 @@ def recorded(folder: Path) -> None:
                 loss.backward()
                 handle.log(loss=loss, rate=0.5)
             after, spans = handle.stats(), list(handle.trace.spans)
-        handle.log(loss=7.0)  # nobody listens any more
+        handle.log(loss=7.0)  # after the recording, which must not count it
         exchanged(model)
     dist.barrier()
     run = Run(folder)
@@ -89,7 +90,7 @@ def test_what_a_handle_knows_is_in_the_folder(three: Ranks, tmp_path: Path) -> N
 
 
 def changing(folder: Path) -> None:
-    """Plans that come and go, a step that is not finite, and a second life."""
+    """Plans that change, a step that is not finite, and a second life."""
     model, rank = small(), dist.get_rank()
     with attached(model, TOPK) as handle:
         recording = gradwire.record(handle, folder)
@@ -136,7 +137,7 @@ def refusing(folder: Path) -> None:
             with pytest.raises(UsageError, match=r"handle.log takes numbers.*loss='high'"):
                 handle.log(loss="high")  # type: ignore[arg-type]
             exchanged(model)
-        with gradwire.record(handle, folder / "run"):  # nothing was left open
+        with gradwire.record(handle, folder / "run"):  # a refused recording left nothing open
             exchanged(model)
 
 
@@ -145,7 +146,7 @@ def test_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
 
 
 def disk_full(folder: Path) -> None:
-    """Lines are refused on rank 0 from the third step on; training and rank 1 go on."""
+    """Rank 0 cannot write from the second step on; training and rank 1 go on."""
     model, rank = small(), dist.get_rank()
     with attached(model, TOPK) as handle:
         gradwire.record(handle, folder)
@@ -170,7 +171,7 @@ def test_a_full_disk_does_not_stop_training(two: Ranks, tmp_path: Path) -> None:
 
 
 def telling(folder: Path) -> None:
-    """Who is told raises once: the other and the file go on."""
+    """A function in `to` raises once: the other function and the file go on."""
     model, told = small(), list[tuple[dict[str, float], int]]()
 
     def broken(numbers: dict[str, float], step: int) -> None:
@@ -188,8 +189,8 @@ def telling(folder: Path) -> None:
 
 
 def harmless(folder: Path) -> None:
-    """Warnings that are errors, nobody to tell on one rank, a working folder that is gone: the
-    recording ends, or goes on, and training goes on."""
+    """Warnings that are errors, `to` on one rank only, a working folder that is gone, an error
+    while writing: the recording ends or goes on, and training goes on."""
     model, rank = small(), dist.get_rank()
 
     def broken(numbers: dict[str, float], step: int) -> None:
@@ -218,7 +219,8 @@ def test_a_recording_harms_nobody(two: Ranks, tmp_path: Path) -> None:
 
 
 def others(folder: Path) -> None:
-    """Another process holds the file; a child that was forked writes nothing into it."""
+    """A file that another process holds is refused; a forked child writes nothing into the
+    file."""
     model = small()
     with attached(model, TOPK) as handle:
         path = path_of(folder, dist.get_rank())
@@ -251,7 +253,7 @@ def test_a_file_has_one_writer(two: Ranks, tmp_path: Path) -> None:
 
 
 def slow_data(folder: Path) -> None:
-    """The step at which another plan comes has what it computes, too."""
+    """The step after a change of plans has its compute time, too."""
     model = small()
     with attached(model, TOPK) as handle, gradwire.record(handle, folder):
         parameters = [p for b in handle.plan.buckets for p in b.parameters]
@@ -277,7 +279,7 @@ def test_others_are_told(two: Ranks, tmp_path: Path) -> None:
 
 
 def failing(folder: Path) -> None:
-    """Why an exchange failed is the last thing in the file."""
+    """The reason why an exchange failed is the last entry of the file."""
     model = small()
     handle = gradwire.attach(model, TOPK, timeout_seconds=30)
     gradwire.record(handle, folder)
@@ -297,7 +299,7 @@ def test_an_error_is_recorded(two: Ranks, tmp_path: Path) -> None:
 
 
 def part_of_a_model() -> None:
-    """The exchange of the last part is over while backward goes on with the first."""
+    """The exchange of the last part ends while backward goes on with the first."""
     first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
     with attached(last, "none | allreduce") as handle:
         conductor = handle._session.conductor
@@ -358,7 +360,8 @@ def test_a_pace_slows_down() -> None:
 
 
 def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
-    """Local steps: rows are of the optimizer's steps, and add up to what the clock says."""
+    """With local steps, rows are of the optimizer's steps, and their times add up to the
+    clock's."""
     model, every = small(), 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     local = gradwire.LocalSteps(
@@ -376,7 +379,7 @@ def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
             time.sleep(0.01)
         took = time.perf_counter() - began
         sent = {name: total - before[name] for name, total in sums(local).items()}
-    local.log(loss=7.0)  # nobody listens any more
+    local.log(loss=7.0)  # after the recording, which must not count it
     step_alone(model, optimizer, steps)
     local.detach()
     dist.barrier()
@@ -403,7 +406,7 @@ def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
 
 
 def sums(local: gradwire.LocalSteps) -> dict[str, float]:
-    """Of all fragments, since the beginning."""
+    """Sums over all fragments since the beginning."""
     every = [fragment.handle._session.stats.sums for fragment in local.fragments]
     return {name: sum(of_one[name] for of_one in every) for name in every[0]}
 

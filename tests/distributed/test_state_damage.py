@@ -1,4 +1,4 @@
-"""States that are damaged anywhere are refused by their own error, and nothing has changed."""
+"""States that are damaged anywhere are refused by gradwire's own errors, and change nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def odd(found: Any) -> tuple[Any, ...]:
-    """Tensors that are not this one."""
+    """Variants of a tensor that differ in shape, dtype, layout, device or values."""
     if not isinstance(found, Tensor):
         return ()
     return (
@@ -58,7 +58,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Bit by bit."""
+    """Whether both are equal, bit by bit."""
     if isinstance(one, Tensor):
         return bool(torch.equal(one, other)) and one.dtype == other.dtype
     if isinstance(one, dict):
@@ -72,11 +72,11 @@ def check(
     good: Any, load: Callable[[Any], None], state: Callable[[], Any], work: Callable[[], None],
     errors: tuple[type[Exception], ...],
 ) -> int:  # fmt: skip
-    """How many of all damages are refused; the others must work."""
+    """The number of damaged states that are refused; the others must work."""
     refused, before = 0, copy.deepcopy(state())
     for what, bad in damaged(good, TENSORS, odd):
         try:
-            load(copy.deepcopy(bad))  # torch keeps tensors of what it loads
+            load(copy.deepcopy(bad))  # torch keeps the loaded tensors
             work()
             load(copy.deepcopy(good))
         except errors:
@@ -144,7 +144,7 @@ def test_optimizers_refuse_what_is_damaged(name: str) -> None:
     train(net, optimizer, 2)
 
     def work() -> None:
-        with contextlib.suppress(UsageError):  # what only torch's SGD knows is for the step
+        with contextlib.suppress(UsageError):  # a field of torch's SGD may fail in the step
             train(net, optimizer, 1)
 
     good = copy.deepcopy(optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""What holds under every trainer, for the modules that run one each.
+"""Laws that hold under every trainer, for the test modules, each of which runs one trainer.
 
     def train(job: Job) -> Trained: ...     # a rank's part of the job, in the trainer's own words
 
@@ -36,10 +36,9 @@ DGC = "dgc(0.05) | allgather"
 class Job:
     """One training run.
 
-    half: in bfloat16 where autocast says so. scaled: with a GradScaler that is the trainer's own.
-    silent: with the mistake, of those that the trainer
-    invites, by which no gradient is exchanged. folder: of checkpoints, one after every epoch.
-    resume: from that of the first epoch.
+    half: in bfloat16, by autocast. scaled: with a GradScaler of the trainer's own. silent: with
+    the mistake that the trainer invites and by which no gradient is exchanged. folder: for
+    checkpoints, one after every epoch. resume: from the first epoch's checkpoint.
     """
 
     folder: str
@@ -54,7 +53,7 @@ class Job:
 
 @dataclass
 class Trained:
-    """How it ended on one rank."""
+    """The end of a run on one rank."""
 
     exchanges: float = 0.0
     parameters: str = ""
@@ -85,13 +84,13 @@ class Net(nn.Module):
 
 
 def net() -> Net:
-    """The same weights everywhere."""
+    """A model with the same weights on all ranks."""
     torch.manual_seed(0)
     return Net()
 
 
 class Rows(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Rows and classes, the same on all ranks: trainers deal them out."""
+    """Rows and classes, the same on all ranks; trainers distribute them."""
 
     def __init__(self) -> None:
         dice = torch.Generator().manual_seed(1)
@@ -114,25 +113,26 @@ def sgd(model: nn.Module, job: Job) -> torch.optim.Optimizer:
 
 
 def needs(name: str) -> None:
-    """Skip the module where the trainer is not installed; its import, of seconds, is for ranks."""
+    """Skips the module if the trainer is not installed; only ranks import it, which takes
+    seconds."""
     if find_spec(name) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
 def launched() -> None:
-    """What a launcher says beside what `ranks` does, so that no trainer starts ranks itself."""
+    """Sets what a launcher sets and `ranks` does not, so that no trainer starts ranks itself."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     os.environ.update(address, LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")
 
 
 def trained(model: nn.Module, handle: Handle) -> Trained:
-    """What a `train` returns. model: with or without the trainer's wrapper."""
+    """The result of a `train`. model: with or without the trainer's wrapper."""
     kept = fingerprint(tensors(handle.state_dict()))
     return Trained(handle.stats()["steps"], fingerprint(model.parameters()), kept)
 
 
 def tensors(state: Any) -> Iterator[Tensor]:
-    """Those of a nested dictionary."""
+    """The tensors of a nested dictionary."""
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, dict):
@@ -141,7 +141,7 @@ def tensors(state: Any) -> Iterator[Tensor]:
 
 
 def told(train: Train, job: Job) -> Trained:
-    """A `train` whose warnings and errors of usage are told instead of raised."""
+    """Runs `train` and returns its warnings and usage errors instead of raising them."""
     found, error = Trained(), ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -156,7 +156,8 @@ def told(train: Train, job: Job) -> Trained:
 
 
 def one_exchange_per_step(pool: Pool, train: Train, folder: Path) -> None:
-    """Micro-batches accumulate, clipping comes after; ranks end with the same bits."""
+    """Micro-batches accumulate, clipping comes after the exchange, and ranks end with the same
+    bits."""
     ends = pool.run(train, Job(str(folder), epochs=2))
     assert [end.exchanges for end in ends] == [2 * STEPS_PER_EPOCH] * 2
     assert ends[0].parameters == ends[1].parameters
@@ -164,7 +165,7 @@ def one_exchange_per_step(pool: Pool, train: Train, folder: Path) -> None:
 
 
 def the_plan_counts(pool: Pool, train: Train, folder: Path) -> None:
-    """Another plan is another result: what is exchanged is really what trains."""
+    """Another plan gives another result, so the exchanged gradients are those that train."""
     plans = ("none | allreduce", TOPK)
     ends = [pool.run(train, Job(str(folder / plan[:4]), plan))[0].parameters for plan in plans]
     assert ends[0] != ends[1]
@@ -177,14 +178,15 @@ def half_precision(pool: Pool, train: Train, folder: Path) -> None:
 
 
 def a_scaler_is_passed_on(pool: Pool, train: Train, folder: Path) -> None:
-    """gradwire refuses one that it was not told of."""
+    """gradwire refuses a scaler that attach does not know."""
     ends = pool.run(train, Job(str(folder), epochs=2, scaled=True))
     assert [end.exchanges for end in ends] == [2 * STEPS_PER_EPOCH] * 2
     assert ends[0].parameters == ends[1].parameters
 
 
 def a_resumed_run_goes_on(pool: Pool, train: Train, folder: Path) -> None:
-    """Bit by bit as if there had been no break, with what waited on each rank."""
+    """The resumed run equals one without a break, bit by bit, and so do its residuals on each
+    rank."""
     whole = pool.run(train, Job(str(folder / "whole"), epochs=2))
     pool.run(train, Job(str(folder / "broken")))
     rest = pool.run(train, Job(str(folder / "broken"), epochs=2, resume=True))
@@ -194,7 +196,7 @@ def a_resumed_run_goes_on(pool: Pool, train: Train, folder: Path) -> None:
 
 
 def a_checkpoint_without_residuals(pool: Pool, train: Train, folder: Path) -> None:
-    """A run that began without gradwire may go on with it, but it is said."""
+    """A run that began without gradwire may go on with it, with a warning."""
     pool.run(train, Job(str(folder)))
     for file in folder.rglob("gradwire-*"):
         file.unlink(missing_ok=True)
@@ -220,7 +222,7 @@ def a_silent_run_is_warned_of(pool: Pool, train: Train, folder: Path) -> None:
 
 
 SCALER_LAW = a_scaler_is_passed_on
-"""For trainers that have one."""
+"""The law for trainers that have a scaler of their own."""
 
 LAWS = (
     one_exchange_per_step,

@@ -1,4 +1,4 @@
-"""Whether a command could be typed: read by the program's own parser, and never started."""
+"""Checks that a command could be typed: the program's own parser reads it; nothing is started."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from doc_pages import ROOT
 from gradwire.cli import main as cli
 
 OWN = {"train.py", "…"}
-"""Scripts that are the reader's."""
+"""Scripts that are the reader's own."""
 
 OTHERS = {"pip", "."}
-"""Programs of which nothing is checked."""
+"""Programs whose commands are not checked."""
 
 
 def check(command: list[str]) -> None:
-    """AssertionError unless each word of it is known to the program that it names."""
+    """Raises AssertionError unless the program that it names knows each word of the command."""
     program, *words = command
     if program in OTHERS:
         return
@@ -30,7 +30,7 @@ def check(command: list[str]) -> None:
 
 
 def mentioned(command: list[str]) -> None:
-    """The same for a command in a sentence, which leaves out what it does not speak of."""
+    """Checks a command in a sentence, which leaves out what the sentence is not about."""
     program, *words = command
     if program != "gradwire":
         check(command)
@@ -46,7 +46,7 @@ def mentioned(command: list[str]) -> None:
 
 
 def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Its commands."""
+    """The commands of a parser, by name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)

@@ -1,4 +1,4 @@
-"""What the pages hold: fenced blocks, the commands in them, commands and links in the text."""
+"""Reads the pages: fenced blocks, the commands in them, commands and links in the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = [
     for path in sorted(ROOT.glob(pattern))
 ]
 LANGUAGES = ("python", "console", "toml", "diff", "text")
-"""What a block may be. `diff` and `text` (pictures, output) are shown and not run."""
+"""The languages of blocks. `diff` and `text` (pictures, output) are shown and not run."""
 
 _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
@@ -42,7 +42,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    """In the page's order."""
+    """The fenced blocks of a page, in its order."""
     text = text_of(page)
     return [
         Block(page, text.count("\n", 0, found.start()) + 1, found[1], found[2])
@@ -51,25 +51,25 @@ def blocks(page: str) -> list[Block]:
 
 
 def spans(page: str) -> list[str]:
-    """What stands `like this` in the text."""
+    """The parts of the text that stand `like this`."""
     prose = _FENCE.sub("", text_of(page))
     return [" ".join(span.split()) for span in _SPAN.findall(prose)]
 
 
 def links(page: str) -> list[str]:
-    """Where links inside this repository lead."""
+    """The targets of links inside this repository."""
     prose = _SPAN.sub("", _FENCE.sub("", text_of(page)))
     return [link for link in _LINK.findall(prose) if "://" not in link]
 
 
 def anchors(page: str) -> set[str]:
-    """Headings, as links name them."""
+    """The headings, as links name them."""
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", text_of(page)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Each command of a shell's lines, as words: without what a pipe or a file takes up."""
+    """Yields each command of a shell's lines, as words, without pipes and redirections."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.shlex(line, posix=True, punctuation_chars="&|;<>")
         words.whitespace_split = True
@@ -84,7 +84,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def _alone(command: list[str]) -> list[str]:
-    """Without variables in front and redirections behind."""
+    """The command without variables in front and redirections behind."""
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]
     ends = [place for place, word in enumerate(command) if word in (">", "|", "<")]

@@ -1,8 +1,8 @@
-"""A page, as its reader would run it: every block in order, in one folder, on two ranks.
+"""Runs a page as its reader would: every block in order, in one folder, on two ranks.
 
-Commands run on rank 0, where they only compute. What is measured, builds networks or trains is
-left to `doc_check`. Python runs in the names that a reader has by then: a model, its loss, a rank;
-a comment behind print(...) is what it prints.
+Commands that only compute run on rank 0; those that measure, build networks or train are left to
+`doc_check`. Python runs with the names that a reader has by then: a model, its loss, a rank; a
+comment behind print(...) is what it prints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOGETHER = {
     "README.md", "docs/auto.md", "docs/first-run.md", "docs/fsdp.md", "docs/gpu.md",
     "docs/index.md", "docs/network.md", "docs/recording.md", "docs/training.md",
 }  # fmt: skip
-"""Pages whose Python all ranks run. That of others needs no process group."""
+"""Pages whose Python runs on all ranks. The Python of others needs no process group."""
 
 COMPUTES = {"available", "explain", "network", "plan", "report"}
 """Commands that are run."""
@@ -41,14 +41,14 @@ SMALLER = {
     "examples/parallel.toml": "small.toml",
     "0.1": "0.002",
 }
-"""Words that let a command compute for many seconds, and what stands for them here."""
+"""Words that make a command compute for many seconds, and what replaces them here."""
 
 PLANES = "127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5"
-"""Addresses on four paths, which the loopback has."""
+"""Addresses of the loopback, for four paths."""
 
 
 class Net(nn.Module):
-    """What `model` is on every page."""
+    """The model that `model` names on every page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Net(nn.Module):
 
 
 class Loss:
-    """A forward pass first: whatever `model` is by then."""
+    """A loss whose backward() begins with a forward pass of whatever `model` is by then."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
@@ -75,12 +75,13 @@ class Loss:
 
 
 def run(page: str, folder: str, port: int) -> int:
-    """All blocks of a page that can run here; how many did. port: of a store of this run alone."""
+    """Runs the blocks of a page that can run here. Returns how many did. port: for a store of this
+    run alone."""
     os.chdir(folder)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True")
     os.environ.update(GRADWIRE_HOST=os.environ["RANK"], GRADWIRE_PLANES=PLANES)
-    warnings.simplefilter("error", SoundnessWarning)  # what a page shows can be learnt with
+    warnings.simplefilter("error", SoundnessWarning)  # strategies on pages must be sound
     reader = Reader(page in TOGETHER)
     for block in blocks(page):
         reader.read(block)
@@ -89,7 +90,7 @@ def run(page: str, folder: str, port: int) -> int:
 
 
 class Reader:
-    """What one rank has by now."""
+    """Runs blocks on one rank, with what it has by then."""
 
     def __init__(self, together: bool) -> None:
         self._together, self._rank, self.ran = together, int(os.environ["RANK"]), 0
@@ -101,7 +102,7 @@ class Reader:
         self._names["loss"] = Loss(self._names)
         self._names["model"] = Net()
         if dist.is_initialized():
-            dist.destroy_process_group()  # the pool's, whose patience is short
+            dist.destroy_process_group()  # the pool's, whose timeout is short
 
     def read(self, block: Block) -> None:
         try:
@@ -140,7 +141,7 @@ class Reader:
         self.ran += 1
 
     def _prepare(self, text: str) -> None:
-        """A process group, and a handle: unless this block makes its own."""
+        """Makes a process group and a handle, unless this block makes its own."""
         attaches = "attach(" in text or "LocalSteps(" in text
         if "init_process_group(" in text:
             self.leave()
@@ -158,14 +159,14 @@ class Reader:
         dist.barrier()
 
     def _make_group(self) -> None:
-        """With patience: rank 0 computes between two blocks."""
+        """Makes a process group with a long timeout, as rank 0 computes between two blocks."""
         store = dist.FileStore(os.path.abspath("group"), 2)
         dist.init_process_group(
             "gloo", store=store, rank=self._rank, world_size=2, timeout=timedelta(seconds=240)
         )
 
     def _step(self) -> None:
-        """One of training, with what the block has left: settings are refused at the first."""
+        """Takes a training step with what the block has left, which shows refused settings."""
         if not dist.is_initialized() or "local" in self._names:
             return
         self._names["model"].zero_grad()
@@ -174,7 +175,7 @@ class Reader:
             self._names["optimizer"].step()
 
     def leave(self) -> None:
-        """Detach what is attached, and forget what was for that model."""
+        """Detaches what is attached, and forgets what was for that model."""
         for name in ("handle", "local"):
             if name in self._names:
                 self._names.pop(name).detach()

@@ -1,7 +1,7 @@
 """Every block, command and link of README, docs, CONTRIBUTING and the benchmarks' pages.
 
-What a reader may paste is run, or at least read by the program that is named; pictures and output
-say by their language that they are not.
+Whatever a reader may paste is run, or at least read by the program that it names. The language of
+pictures and output says that they are not.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_every_block_says_what_it_is(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one(page: str) -> None:
-    """As each program reads it: gradwire and torchrun by their parsers, make by its targets."""
+    """Each program accepts its commands: gradwire and torchrun by parsers, make by targets."""
     for block in blocks(page):
         if block.language == "console":
             for command in commands(block.text):
@@ -96,7 +96,7 @@ RUN = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a reader would be: a checkout, with the files of his own that pages speak of."""
+    """The reader's folder: a checkout, with files of the reader's own that pages mention."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text("print('trained')\n")
     job = (ROOT / "examples" / "parallel.toml").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_every_block_with_a_network_runs(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_every_file_of_settings_is_read() -> None:
-    """A cluster as `gradwire plan` reads it; or the very file that is named in its first line."""
+    """A block is a cluster that `gradwire plan` reads, or the file that its first line names."""
     for page in PAGES:
         for block in blocks(page):
             if block.language == "toml":
@@ -149,7 +149,7 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_snippets_and_imports_are_those_of_the_example(section: str) -> None:
-    """Which is run: its lines, in its order."""
+    """A page shows lines of the example, which is run, in the example's order."""
     (example,) = re.findall(r"`examples/(\w+\.py)`", SECTIONS[section])
     source = lines((ROOT / "examples" / example).read_text(encoding="utf-8"))
     imports = re.findall(r"`(from gradwire[^`]*)`", SECTIONS[section])

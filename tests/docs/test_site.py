@@ -1,4 +1,4 @@
-"""The site of the documentation: what it is made of here, and with Sphinx the whole of it."""
+"""The site of the documentation: its parts here, and with Sphinx the whole of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_page_is_in_the_menu_once() -> None:
 
 
 def public() -> set[str]:
-    """What the package and its parts say is for users."""
+    """The names that the package and its parts export for users."""
     parts = ("optim", "testing", "lab", "network")
     found = {f"gradwire.{name}" for name in gradwire.__all__}
     for part in parts:
@@ -106,7 +106,7 @@ def test_docstrings_become_what_autodoc_takes(docstring: str, there: str) -> Non
 
 
 class Cells(HTMLParser):
-    """Rows of cells, as (attributes, text)."""
+    """The rows of a table's cells, as (attributes, text)."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What pages recommend is sound with the optimizer that they name beside it."""
+"""Strategies that pages recommend are sound with the optimizer that is named beside them."""
 
 from __future__ import annotations
 

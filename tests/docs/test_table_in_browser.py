@@ -27,7 +27,7 @@ return [...document.querySelectorAll("tbody td[data-rate]")].filter(seen)
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The table alone, with its script and without."""
+    """Writes pages of the table alone, with its script and without."""
     folder = tmp_path_factory.mktemp("table")
     script = (STATIC / "strategies.js").read_text(encoding="utf-8")
     style = (STATIC / "site.css").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def choose(browser: Any, name: str, text: str) -> None:
-    """As who has no mouse: the first letters of what shall be chosen."""
+    """Chooses by keyboard: types the first letters of the choice."""
     browser.find_element("name", name).send_keys(text)
 
 

@@ -62,7 +62,7 @@ def _run(given: argparse.Namespace, reached: Reached, only: str, checks: list[st
 
 
 def _mutants(given: argparse.Namespace, reached: Reached) -> int:
-    """0 if every check that is taken away is missed."""
+    """Returns 0 if removing each check leads to findings and, with all in place, none occurs."""
     status = 0
     for check, only in MUTANTS.items():
         if _run(given, reached, only, []).findings:
@@ -75,7 +75,7 @@ def _mutants(given: argparse.Namespace, reached: Reached) -> int:
 
 
 def without(names: list[str]) -> None:
-    """Takes checks away, to see that what they prevent is found: 'gradwire.kernels.sparse.f'."""
+    """Removes checks, as 'gradwire.kernels.sparse.f', to see that what they prevent is found."""
     for name in names:
         where, _, function = name.rpartition(".")
         own = getattr(importlib.import_module(where), function)

@@ -16,7 +16,7 @@ from gradwire.kernels import native
 
 MAIN = Path(__file__).parent / "main.py"
 CALLS = int(os.environ.get("GRADWIRE_FUZZ_CALLS", "2200"))
-"""Of the smoke: more where sanitizers watch."""
+"""The calls of this short run; more are made under sanitizers."""
 NOT_CALLED = {
     "kernels.native": "chooses what runs, and calls nothing but its version",
     "kernels.rooms": "chooses where",

@@ -32,7 +32,7 @@ MODEL = [
 
 
 def surface(parser: argparse.ArgumentParser, indent: str = "") -> Iterator[str]:
-    """A parser's arguments and, below them, its commands: what can be typed, not what is said."""
+    """Yields a parser's arguments and, below, its commands: what can be typed, not the help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, sub in action.choices.items():
@@ -71,7 +71,7 @@ def test_the_plan_file(golden: Golden) -> None:
 
 
 def rows(raw: bytes) -> Iterator[str]:
-    """Eight bytes a line, in hexadecimal."""
+    """Yields eight bytes a line, in hexadecimal."""
     for at in range(0, len(raw), 8):
         yield f"  {at:4}  {raw[at : at + 8].hex(' ')}"
 

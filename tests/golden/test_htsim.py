@@ -1,7 +1,7 @@
-"""Packets take as long as in another simulator: uet-htsim, whose numbers were measured once.
+"""Packets take as long as in another simulator, uet-htsim, whose numbers were measured once.
 
-What both were asked is benchmarks/network/htsim/cells.py; with the other's source, compare.py
-beside it measures both again.
+Both simulated benchmarks/network/htsim/cells.py; with the other's source, compare.py beside it
+measures both again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradwire.network.native import core
 from scripts import BENCHMARKS, script
 
 MOST = 0.05
-"""As a part: how much longer or shorter."""
+"""The largest relative difference in time, longer or shorter."""
 
 
 @pytest.mark.skipif(core() is None, reason="needs the extension: ten million events")

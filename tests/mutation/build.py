@@ -9,11 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOMAIN = "-DNB_DOMAIN=mutation"
-"""Types of its own beside those of the installed extension: both may be in one process."""
+"""Keeps the build's types apart from the installed extension's: one process may load both."""
 
 
 class Build:
-    """A copy of the sources in a folder, and what ninja makes of it."""
+    """A copy of the sources in a folder, and what ninja builds from it."""
 
     def __init__(self, folder: Path, flags: str = "", more: Path | None = None) -> None:
         self.sources, self._made = folder / "sources", folder / "made"
@@ -34,7 +34,7 @@ class Build:
         )  # fmt: skip
 
     def extension(self) -> Path | None:
-        """The extension of the sources as they are now, or None if they are no C++."""
+        """Builds the extension from the sources as they are now; None if they do not compile."""
         command = ["ninja", "-C", str(self._made)]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
             return None

@@ -2,9 +2,9 @@
 
     python -m pytest --full -p mutation.evidence --evidence build/mutation/evidence
 
-Ranks of tests/distributed are watched, too. One file per process; `Evidence` reads them all. A
-branch is an arc of coverage.py: from one line to another, of one file of the package. Of a traced
-extension (`mutation.trace`) the blocks that ran are written down as well.
+Ranks of tests/distributed are watched, too. Each process writes one file; `Evidence` reads all. A
+branch is an arc of coverage.py: from one line to another, of one file of the package. The blocks
+of a traced extension (`mutation.trace`) that ran are written down as well.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mutation.trace import Trace, lines_of_blocks
 PACKAGE = str(Path(gradwire.__file__).parent)
 NATIVE = "the extension"
 TRACED = "extension.txt"
-"""A file of the evidence: where the extension is that was traced."""
+"""The file of the evidence that holds the path of the traced extension."""
 Arcs = dict[str, set[int]]
-"""By file of the package: arcs as coverage.py's C tracer packs them. Of NATIVE: blocks."""
+"""Arcs by file of the package, as coverage.py's C tracer packs them; for NATIVE, blocks."""
 Line = tuple[str, int]
 
 
@@ -48,7 +48,7 @@ class Watch:
             for file, arcs in self._data.items() if arcs
         }  # fmt: skip
         for arcs in self._data.values():
-            arcs.clear()  # in place: functions that run hold on to the set
+            arcs.clear()  # in place: running functions keep the set
         return found
 
 
@@ -77,7 +77,7 @@ class Recorder:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._taken()
-        began = time.perf_counter()  # not of this process alone: ranks compute for it
+        began = time.perf_counter()  # wall time, as ranks in other processes compute for it
         yield
         seconds = time.perf_counter() - began
         self._cases[item.nodeid] = seconds, numbered(self._taken(), self._numbers)
@@ -106,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def numbered(arcs: Arcs, numbers: dict[tuple[str, int], int]) -> array[int]:
-    """Each arc as its number, which it gets where it has none."""
+    """The numbers of the arcs; an arc that has none gets the next."""
     return array(
         "i",
         (numbers.setdefault((file, arc), len(numbers)) for file in arcs for arc in arcs[file]),
@@ -117,7 +117,7 @@ def numbered(arcs: Arcs, numbers: dict[tuple[str, int], int]) -> array[int]:
 
 
 class _Ranks:
-    """Has every function that ranks are handed run under a watch of its own."""
+    """Makes ranks run every function that they are handed under a watch of their own."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         try:
@@ -139,7 +139,7 @@ _WATCH: list[Watch] = []
 
 
 def watched(directory: str, case: str, function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args) in a rank; what it took is written down."""
+    """Calls function(*args) in a rank, and writes down the branches that it took."""
     if not _WATCH:
         _WATCH.append(Watch())
     _WATCH[0].taken()
@@ -154,7 +154,7 @@ def watched(directory: str, case: str, function: Callable[..., Any], *args: Any)
 
 
 class Evidence:
-    """Of every case its seconds; of lines of the package and its core the cases that run them."""
+    """The seconds of every case, and the cases that run each line of the package and its core."""
 
     def __init__(self, directory: Path) -> None:
         self.seconds: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Evidence:
         return set().union(*(lines for lines_of, _ in self._runs for lines in lines_of))
 
     def cases(self, wanted: Collection[Line]) -> dict[Line, set[str]]:
-        """Of each of these lines the cases that run it."""
+        """The cases that run each of these lines."""
         found: dict[Line, set[str]] = {line: set() for line in wanted}
         for lines_of, cases in self._runs:
             hits = {n: hit for n, lines in enumerate(lines_of) if (hit := lines & found.keys())}

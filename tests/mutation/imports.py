@@ -1,4 +1,4 @@
-"""A module that is imported with its mutant in it."""
+"""Imports a module with its mutant in it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mutation.operators import mutated
 
 
 def module_of(file: str) -> str:
-    """Of a file of the package."""
+    """The module name of a file of the package."""
     return f"gradwire/{file}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 class Finder:
-    """Finds that one module, once: for sys.meta_path."""
+    """Finds that one module, once; an entry of sys.meta_path."""
 
     def __init__(self, file: str, number: int) -> None:
         self._name, self._number = module_of(file), number

@@ -1,7 +1,7 @@
 """Mutants of the C++ core: one token of one line, built in a copy of the sources.
 
-No macro in the sources: it would be read by everybody and used by nobody. The copy is changed and
-built again, one translation unit at a time. Ranks keep the installed extension.
+The sources have no macro for it, which everybody would read and nobody use. The copy is changed
+and built again, one translation unit at a time. Ranks keep the installed extension.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_CODE = re.compile(r"\s*(#|//|template|using|static_assert|throw)")
 
 @dataclass(frozen=True)
 class NativeMutant:
-    """Which token of which line becomes which."""
+    """A token at a place of a line, which becomes another."""
 
     file: str
     number: int
@@ -55,7 +55,7 @@ class NativeMutant:
         return FOLDER / name
 
     def prepare(self) -> bool:
-        """Builds it. False: the change is no C++, or changes nothing that the compiler makes."""
+        """Builds the mutant. False if it does not compile, or compiles to the same code."""
         path = _build().sources / self.file
         plain = path.read_text(encoding="utf-8")
         lines = plain.splitlines(keepends=True)
@@ -73,7 +73,7 @@ class NativeMutant:
             path.write_text(plain, encoding="utf-8")
 
     def put_in(self) -> None:
-        """Every function of the extension becomes the mutant's; the fuzzer loads it, too."""
+        """Replaces every function of the extension by the mutant's; the fuzzer loads it, too."""
         os.environ["GRADWIRE_TEST_NATIVE"] = str(self._extension)
         spec = importlib.util.spec_from_file_location("gradwire._native", self._extension)
         assert spec is not None
@@ -84,7 +84,8 @@ class NativeMutant:
 
 
 def mutants() -> Iterator[NativeMutant]:
-    """Every token of the core that can be another; no declarations, comments or bindings."""
+    """Yields every token of the core that can be another, but none of declarations, comments or
+    bindings."""
     for path in sorted((ROOT / "csrc").glob("**/*")):
         if path.suffix not in (".cpp", ".inl", ".hpp") or "bindings" in path.parts:
             continue

@@ -1,7 +1,7 @@
-"""What a mutant is: one small change of one function, as a slip of the pen would make it.
+"""Defines mutants: one small change of one function, such as a slip of the pen makes.
 
 `sites(source)` lists every place where one can be made, in a fixed order; `mutated(source, n)` is
-the code of the n-th. Nothing outside of functions is changed: it has run when tests are collected.
+the code of the n-th. Only functions are changed: all else has run when tests are collected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "lis
 
 @dataclass(frozen=True)
 class Site:
-    """One place: the function around it by its qualified name, the line, and what is changed."""
+    """A place to change: its function's qualified name, its line, and what is changed."""
 
     function: str
     line: int
@@ -34,7 +34,7 @@ class Site:
 
 
 def mutated(source: str, path: str, index: int) -> tuple[CodeType, Site]:
-    """The code of the whole module with the change at that site."""
+    """Returns the code of the whole module with the change at that site, and the site."""
     tree = ast.parse(source)
     site = list(_sites(tree))[index]
     site.apply()
@@ -56,7 +56,7 @@ def _sites(tree: ast.Module) -> Iterator[Site]:
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The outermost functions, of classes too; what is defined in them is a part of them."""
+    """Yields the outermost functions, of classes too; those defined in them are a part of them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             yield prefix + child.name, child
@@ -97,7 +97,7 @@ def _change(node: ast.AST, apply: Callable[[], None], shown: str = "") -> Change
 
 
 def _deletions(function: ast.FunctionDef) -> Iterator[Change]:
-    """Statements that do something and give nothing."""
+    """Yields the deletions of statements that have an effect and no value."""
     for node in ast.walk(function):
         for block in ("body", "orelse", "finalbody"):
             statements = getattr(node, block, None)

@@ -42,13 +42,13 @@ FUZZER = "tests/fuzz/test_fuzz.py::test_a_short_run_finds_nothing"
 FUZZED = ("kernels/", "network/", "planner/", "csrc/")
 HERE = Path(__file__).parent
 CASE_SECONDS = 150.0
-"""A mutant of which nothing is heard for so long hangs."""
+"""Seconds without a word from a mutant after which it counts as hanging."""
 MEMORY_BYTES = 8 << 30
-"""Of addresses that a mutant may have, beyond those it begins with."""
+"""The address space that a mutant may use, beyond what it begins with."""
 
 
 class Mutant(Protocol):
-    """One small change. key: what tells other processes which one; "": they go without."""
+    """A small change. key: tells other processes which one; if "", they run without it."""
 
     @property
     def key(self) -> str: ...
@@ -57,7 +57,7 @@ class Mutant(Protocol):
     def line(self) -> Line: ...
 
     def prepare(self) -> bool:
-        """Whether it can be tried: called before the fork, one at a time."""
+        """Whether the mutant can be tried; called before the fork, one at a time."""
 
     def put_in(self) -> None: ...
 
@@ -85,7 +85,7 @@ class PythonMutant:
         return True
 
     def put_in(self) -> None:
-        """Give every function of that name and place the other code; forget what is cached."""
+        """Gives every function of that name and place the other code, and clears caches."""
         if module_of(self.file) not in sys.modules:
             sys.meta_path.insert(0, Finder(self.file, self.number))  # type: ignore[arg-type]
             return
@@ -102,7 +102,7 @@ class PythonMutant:
 
 
 def python_mutants() -> Iterator[PythonMutant]:
-    """All of the core."""
+    """Yields all mutants of the core's Python."""
     for name in CORE:
         for path in sorted(Path(PACKAGE, name).glob("**/*.py")) or [Path(PACKAGE, name)]:
             file = str(path.relative_to(PACKAGE))
@@ -143,7 +143,7 @@ class Campaign:
     def __init__(
         self, session: pytest.Session, seconds: dict[str, float], by_line: dict[Line, set[str]]
     ) -> None:
-        import suites  # a plugin itself, which pytest wants to import first
+        import suites  # a plugin itself, which pytest must import first
 
         self.session, self._seconds, self._by_line = session, seconds, by_line
         self.items = {item.nodeid: item for item in session.items}
@@ -152,7 +152,7 @@ class Campaign:
         self._rows: list[dict[str, Any]] = []
 
     def run(self, mutants: Iterable[Mutant], count: int) -> None:
-        """Try so many of them, those that can be prepared."""
+        """Tries `count` of the mutants that can be prepared."""
         waiting = (mutant for mutant in mutants if mutant.prepare())
         running: dict[int, Child] = {}
         tried = 0
@@ -198,7 +198,7 @@ class Campaign:
 
     def _plan(self, mutant: Mutant) -> tuple[list[str], list[str]]:
         """The cases that reach the line, the cheapest first: of the fast suite, and the others.
-        Last the fuzzer, of whose calls there is no evidence: they are made by other processes."""
+        The fuzzer is last: there is no evidence of its calls, which other processes make."""
         reaching = self._by_line[mutant.line] & self.items.keys()
         cheapest = sorted(reaching, key=lambda case: (self._seconds.get(case, 0.0), case))
         if mutant.line[0].startswith(FUZZED):
@@ -232,7 +232,7 @@ class Campaign:
 
 
 def limit_memory() -> None:
-    """A mutant that asks for all memory gets an error, not the machine."""
+    """Limits memory: a mutant that requests all of it gets an error, not the machine."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     most = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -249,14 +249,14 @@ class Failed:
 
 
 class Child:
-    """A mutant at work, as its parent sees it."""
+    """A forked mutant, as its parent sees it."""
 
     def __init__(self, mutant: Mutant, pid: int, pipe: int) -> None:
         self.mutant, self.pipe, self._pid, self._text = mutant, pipe, pid, ""
         self._began = self._heard = time.monotonic()
 
     def read(self) -> bool:
-        """Whether it has ended."""
+        """Reads what the child reports. Returns whether it has ended."""
         data = os.read(self.pipe, 65536)
         self._text += data.decode()
         self._heard = time.monotonic()
@@ -266,7 +266,7 @@ class Child:
         return time.monotonic() - self._heard > CASE_SECONDS
 
     def row(self) -> dict[str, Any]:
-        """What became of it; it ends now, if it has not."""
+        """Kills the child if it still runs, and returns what became of it."""
         with contextlib.suppress(OSError):
             os.killpg(self._pid, signal.SIGKILL)
         os.close(self.pipe)
@@ -275,7 +275,7 @@ class Child:
         said = dict(line.split(" ", 1) for line in lines)
         left = [line.removeprefix("left ") for line in lines if line.startswith("left ")]
         killed = said.get("killed", "")
-        if not killed and len(left) < 2:  # it did not come to the end of the cases
+        if not killed and len(left) < 2:  # it did not finish its cases
             killed = f"{said.get('error', 'death or hang')} in {said.get('at', 'no case')}"
         return {
             "mutant": str(self.mutant),
@@ -290,7 +290,7 @@ class Child:
 
 
 def exchange(old: CodeType, new: CodeType) -> int:
-    """Give the other code to every function that has the old; to how many."""
+    """Gives the new code to every function that has the old. Returns to how many."""
     count = 0
     for thing in gc.get_objects():
         if type(thing) is FunctionType:  # isinstance would ask the thing
@@ -305,7 +305,7 @@ def exchange(old: CodeType, new: CodeType) -> int:
 
 
 def _codes(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:
-    """The functions at the top of a module and in its classes."""
+    """Yields the functions at the top of a module and in its classes."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             if (

@@ -1,4 +1,4 @@
-"""Which lines of the C++ core a case runs: a build that tells its blocks.
+"""Tells which lines of the C++ core a case runs, by a build that reports its blocks.
 
     python -m mutation.trace build/mutation/traced      # prints the path of the extension
 
@@ -37,7 +37,7 @@ class Trace:
 
 
 def lines_of_blocks(extension: Path) -> dict[int, set[tuple[str, int]]]:
-    """Of each block the lines, by files as they are named in the repository."""
+    """The lines of each block, by files as they are named in the repository."""
     code = subprocess.check_output(
         ["objdump", "-d", "--no-show-raw-insn", str(extension)], text=True
     )

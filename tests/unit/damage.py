@@ -1,4 +1,4 @@
-"""Documents damaged in every place: by nasty values, by what is missing, by what is too much."""
+"""Documents damaged in every place: by nasty values, by missing parts, by additional ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = tuple[Any, ...]
 
 
 def places(value: object, path: Place = ()) -> Iterator[Place]:
-    """Paths to everything in a document, itself first; of long lists, the ends."""
+    """Yields paths to every part of a document, itself first; of long lists, only the ends."""
     yield path
     inside: Any = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list | tuple):
@@ -33,8 +33,9 @@ def damaged(
     nasty: tuple[Any, ...] = NASTY,
     odd: Callable[[Any], tuple[Any, ...]] | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Each place with each value, without it, and with something more: what was done, and what
-    came of it. odd: more values, of what is there. Each is a copy, but for what torch holds."""
+    """Yields a description and a damaged document for each place: with each value, without the
+    place, and with something added. odd: more values, made from the one found there. Each is a
+    copy, except what torch holds."""
     for place in places(document):
         found = _at(document, place)
         values = (*nasty, *(odd(found) if odd else ()), *((_MISSING,) if place else ()))
@@ -55,7 +56,7 @@ def _at(document: Any, place: Place) -> Any:
 
 
 def _with(document: Any, place: Place, value: Any) -> Any:
-    """The same, with another value at a place; what is beside it is shared."""
+    """Returns the document with another value at a place; all other parts are shared."""
     if not place:
         return value
     key, *rest = place

@@ -1,4 +1,4 @@
-"""Where feedbacks take weights that send steps of an optimizer."""
+"""Results of training with feedbacks that send an optimizer's steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire import lockstep
 
 
 def by_lockstep(strategy: str, gradients: list[list[Tensor]]) -> tuple[Tensor, list[Any]]:
-    """Minus the sum of what arrives, and what is remembered."""
+    """Returns minus the sum of the results, and the states."""
     states: list[dict[str, Tensor]] = [{} for _ in gradients[0]]
     x = torch.zeros_like(gradients[0][0])
     for step, own in enumerate(gradients):

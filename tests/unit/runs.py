@@ -1,4 +1,4 @@
-"""Run folders for tests, line by line."""
+"""Writes run folders for tests, line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own source, read as text and as syntax, for the tests about its shape."""
+"""The package's own source, as text and as syntax trees, for tests of its structure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FILES = {
     ): path
     for path in sorted(ROOT.rglob("*.py"))
 }
-"""Module name to file."""
+"""Maps a module's name to its file."""
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Parsed once: whoever asks changes nothing of it."""
+    """Returns the syntax tree, which is cached: callers must not change it."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(module: str, path: Path, *, top_level: bool) -> Iterator[str]:
-    """Modules of ours that a file imports; top_level: only what runs when it is imported."""
+    """Yields gradwire's modules that a file imports; top_level: only those imported with it."""
     tree = tree_of(path)
     for node in _running(tree) if top_level else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -40,7 +40,7 @@ def imports(module: str, path: Path, *, top_level: bool) -> Iterator[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All that runs at import: not the bodies of functions, nor what is for type checkers."""
+    """Yields all that runs at import: no bodies of functions, and nothing for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue

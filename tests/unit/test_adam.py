@@ -33,7 +33,7 @@ def drawn(*facts: int, n: int = 3000) -> Tensor:
 
 
 def by_torch(gradients: list[Tensor], rate: float = 1.0, **options: Any) -> Tensor:
-    """Where torch's AdamW goes from zero, without weight decay."""
+    """The weights to which torch's AdamW goes from zero, without weight decay."""
     p = nn.Parameter(torch.zeros_like(gradients[0]))
     optimizer = torch.optim.AdamW([p], rate, weight_decay=0.0, **options)
     for g in gradients:
@@ -52,7 +52,7 @@ def test_server_adam_is_torch_s_of_the_mean(betas: tuple[float, float]) -> None:
 
 
 def test_equal_gradients_give_adam_s_step() -> None:
-    """There is no noise: the factor is 1."""
+    """Without noise the factor is 1."""
     gradients = [[drawn(step)] * 4 for step in range(12)]
     found, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
     wanted = by_torch([own[0] for own in gradients], betas=BETAS)
@@ -70,7 +70,7 @@ def test_pure_noise_is_made_good(world: int) -> None:
 
 
 def test_what_is_half_noise_is_made_good_by_half() -> None:
-    """κ² is E|w|² over |mean w|²: of signal 1 and noise 1, 2 over 1 + 1/4."""
+    """κ² is E|w|² over |mean w|²: 2 over 1 + 1/4, with signal 1 and noise 1."""
     gradients = [[drawn(99) + drawn(step, rank) for rank in range(4)] for step in range(61)]
     _, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
     assert float(states[0]["noise"][2]) == pytest.approx((2 / 1.25) ** 0.5, rel=0.15)
@@ -83,7 +83,7 @@ def test_opposite_gradients_are_made_good_by_the_most_that_noise_can_be() -> Non
 
 
 def test_noise_is_measured_where_all_elements_are_of_one_size() -> None:
-    """A thousand times as large, without noise, one half would hide the other's."""
+    """The other half is a thousand times as large, without noise: it would hide this one's."""
     large = 1000 * drawn(99, n=1500)
     gradients = [
         [torch.cat([large, drawn(step, rank, n=1500)]) for rank in range(4)] for step in range(61)
@@ -93,7 +93,7 @@ def test_noise_is_measured_where_all_elements_are_of_one_size() -> None:
 
 
 def test_what_is_not_sent_waits_in_steps() -> None:
-    """All that arrives and all that waits is all that was done."""
+    """The steps that arrived, plus the residuals, are all steps that were made."""
     gradients = [[drawn(step, rank) for rank in range(2)] for step in range(15)]
     exact, _ = by_lockstep(f"none+{ADAM} | allgather", gradients)
     found, states = by_lockstep(f"lloyd(2, turns=2)+{ADAM} | allgather", gradients)
@@ -119,7 +119,7 @@ def test_a_bad_number_leaves_moments_and_factor_alone(bad: float) -> None:
 
 
 def test_what_a_skipped_step_sent_waits() -> None:
-    """Of two buckets one is spoiled: what the other sent goes back to where it waited."""
+    """If one of two buckets is spoiled, what the other sent is put back into its residual."""
     named = {"a": nn.Parameter(torch.zeros(600, 1)), "b": nn.Parameter(torch.zeros(700, 1))}
     plan = Plan.make(
         describe(named), Strategy.parse(f"lloyd(1)+{ADAM} | allgather"), buckets=[["a"], ["b"]]
@@ -213,7 +213,7 @@ def test_steps_are_applied_as_they_are() -> None:
 
 
 def waiting(named: dict[str, nn.Parameter], text: str) -> Ledger:
-    """Of one of two workers, after exchanges of random gradients."""
+    """The ledger of one of two workers, after exchanges of random gradients."""
     workers = Workers(Plan.make(describe(named), Strategy.parse(text)), 2)
     for step in range(3):
         workers.exchange([
@@ -240,7 +240,7 @@ def test_the_own_view_is_left_to_the_bit() -> None:
     view.leave(named)
     assert not view.entered
     assert torch.equal(named["w"], x["w"])
-    # Half of the last digit of a weight below 4, in the unit of what waits; twice.
+    # Half of the last digit of a weight below 4, in the unit of the residual; twice.
     torch.testing.assert_close(residual, waits, atol=2 * 2**-23 / 0.01, rtol=1e-6)
     assert named["w"]._version == written, "autograd sees nothing of it"
 
@@ -276,7 +276,7 @@ def test_what_waits_can_be_changed_amid_the_own_view() -> None:
 
 
 def test_what_waits_is_seen_amid_the_own_view() -> None:
-    """And nothing is written: another thread may ask."""
+    """The residual is read amid the own view, not written: another thread may read it, too."""
     named = {"w": nn.Parameter(drawn(1).view(60, 50))}
     x, view = named["w"].detach().clone(), OwnView()
     ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")
@@ -296,7 +296,7 @@ class Stopped(Exception):
 
 
 def stopped_at(line: int, work: Callable[[], None]) -> bool:
-    """Whether that many lines of the own view have been begun, and work ended there."""
+    """Whether the own view began so many lines, so that the exception ended the work."""
     left = [line]
 
     def trace(frame: Any, event: str, _: object) -> Any:
@@ -320,7 +320,7 @@ def stopped_at(line: int, work: Callable[[], None]) -> bool:
 
 
 def test_a_device_is_asked_for_few_operations() -> None:
-    """Of a processor as many elements are moved at a time as its cache holds."""
+    """On a processor, as many elements are moved at a time as fit its cache."""
     for device, parts in (("cpu", 16), ("meta", 1)):
         weights, other = torch.empty(2, 1 << 20, device=device).unbind()
         assert len(list(_chunks(weights, other))) == parts
@@ -330,7 +330,7 @@ def test_a_device_is_asked_for_few_operations() -> None:
 def test_weights_survive_an_exception_anywhere_in_a_swap(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a keyboard: in every line, of the first chunk and of others."""
+    """An exception, as from the keyboard, may come in any line, of the first chunk or another."""
     monkeypatch.setattr("gradwire.runtime.own_view.CHUNK", 1000)
     named = {"w": nn.Parameter(drawn(1).view(60, 50)), "v": nn.Parameter(drawn(2).view(60, 50))}
     x = {name: p.detach().clone() for name, p in named.items()}
@@ -392,7 +392,7 @@ def test_an_optimizer_of_another_rule_is_refused() -> None:
 
 
 def test_numbers_of_a_state_that_is_loaded_stay_on_the_host() -> None:
-    """A device would have to be waited for, once a parameter."""
+    """On a device the host would have to wait for each parameter's numbers."""
     plan = Plan.make([Parameter("w", (2, 2))], f"lloyd(1)+{ADAM} | alltoall")
     ledger = Ledger(plan, 0, 1, device="meta")
     saved = {"steps": torch.ones(1), "noise": torch.ones(3), "residual": torch.ones(4)}

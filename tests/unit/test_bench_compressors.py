@@ -39,7 +39,7 @@ def _allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_exported_compressor_has_a_row() -> None:
-    """If this fails: give the new member examples with its parameters."""
+    """If this fails: give the new member `examples` with its parameters."""
     assert {s.compressor.name for s in bench.strategies()} == set(families.COMPRESSORS)
 
 
@@ -50,7 +50,7 @@ def test_a_member_is_measured_as_its_examples_are_written() -> None:
 
 @dataclass(frozen=True)
 class Foreign(Int8):
-    """A member of somebody else's, which cannot do without its parameter."""
+    """A member of another package, with a parameter that has no default."""
 
     level: int
     name: ClassVar[str] = "foreign"

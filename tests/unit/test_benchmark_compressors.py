@@ -1,4 +1,4 @@
-"""Error against bytes in a tiny setting: it runs, and says what is true by hand."""
+"""Error against bytes at a tiny scale: the benchmark runs, and agrees with sums by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_tiny_run_is_saved_drawn_and_printed(main: ModuleType, tmp_path: Path)
 
 
 def test_the_ranks_gradients_add_up(main: ModuleType) -> None:
-    """The recorded gradients are those of the ranks' losses, one by one."""
+    """The recorded gradients are those of each rank's own loss."""
     workload = main.workloads(hidden=4, documents=WORDS)[2]
     weight = dict(workload.module.named_parameters())["projection.weight"]
     expected = []
@@ -77,7 +77,7 @@ def test_what_is_exact_has_no_error(main: ModuleType) -> None:
 
 
 def test_one_rank_and_the_mean(main: ModuleType) -> None:
-    """Each rank sends its 4; their means are (2, 2), the true ones (3.5, 0.5)."""
+    """Each rank sends its 4; their mean is (2, 2), the true one (3.5, 0.5)."""
     found = main.measure(TopK(0.5), recorded([[4.0, -3.0], [3.0, 4.0]]))["one_step"]
     assert found["rank"]["error"] == pytest.approx((18 / 50) ** 0.5)
     assert found["rank"]["cosine"] == pytest.approx(32 / (50 * 32) ** 0.5)
@@ -85,7 +85,7 @@ def test_one_rank_and_the_mean(main: ModuleType) -> None:
 
 
 def test_sums_with_and_without_feedback(main: ModuleType) -> None:
-    """(4, 3) twice: without memory 4 and 4 arrive; with it 4, and then the 6 that waited."""
+    """(4, 3) twice: without feedback 4 and 4 arrive; with it 4, and then the 6 of the residual."""
     found = main.measure(TopK(0.5), recorded([[4.0, 3.0]], [[4.0, 3.0]]))
     assert found["sum"]["rank"]["error"] == pytest.approx(6 / 10)
     assert found["sum_ef"]["rank"]["error"] == pytest.approx(4 / 10)

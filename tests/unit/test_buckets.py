@@ -96,7 +96,7 @@ def test_the_digest_tells_facts_apart() -> None:
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
-    """Unlike hash(), which is salted: ranks compare digests."""
+    """Ranks compare digests, so they are not salted as hash() is."""
     code = "from gradwire.buckets import digest; print(digest('a', (1, 2), None))"
     seen = {
         subprocess.run(

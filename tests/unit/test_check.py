@@ -19,7 +19,7 @@ from gradwire.strategy import Key, Sections, State
 from gradwire.testing import check
 
 NEEDED = {"topk": (0.1,), "randk": (0.2,), "threshold": (0.5,), "shared_momentum": ()}
-"""Of members with parameters that have no default."""
+"""The parameters of members that have no default."""
 
 
 def of(name: str) -> Member:
@@ -46,7 +46,7 @@ def test_our_collectives_obey(name: str) -> None:
 
 @dataclass(frozen=True)
 class Rounded(Identity):
-    """Says that it is lossless, and is not."""
+    """Claims to be lossless, but rounds."""
 
     name: ClassVar[str] = "rounded"
 
@@ -56,7 +56,7 @@ class Rounded(Identity):
 
 @dataclass(frozen=True)
 class Leaking(ErrorFeedback):
-    """Forgets a little of what it should make good."""
+    """Loses a little of the residual."""
 
     name: ClassVar[str] = "leaking"
 
@@ -69,7 +69,7 @@ class Leaking(ErrorFeedback):
 
 @dataclass(frozen=True)
 class Own(AllGatherSum):
-    """Rank 0 keeps its own result."""
+    """Rank 0 keeps a result of its own."""
 
     name: ClassVar[str] = "own"
 

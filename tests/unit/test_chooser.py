@@ -1,4 +1,4 @@
-"""Prices propose, a race decides, and corrects prices from then on."""
+"""Prices propose, a race decides, and the race corrects later prices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CLOSE = {"dense": 9.0, "allgather": 1.0, "zen": 1.5, "sparcml": 2.1}
 
 
 def run(chooser: Chooser, seconds: Mapping[str, float]) -> list[str]:
-    """Who ran until the race was over, given what each takes."""
+    """Returns the members that ran until the race was over, given the seconds of each."""
     ran = []
     while not chooser.race_is_over and len(ran) < 100:
         ran.append(chooser.member)
@@ -19,7 +19,7 @@ def run(chooser: Chooser, seconds: Mapping[str, float]) -> list[str]:
 
 
 def raced(seconds: Mapping[str, float]) -> Chooser:
-    """After the race, and the final if there is one."""
+    """A chooser after the race, and after the final if there is one."""
     chooser = Chooser()
     chooser.price(CLOSE, network_is_known=True)
     while len(run(chooser, seconds)) < 100:
@@ -50,7 +50,7 @@ def test_the_fastest_stays() -> None:
 
 
 def test_close_ones_run_again() -> None:
-    """What counts then is the final alone."""
+    """After a final, only the times of the final count."""
     chooser = Chooser()
     chooser.price({**CLOSE, "sparcml": 1.1}, network_is_known=True)
     run(chooser, {"allgather": 1.0, "zen": 1.25, "sparcml": 1.5})
@@ -90,7 +90,7 @@ def test_nothing_changes_amid_a_race() -> None:
 
 
 def test_races_correct_prices() -> None:
-    """zen took twice its price, allgather four times: with equal prices zen is the choice."""
+    """zen took twice its price, allgather four times: at equal corrected prices zen stays."""
     chooser = raced({"allgather": 4.0, "zen": 3.0})
     assert chooser.member == "zen"
     chooser.price({"dense": 9.0, "allgather": 0.75, "zen": 1.5}, network_is_known=True)
@@ -100,7 +100,7 @@ def test_races_correct_prices() -> None:
 
 
 def test_who_never_ran_gets_its_chance_where_prices_were_too_low() -> None:
-    """All took six times their price: dense, at the price that it has, is likely now."""
+    """All took six times their price, so dense, at its own price, is now likely the fastest."""
     chooser = raced({"allgather": 6.0, "zen": 9.0})
     prices = {"dense": 4.0, "allgather": 1.0, "zen": 1.5, "sparcml": 20.0}
     chooser.price(prices, network_is_known=True)
@@ -108,7 +108,7 @@ def test_who_never_ran_gets_its_chance_where_prices_were_too_low() -> None:
 
 
 def test_a_newcomer_races_against_the_choice_however_cheap_it_is() -> None:
-    """Else nothing would ever be known of it."""
+    """Otherwise its time would never be measured."""
     chooser = raced({"allgather": 6.0, "zen": 9.0})
     prices = {"dense": 9.0, "allgather": 1.0, "zen": 1.5, "sparcml": 0.1}
     chooser.price(prices, network_is_known=True)
@@ -118,7 +118,7 @@ def test_a_newcomer_races_against_the_choice_however_cheap_it_is() -> None:
 
 
 def test_who_never_ran_is_no_better_than_others_where_prices_were_too_high() -> None:
-    """All took half their price, so one at 2.1 times is as far off as before."""
+    """All took half their price, so a member at 2.1 times the price is as far off as before."""
     chooser = raced({"allgather": 0.5, "zen": 0.75})
     chooser.price(CLOSE, network_is_known=True)
     assert run(chooser, CLOSE) == ["allgather"] * 100

@@ -18,7 +18,7 @@ from gradwire.errors import LabError
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | int]:
-    """A command `fake`, which returns or raises what the list holds."""
+    """A command `fake`, which returns or raises the list's element."""
     outcome: list[BaseException | int] = [0]
     module = ModuleType("gradwire.cli.fake")
 
@@ -94,7 +94,7 @@ def test_without_a_command_it_shows_all_and_fails(capsys: pytest.CaptureFixture[
 def test_what_it_cannot_read_is_2(
     arguments: list[str], usage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the usage of the command that was asked for."""
+    """The error begins with the usage of the command that was typed."""
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     assert left.value.code == 2
@@ -132,7 +132,7 @@ def test_a_locale_that_lacks_our_signs_reads_question_marks(
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    """As `gradwire available | head -0`."""
+    """The reader closes the pipe, as in `gradwire available | head -0`."""
     command = [sys.executable, "-m", "gradwire", "available", "--quiet"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe) as job:

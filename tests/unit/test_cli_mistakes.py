@@ -1,4 +1,4 @@
-"""What people type wrongly on the command line: the rule, the value, and what to type instead."""
+"""Typing mistakes on the command line: errors with the rule, the value and what to type."""
 
 from __future__ import annotations
 

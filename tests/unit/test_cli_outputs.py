@@ -1,4 +1,4 @@
-"""What commands write: to files of their own, to streams that may be full or unread."""
+"""What commands write: to their own files, and to streams that may be full or closed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_outputs_have_two_files(
 
 
 def test_what_is_read_and_written_elsewhere_is_allowed(tmp_path: Path) -> None:
-    """A device takes all, and a topology in words is no file."""
+    """A device such as /dev/null takes any output, and a topology in words is not a file."""
     null = Path("/dev/null")
     check_output("a page", null, reads=[null], beside=[null])
     other = tmp_path / "b"
@@ -107,7 +107,7 @@ def test_a_report_is_told_where_its_file_cannot_be_written(
 
 
 class Gone(io.StringIO):
-    """Nobody reads it."""
+    """A stream whose reader has closed it."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
@@ -136,8 +136,8 @@ def test_lost_notices_do_not_stop_the_work(
     ],
 )  # fmt: skip
 def test_a_full_stream(typed: list[str], full: str, code: int) -> None:
-    """An error that nobody reads has its exit code, an answer that nobody gets is an error; also
-    where Python buffers nothing."""
+    """A full standard error keeps the exit code, a full standard output is an error; also where
+    Python does not buffer."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with FULL.open("w") as stream:
         job = subprocess.run(

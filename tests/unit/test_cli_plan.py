@@ -1,4 +1,4 @@
-"""gradwire plan and explain: documents, files, tables, and what is said where one asks wrongly."""
+"""gradwire plan and explain: documents, files, tables, and errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     assert "measured only" in refused(capsys, *asked, "--allow", unpriced)
 
 
-# -- asked wrongly -------------------------------------------------------------------------------
+# -- wrong arguments -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""What shells complete: by the scripts themselves, in the shells that are here; and the members
-that are named without loading torch."""
+"""Completion in shells: the scripts run in the shells that are installed; and members are
+completed without loading torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = {"torch", "rich"}
 
 @pytest.fixture(scope="module")
 def on_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which `gradwire` is this one."""
+    """An environment in which `gradwire` starts this version."""
     folder = tmp_path_factory.mktemp("bin")
     program = folder / "gradwire"
     program.write_text(
@@ -68,7 +68,7 @@ def test_strategies(typed: str, offered: list[str], not_offered: list[str]) -> N
 def test_a_member_of_another_package_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its entry point, whether or not it can be loaded."""
+    """A member is known by its entry point, whether or not it can be loaded."""
     made = tmp_path / "theirs-1.0.dist-info"
     made.mkdir()
     (made / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

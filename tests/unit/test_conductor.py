@@ -1,4 +1,4 @@
-"""The one owner of issue order, with a network that only writes down what it is asked."""
+"""The conductor alone decides the order of moves; its network only records what it receives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N = 4
 
 
 class Alone:
-    """A performer for one rank; notes the labels, and fails where it is told to."""
+    """A performer for one rank, which records labels and fails at a chosen one."""
 
     rank, world = 0, 1
 
@@ -73,7 +73,7 @@ class Stage:
         self.results = [torch.zeros(N) for _ in range(buckets)]
 
     def step(self, order: list[int], number: int = 0, bad: int | None = None) -> None:
-        """Hand the buckets over in that order, and wait."""
+        """Hands the buckets over in this order, and waits."""
         self.conductor.begin(number)
         for b in order:
             x = torch.full((N,), float("nan") if b == bad else b + 1.0)
@@ -83,7 +83,7 @@ class Stage:
 
 @pytest.fixture
 def stage():  # type: ignore[no-untyped-def]
-    """Makes stages, and ends their threads."""
+    """A function that makes stages, whose threads end with the test."""
     made: list[Stage] = []
 
     def make(*arguments: Any) -> Stage:
@@ -148,7 +148,7 @@ def test_the_trace_holds_the_last_step_only(stage) -> None:  # type: ignore[no-u
 
 
 def test_spans_last_as_they_did_on_a_device(stage, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Where moments have events, those of every lane."""
+    """If moments have device events, the spans' lengths come from them, on every lane."""
     ticks = itertools.count()
 
     class Late(Moment):
@@ -201,7 +201,7 @@ def test_close_ends_the_threads(stage) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_wait_has_a_limit(stage, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Moves have the groups'; this is for what they do not see."""
+    """Moves have the process group's timeout; this limit is for what it does not cover."""
     one = stage(2, 1)
     monkeypatch.setattr(conductor, "_GRACE_SECONDS", 0.0)
     one.conductor._timeout_seconds = 0.05
@@ -238,7 +238,7 @@ def test_closing_amid_a_step_ends_it(stage) -> None:  # type: ignore[no-untyped-
 
 
 def test_a_step_that_fails_leaves_no_bucket_open() -> None:
-    """Whatever failed: a damaged bucket, or a lane in another's move."""
+    """No bucket stays open, after a damaged bucket or a failure in another lane's move."""
     told = list[int]()
 
     class Context:

@@ -1,4 +1,4 @@
-"""One rank's local work on a bucket of several parameters, driven by hand."""
+"""One rank's local work on a bucket of several parameters, called step by step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gradient(rank: int, step: int, parameter: Parameter) -> Tensor:
 
 
 class Rank:
-    """Its memory, and one context per bucket."""
+    """One rank's memory, and a context for each bucket."""
 
     def __init__(self, text: str, buckets: list[tuple[Parameter, ...]], rank: int, world: int):
         self.rank = rank
@@ -51,7 +51,7 @@ class Rank:
 
 def run(text: str, buckets: list[tuple[Parameter, ...]], world: int = 2, steps: int = 3,
         skip: int | None = None) -> tuple[list[Rank], dict[str, Tensor]]:  # fmt: skip
-    """Some steps over all buckets; the ranks, and the last results of rank 0 by name.
+    """Runs some steps over all buckets; returns the ranks, and rank 0's last results by name.
 
     skip: the step that is skipped, because of another bucket.
     """
@@ -92,7 +92,7 @@ def test_the_grouping_never_changes_the_result(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_step_after_step_it_is_what_lockstep_says(text: str) -> None:
-    """Wherever the network puts what arrives: at another place in every step here."""
+    """Results equal lockstep's, although arriving data lie at other addresses in each step."""
     _, results = run(text, [PARAMETERS], steps=3)
     for p in PARAMETERS:
         state: list[dict[str, Tensor]] = [{}, {}]
@@ -104,7 +104,7 @@ def test_step_after_step_it_is_what_lockstep_says(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_buffers_are_made_once(text: str) -> None:
-    """A step allocates no message: what it sends lies where the last one lay."""
+    """A step allocates no message: each lies at the address of the one before."""
     context = BucketContext(Strategy.parse(text), Bucket(PARAMETERS), 0, 1, {})
     places = set()
     for step in range(3):
@@ -174,7 +174,7 @@ def test_without_memory_the_norm_is_zero() -> None:
 
 @pytest.mark.parametrize("text", ["topk(0.3)+ef | allgather", "bf16+ef | allgather"])
 def test_a_skipped_step_waits_for_the_next(text: str) -> None:
-    """What the optimizer did not take is in the residual, whole."""
+    """The residual has all of a gradient that the optimizer did not use."""
     (rank,), _ = run(text, [PARAMETERS], world=1, steps=2, skip=1)
     (before,), _ = run(text, [PARAMETERS], world=1, steps=1)
     for p in PARAMETERS:
@@ -184,7 +184,7 @@ def test_a_skipped_step_waits_for_the_next(text: str) -> None:
 
 @pytest.mark.parametrize("first", [1.0, math.inf])
 def test_a_lossless_parameter_alone_is_summed_where_it_lies(first: float) -> None:
-    """No copy and no buffer, in a good step and in one that is spoiled."""
+    """There is no copy and no buffer, neither in a good step nor in a spoiled one."""
     context = BucketContext(
         Strategy.parse("none | allreduce"), Bucket((Parameter("a", (3,)),)), 0, 2, {}
     )
@@ -201,14 +201,14 @@ def test_a_lossless_parameter_alone_is_summed_where_it_lies(first: float) -> Non
 
 
 class Halves(BFloat16):
-    """Encodes otherwise than it derives from."""
+    """Overrides the encoding of its base class."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x * 0.5, sections, key, status)
 
 
 class Fuses(Halves):
-    """Has an encoder of its own, and not the encoding."""
+    """Has its own encoder, while `encode` is the base class's."""
 
     encode = BFloat16.encode
 
@@ -222,7 +222,7 @@ class Fuses(Halves):
 def test_numbers_are_what_the_compressor_encodes(
     kind: type[BFloat16], sent: float, clip_scale: float, value: float
 ) -> None:
-    """And say, of one or of many parameters, that something is not finite."""
+    """The numbers also report, for one or many parameters, that something is not finite."""
     bucket = Bucket((Parameter("a", (3,)), Parameter("b", (8,))))
     context = BucketContext(Strategy(kind(), AllReduceSum()), bucket, 0, 1, {})
     for step in range(2):
@@ -238,7 +238,7 @@ def test_numbers_are_what_the_compressor_encodes(
 
 
 class HalvesInt8(Int8):
-    """Encodes otherwise than it derives from."""
+    """Overrides the encoding of its base class."""
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         super().encode(x * 0.5, sections, key, status)
@@ -258,7 +258,7 @@ def test_who_derives_from_a_quantizer_encodes_as_it_does(feedback: Feedback | No
 
 @pytest.mark.parametrize("value", [1.0, float("inf")])
 def test_a_message_after_numbers_has_its_header(value: float) -> None:
-    """A collective may ask for both, in any order, and views are of what arrived last."""
+    """A collective may request both, in any order; views show what arrived last."""
     bucket = Bucket((Parameter("a", (4,)), Parameter("b", (8,))))
     context = BucketContext(Strategy.parse("bf16 | allreduce"), bucket, 0, 1, {})
     for step in range(2):

@@ -1,4 +1,4 @@
-"""Which stream waits for which, on streams that note what is asked of them: there is no device."""
+"""The order of streams, on stand-ins that record their calls, as there is no device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_graph_that_is_captured_is_refused(cuda: Cuda) -> None:
 
 
 def noting(x: Tensor, found: list[str]) -> Any:
-    """A tensor that notes on which streams it was recorded."""
+    """A tensor that records the streams on which `record_stream` was called."""
     return SimpleNamespace(
         layout=x.layout, record_stream=lambda stream: found.append(stream.name),
         _indices=lambda: noting(x.indices(), found), _values=lambda: noting(x.values(), found),
@@ -71,7 +71,7 @@ def test_who_waits_for_the_step_waits_for_the_lane(cuda: Cuda) -> None:
 
 
 def test_moments_are_told_by_the_device(cuda: Cuda) -> None:
-    """However long before the host asked for that work."""
+    """Moments are the device's time, however much earlier the host launched that work."""
     lane = LaneOrder(DEVICE)
     first = lane.now()
     assert isinstance(lane.stream, Stream)

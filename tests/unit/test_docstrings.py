@@ -1,4 +1,4 @@
-"""Every public item says what it is, itself or by what it overrides."""
+"""Every public item has a docstring, its own or that of the item which it overrides."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from source import FILES
 
 CPP = "core"
-"""What the extension offers, declared function by function; the C++ says what each does."""
+"""The module that declares the extension's functions, which the C++ documents."""
 TABLE = "gradwire.kernels.table"
-"""Of operations: what each does says the face of the same name, or the table."""
+"""The table of operations, each documented by the face of the same name, or in the table."""
 ROOMS = ("gradwire.kernels.cpu", "gradwire.kernels.torch", "gradwire.kernels.cuda")
-"""Their operations are those of `kernels.table.Room`."""
+"""The rooms, whose operations are those of `kernels.table.Room`."""
 MODULES = [
     module
     for module in FILES
     if not any(part.startswith("_") for part in module.split("."))
     and module.split(".")[-1] != CPP
     and not module.startswith((*ROOMS, TABLE))
-    and not module.endswith("integrations.ray")  # which is large, and not installed
+    and not module.endswith("integrations.ray")  # Ray is large, and not installed
 ]
 
 

@@ -1,4 +1,4 @@
-"""Every kind of document, damaged in every place: it is refused by its own error, or it works."""
+"""Every kind of document, damaged in every place: it works, or its own error refuses it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gradwire.topology import Cluster
 
 
 class Kind(NamedTuple):
-    """A kind of document: a valid sample, who reads it, how one knows that it works, its error."""
+    """A kind of document: a valid sample, its reader, a check that it works, its error."""
 
     sample: Any
     read: Callable[[str], Any]
@@ -93,7 +93,7 @@ def written(routes: Routes) -> Any:
 
 
 def in_toml(value: Any) -> str:
-    """As TOML would have it, and as it would not."""
+    """A document as TOML, also where TOML has no such value."""
     if not isinstance(value, dict):
         return json.dumps(value)
     return "\n".join(f"{json.dumps(name)} = {_inline(own)}" for name, own in value.items())

@@ -1,4 +1,4 @@
-"""What waits, when there are more or fewer ranks: nothing is lost, nothing is doubled."""
+"""Residuals when the number of ranks changes: nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def resized(old: dict[int, Any], plan: dict[str, list[str]], world: int) -> list
 
 
 def mean(of: Any, key: str) -> Tensor:
-    """What the average delivers of it."""
+    """The mean over entries, which the average delivers."""
     values = [entry["state"]["w"][key].double() for entry in of]
     return torch.stack(values).sum(0) / len(values)
 
@@ -59,7 +59,7 @@ def test_what_came_at_other_rates_is_brought_to_one(before: int, world: int) -> 
     new = resized(old, {"dgc(0.1) | allgather": ["w"]}, world)
 
     def arrives(of: list[Any], get: Any) -> Tensor:
-        """Rate times what the average delivers."""
+        """The mean of rate times value, which the average delivers."""
         rates = [float(rate) for own in of for rate in own["rates"]]
         values = [rate * get(own).double() for rate, own in zip(rates, of, strict=True)]
         return torch.stack(values).sum(0) / len(of)
@@ -82,7 +82,7 @@ def test_what_the_average_will_deliver_is_kept(before: int, world: int) -> None:
 
 
 def test_four_two_four() -> None:
-    """To half as many and back: Σ v/n is what it was, exactly but for rounding."""
+    """From four ranks to two and back: Σ v/n stays the same, exactly but for rounding."""
     plan = {"topk(0.1)+ef | allgather": ["w"]}
     old = entries(4, ("residual",))
     two = resized(old, plan, 2)
@@ -113,7 +113,7 @@ def test_what_is_equal_on_all_ranks_stays(world: int, strategy: str, key: str) -
 
 @pytest.mark.parametrize("world", [1, 2, 6])
 def test_what_owners_keep_of_the_mean_is_delivered(world: int) -> None:
-    """A piece of the mean each: as leftovers of ranks, the average of which is the whole."""
+    """Each owner has a piece of the mean's residual; the ranks' leftovers average to the whole."""
     from gradwire.layout.pieces import Pieces
 
     pieces = Pieces.of("w", N, 3)
@@ -129,7 +129,7 @@ def test_what_owners_keep_of_the_mean_is_delivered(world: int) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 6])
 def test_what_owners_keep_joins_the_residual_beside_it(world: int) -> None:
-    """What is encoded may be a momentum: as a gradient's leftovers it would be a tenth of it."""
+    """The residual may be of a momentum: as a gradient's leftovers a tenth of it would count."""
     from gradwire.layout.pieces import Pieces
 
     pieces, means, residuals = Pieces.of("w", N, 3), torch.randn(N), torch.randn(3, N)

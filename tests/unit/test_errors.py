@@ -1,4 +1,4 @@
-"""The tree of errors is public: users catch by it."""
+"""The hierarchy of errors is public: users catch errors by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of other packages: what is wrong with one is told by its package, and hurts no other."""
+"""Members of other packages: an error names the package, and other members go on working."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Good(Identity):
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Family]]:
-    """A family that finds packages with these modules and entry points."""
+    """Returns a function that installs a package and returns a family which finds it."""
     made = []
 
     def install(package: str, source: str, group: str = "compressors", **offers: str) -> Family:
@@ -70,7 +70,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is known in that test alone."""
+    """Undoes a test's registrations when it ends."""
     for family in families.ALL:
         for kept in ("_others", "_packages"):
             monkeypatch.setattr(family, kept, {})
@@ -155,7 +155,7 @@ def test_two_packages_with_one_name(installed: Callable[..., Family]) -> None:
 
 @dataclass(frozen=True)
 class Mine(Identity):
-    """The gradient as it is."""
+    """Sends the gradient as it is."""
 
     name: ClassVar[str] = "mine"
 
@@ -181,7 +181,7 @@ def test_what_is_no_member_is_not(brought: None) -> None:
 
 @dataclass(frozen=True)
 class Wrong(Identity):
-    """Does what `how` says."""
+    """Breaks the rule that `how` names."""
 
     how: str = ""
     name: ClassVar[str] = "wrong"
@@ -251,7 +251,7 @@ def test_a_compressor_that_breaks_a_law_is_refused_when_it_is_made(
 
 @dataclass(frozen=True)
 class OfOld(Wrong):
-    """As compressors were: it returns whether all was finite."""
+    """A compressor of the old form: it returns whether all was finite."""
 
     name: ClassVar[str] = "of_old"
 
@@ -273,7 +273,7 @@ def test_one_that_keeps_them_is_not(brought: None) -> None:
 
 @dataclass(frozen=True)
 class Lossy(ErrorFeedback):
-    """Forgets half of what was not sent, or what `how` says."""
+    """Loses half of the residual, or does what `how` says."""
 
     how: str = ""
     name: ClassVar[str] = "lossy"
@@ -303,7 +303,7 @@ def test_a_feedback_that_breaks_a_law(how: str, said: str, brought: None) -> Non
 
 @dataclass(frozen=True)
 class Half(Scheme):
-    """Routes half of the flows, or what `how` says."""
+    """Routes half of the flows, or does what `how` says."""
 
     how: str = "half"
     name: ClassVar[str] = "half"
@@ -335,12 +335,12 @@ def test_a_routing_scheme_that_breaks_a_law(how: str, said: str, brought: None) 
 
 
 def flat(hosts: int) -> Any:
-    """No topology at all."""
+    """Returns no topology."""
     return [hosts]
 
 
 def two(hosts: int) -> Fabric:
-    """Two leaves and a spine."""
+    """A topology of two leaves and a spine."""
     return topology_of(f"leaf_spine(2, {hosts}, 1)")
 
 
@@ -356,7 +356,7 @@ def test_topologies_are_functions(brought: None) -> None:
 
 
 def count_pieces(routes: Routes, word: str = "pieces") -> str:
-    """How many there are."""
+    """The number of pieces, as text."""
     return f"{routes.pieces} {word}"
 
 

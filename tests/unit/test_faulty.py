@@ -1,4 +1,4 @@
-"""Faults on purpose: each strikes at its move and nowhere else, on its rank and its lane."""
+"""Faults on purpose: each happens at its move, rank and lane, and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradwire.testing import Corrupt, Die, Fail, Fault, FaultyPerformer, Jitter,
 
 @dataclass
 class Echo:
-    """A performer whose moves bring what they send."""
+    """A performer whose moves return what they send."""
 
     rank: int = 0
     world: int = 2
@@ -41,7 +41,7 @@ def faulty(*faults: Fault) -> Any:
 
 
 def performed(performer: Any, moves: int = 4) -> list[list[float]]:
-    """What arrives of ones, move by move."""
+    """The results of all-reduces of ones, move by move."""
     return [performer.perform(AllReduce(torch.ones(2)), "x").tolist() for _ in range(moves)]
 
 

@@ -1,4 +1,4 @@
-"""The house numbers: short files, short functions, one short heart."""
+"""The house numbers: short files, short functions, and a short core file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEART_LINES = 200
 
 
 def functions() -> list[tuple[str, int]]:
-    """Every function of the package, and its lines without the docstring."""
+    """Every function of the package, with the number of its lines without the docstring."""
     return [
         (f"{module}:{node.lineno} {node.name}", length(node))
         for module, path in FILES.items()
@@ -41,7 +41,7 @@ def test_the_heart_is_short_enough_to_read_first() -> None:
 
 
 def test_a_collective_meets_few_methods() -> None:
-    """What whoever writes one has to know of the local work."""
+    """These are the methods of local work that the author of a collective has to know."""
     methods = {name for kind in (Context, Streams) for name in kind.__abstractmethods__}
     assert len(methods) <= 14, sorted(methods)
 

@@ -36,7 +36,7 @@ VOCABULARY = (
     "progress",
 )
 
-# Who may import what, at any place in the file; "." stands for the package itself.
+# Which parts a part may import, anywhere in a file; "." stands for the package itself.
 ALLOWED = {
     "kernels": ("errors", "extension", "kernels"),
     "streams": (*VOCABULARY, "kernels"),
@@ -70,7 +70,7 @@ FORBIDDEN = {
 
 
 def part(module: str) -> str:
-    """gradwire.kernels.casts is of the part kernels; gradwire itself of no part."""
+    """The part of a module: gradwire.kernels.casts is of kernels; gradwire itself is of none."""
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -121,7 +121,7 @@ def test_nobody_imports_what_is_for_tests() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_members_of_a_family_never_import_each_other(family: str) -> None:
-    """What they share is a helper whose name begins with _, or the vocabulary."""
+    """They share only helpers, whose names begin with _, and the vocabulary."""
     for module in of(family):
         if module == f"gradwire.{family}":
             continue
@@ -138,7 +138,7 @@ def test_a_family_does_not_import_another(family: str) -> None:
 
 
 def test_nobody_imports_every_family() -> None:
-    """`families` finds them by name, as it finds those of other packages."""
+    """`families` finds families by name, as it finds those of other packages."""
     knows_all = {
         module for module in FILES if set(FAMILIES) <= {part(m) for m in imported(module)}
     }
@@ -157,7 +157,7 @@ def test_one_file_imports_the_native_extension() -> None:
     named = [m for m, path in FILES.items() if '"gradwire._native"' in path.read_text("utf-8")]
     assert named == ["gradwire.extension"]
     users = {m for m in FILES if "gradwire.extension" in imported(m)}
-    beside = {"gradwire.network.native"}  # which does not load torch, as the kernels do
+    beside = {"gradwire.network.native"}  # unlike the kernels it does not load torch
     assert {part(m) for m in users - beside} <= {"kernels"}
 
 
@@ -169,7 +169,7 @@ def test_the_network_does_not_load_torch() -> None:
 
 
 def test_there_are_no_import_cycles() -> None:
-    """Counting what functions import, and what is imported for types alone."""
+    """Imports inside functions count, and so do imports for types alone."""
     graph = {module: imported(module) & set(FILES) for module in FILES}
     done: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Native calls that take long end when a signal's handler wants it, as Ctrl-C's does."""
+"""Long native calls end when a signal's handler raises, as Ctrl-C's does."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Stopped(Exception):
 
 @pytest.fixture
 def stopped() -> Iterator[None]:
-    """Raises Stopped at the second signal: of a call that hears of none, Python handles one, when
-    it is over. Signals come after 50 ms of the processor's time; that timer is nobody else's."""
+    """Raises Stopped at the second signal: if a call does not check for signals, Python handles a
+    single one when it is over. Signals come after each 50 ms of processor time, by a timer that
+    nothing else uses."""
     signals = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -59,7 +60,7 @@ def colouring() -> Callable[[], object]:
 
 
 def filling() -> Callable[[], object]:
-    """Each end lets the share of all others grow."""
+    """A simulation in which the end of each transfer raises the shares of all others."""
     n = 40_000
     uses = Rows.of(np.arange(n), np.zeros(n, np.int64), n)
     none = Rows.of(np.zeros(0, np.int64), np.zeros(0, np.int64), n)

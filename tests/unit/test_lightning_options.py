@@ -1,4 +1,4 @@
-"""Whose argument is whose, for Lightning's strategy; a stub stands for Lightning."""
+"""Which arguments go to Lightning's strategy and which to DDP; a stub stands for Lightning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "gradwire.training.integrations.lightning"
 
 
 class DDPStrategy:
-    """Keeps what it is given; a name that is not Lightning's or DDP's is refused."""
+    """Keeps its arguments; refuses a name that is neither Lightning's nor DDP's."""
 
     def __init__(self, find_unused_parameters: bool = False, timeout: float = 1.0) -> None:
         self.given = find_unused_parameters, timeout

@@ -1,4 +1,4 @@
-"""`gradwire top`: what it shows of a run, and of what goes wrong."""
+"""`gradwire top`: its view of a run, and its alarms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_many_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("height", "ranks", "shown"), [(12, 30, 7), (40, 30, 30), (3, 30, 1)])
 def test_it_fits_the_terminal(tmp_path: Path, height: int, ranks: int, shown: int) -> None:
-    """What is wrong stands above, whatever is hidden below."""
+    """Problems are shown at the top, whatever rows do not fit below."""
     run = Run(run_of(tmp_path, ranks=ranks, steps=8, slow=3.0))
     out = io.StringIO()
     console = Console(file=out, width=100, height=height)
@@ -122,7 +122,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_a_terminal_it_is_shown_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where colours are asked for."""
+    """Without a terminal it is shown once, also if colours are requested."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("time.sleep", no_wait)

@@ -1,4 +1,4 @@
-"""LocalClip: how long a rank's gradient may be, by what the plan in force makes of its length."""
+"""LocalClip: the limit of a rank's gradient norm, by what the plan in force does with the norm."""
 
 from __future__ import annotations
 

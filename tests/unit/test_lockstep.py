@@ -1,4 +1,4 @@
-"""N ranks in one process: what it takes, what it counts, and how it names those who disagree."""
+"""N ranks in one process: its arguments, its counts, and its errors when ranks disagree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_trace_counts_every_rank_and_move() -> None:
     _, trace = lockstep("topk(0.5, index='int32') | allgather", some(4))
     assert trace.bytes_sent == [3 * (32 + 2 * 16)] * 4
     _, trace = lockstep("topk(0.5) | allgather", some(4))
-    bitmap, values = 1 + 15, 3 * 4 + 4  # each to the next multiple of 16
+    bitmap, values = 1 + 15, 3 * 4 + 4  # each rounded up to a multiple of 16
     assert trace.bytes_sent == [3 * (32 + bitmap + values)] * 4
 
 
@@ -76,7 +76,7 @@ def test_state_survives_a_copy_through_a_file(tmp_path) -> None:  # type: ignore
         assert torch.equal(one[0], other[0])
 
 
-# -- what it does not take ---------------------------------------------------------------------
+# -- refused arguments -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_text_that_cannot_be_read_is_a_strategy_error() -> None:
 
 @dataclass(frozen=True)
 class Badly(Collective):
-    """What each rank asks for depends on its own data: rank 1's begins with a one."""
+    """Each rank's moves depend on its own data: rank 1's begins with a one."""
 
     how: str
     name: ClassVar[str] = "badly"
@@ -187,12 +187,12 @@ PAIRED = {
     1: Exchange({}, {0: 3}),
     2: Exchange({0: some_bytes(1)}, {}),
 }
-"""Rank 0 sends to 1 and hears from 2."""
+"""Rank 0 sends to 1 and receives from 2."""
 
 
 @dataclass(frozen=True)
 class Meeting(AllReduceSum):
-    """Ranks that exchange as they are told, and keep what arrives."""
+    """Ranks that make the given exchanges, and keep what arrives."""
 
     moves: dict[int, Exchange]
     arrived: dict[int, dict[int, Tensor]]
@@ -239,7 +239,7 @@ CROSS = (Group("cross", (0, 2)), Group("cross", (1, 3)))
 
 @dataclass(frozen=True)
 class Grouped(AllReduceSum):
-    """Sums in these groups, by rank, one after the other; then over all."""
+    """Sums over each rank's groups, one after the other, and then over all."""
 
     groups: dict[int, tuple[Group, ...]]
 
@@ -251,7 +251,7 @@ class Grouped(AllReduceSum):
 
 
 def test_a_move_over_a_group_waits_for_that_group_alone() -> None:
-    """The second machine moves three times while the first moves once."""
+    """The second machine makes three moves while the first makes one."""
     groups = {0: NODES[:1], 1: NODES[:1], 2: NODES[1:] * 3, 3: NODES[1:] * 3}
     results, trace = lockstep(Strategy(Identity(), Grouped(groups)), [torch.ones(2)] * 4)
     assert all(r.tolist() == [(2 + 2 + 8 + 8) / 4] * 2 for r in results)

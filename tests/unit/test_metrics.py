@@ -1,4 +1,4 @@
-"""Numbers by name, and who is told them."""
+"""Numbers by name, and the functions that receive them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_say_their_units() -> None:
 
 
 def test_what_a_collector_reads(tmp_path: Path) -> None:
-    """By Prometheus' own parser."""
+    """The file is read by Prometheus' own parser."""
     path = tmp_path / "gradwire.prom"
     to = OpenMetrics(path, {"rank": "3", "job": 'a "b"\\\n'})
     to({"gradwire/step_seconds": 0.5}, 1)

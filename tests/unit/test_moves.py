@@ -63,7 +63,7 @@ def test_a_move_says_where_it_is() -> None:
 
 
 def test_rounds_over_a_group_are_the_same_rounds() -> None:
-    """Every move is readdressed, nothing else; what arrives goes back to them."""
+    """Every move gets another group and nothing else changes; results go back to the rounds."""
     seen = []
 
     def rounds() -> Generator[Move, Any, None]:
@@ -84,7 +84,7 @@ def test_rounds_over_a_group_are_the_same_rounds() -> None:
 
 
 def test_moves_compare_by_identity() -> None:
-    """Equality of tensors is no yes or no."""
+    """Equality of tensors gives a tensor, no single truth value."""
     data = torch.zeros(2)
     assert AllReduce(data) != AllReduce(data)
 

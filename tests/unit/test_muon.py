@@ -1,4 +1,4 @@
-"""muon: Muon's arithmetic, the noise factor, and Muon that has no momentum."""
+"""muon: Muon's arithmetic, the noise factor, and Muon without a momentum of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drawn(*facts: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
 
 
 def by_torch(gradients: list[Tensor], **options: Any) -> Tensor:
-    """Where torch's Muon goes from zero, without weight decay."""
+    """The weights to which torch's Muon goes from zero, without weight decay."""
     p = nn.Parameter(torch.zeros_like(gradients[0]))
     optimizer = torch.optim.Muon(
         [p], 1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **options
@@ -66,7 +66,7 @@ def test_no_momentum_is_no_step() -> None:
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("shape", [SHAPE, SHAPE[::-1]])
 def test_equal_gradients_give_torch_s_step(shape: tuple[int, int], nesterov: bool) -> None:
-    """torch takes it in bfloat16."""
+    """The step is torch's up to bfloat16, in which torch computes it."""
     gradients = [[drawn(step, shape=shape)] * 3 for step in range(6)]
     text = f"none+muon(momentum=0.9, nesterov={nesterov}) | allgather"
     found, states = by_lockstep(text, gradients)
@@ -83,7 +83,7 @@ def test_pure_noise_is_made_good() -> None:
 
 
 def test_what_is_sent_is_made_so_much_longer() -> None:
-    """The mean of the ranks' own steps, times the factor that was measured before it."""
+    """The result is the mean of the ranks' own steps, times the factor measured before it."""
     own = [drawn(0, rank) for rank in range(4)]
     found, states = by_lockstep("none+muon(momentum=0.0) | allgather", [own])
     mean = torch.stack([orthogonal(g) for g in own]).mean(0)
@@ -122,7 +122,7 @@ def test_a_bad_number_leaves_momentum_and_factor_alone(bad: float) -> None:
 @pytest.mark.parametrize("turn", [0, 2])
 @pytest.mark.parametrize("way", ["allgather", "alltoall"])
 def test_a_matrix_is_stepped_in_its_turn_so_many_times_as_far(turn: int, way: str) -> None:
-    """Its momentum has the gradients of all steps; in the others nothing travels."""
+    """Its momentum has the gradients of all steps; in the other steps nothing is sent."""
     text = f"none+muon(momentum=0.9, turns=3, turn={turn}) | {way}"
     states: list[dict[str, Tensor]] = [{}, {}]
     momentum = torch.zeros(SHAPE)
@@ -158,7 +158,7 @@ def test_noise_is_measured_in_its_turn() -> None:
 
 @pytest.mark.parametrize("room", ["", "triton"])
 def test_a_bad_number_in_others_turn_is_not_remembered(room: str) -> None:
-    """Nor is it on a device, which nobody asks; a good one is."""
+    """Nor is it on a device, whose flag the host does not read; a finite one is remembered."""
     if room:
         pytest.importorskip("triton")
         quicken()
@@ -193,7 +193,7 @@ def test_a_plan_spreads_matrices_over_turns() -> None:
 
 
 def test_a_skipped_step_gives_back_nothing_that_was_not_sent() -> None:
-    """Where one bucket is spoiled in a step in which another rests."""
+    """One bucket is spoiled in a step in which another one rests."""
     parameters = [Parameter("a", SHAPE), Parameter("b", SHAPE)]
     plan = Plan.make(parameters, Strategy.parse("lloyd(1)+muon(turns=2) | alltoall"))
     resting = {plan.strategy_of(name).feedback.turn: name for name in ("a", "b")}  # type: ignore[union-attr]
@@ -214,7 +214,7 @@ def test_a_skipped_step_gives_back_nothing_that_was_not_sent() -> None:
 
 
 def test_a_step_that_is_skipped_can_be_taken_back() -> None:
-    """To rounding: what its encoder did to the state, and what it sent."""
+    """The encoder's change of the state and what was sent are undone, up to rounding."""
     from gradwire.runtime.encoder import make_encoder
     from gradwire.strategy import Key, StepInfo
 
@@ -309,7 +309,7 @@ def test_a_plan_gives_others_the_feedback_of_their_own_rule() -> None:
     ],
 )
 def test_the_rest_may_travel_otherwise(rest: str, words: str, bias: str) -> None:
-    """As gradients, then vectors do so too; or as steps. What is excluded travels dense."""
+    """The rest travels as gradients, and vectors with it, or as steps; excluded ones are dense."""
     model, strategy = Model(), Strategy.parse(f'lloyd(1)+muon(rest="{rest}") | alltoall')
     parameters = describe(dict(model.named_parameters()))
     for known in (others(model), [n for n in others(model) if model.get_parameter(n).dim() > 1]):

@@ -1,4 +1,4 @@
-"""What a step costs in memory: nothing new in the steady state, and what docstrings state."""
+"""The memory of a step: no allocation in the steady state, and the amounts in docstrings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STRATEGIES = (
 
 
 class Allocations(TorchDispatchMode):
-    """Every result of an operation that lies in memory of its own and is not small."""
+    """Every result of an operation that has memory of its own and is not small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def _tensors(nested: Any) -> Iterator[Tensor]:
 
 
 def _line() -> str:
-    """Where gradwire's own code asked for it."""
+    """The line of gradwire's own code that made the allocation."""
     ours = [f for f in traceback.extract_stack() if "/gradwire/" in f.filename]
     if not ours:
         return "a test"
@@ -84,7 +84,7 @@ def _line() -> str:
 
 
 def gradients(text: str, dtype: torch.dtype) -> list[Tensor]:
-    """Normal ones; for messages of any length sparse ones, of one number of entries."""
+    """Normal gradients; for messages of any length, sparse ones with one number of entries."""
     dice = torch.Generator().manual_seed(0)
     found = [torch.randn(N, generator=dice) for _ in range(WORLD)]
     if text.startswith(("threshold", "nonzero")):
@@ -100,7 +100,7 @@ def contexts_of(text: str, dtype: torch.dtype = torch.float32) -> list[BucketCon
 def run(
     contexts: Sequence[BucketContext], given: Sequence[Tensor], steps: int, steady: int = 2
 ) -> list[str]:
-    """What is allocated from step `steady` on, outside of the network; results in place."""
+    """Returns the allocations from step `steady` on, the network's left out; results in place."""
     held, found = [x.clone() for x in given], Allocations()
     for step in range(steps):
         for context, x, g in zip(contexts, held, given):
@@ -170,7 +170,7 @@ def test_state_has_the_buffers_that_are_stated(text: str, dtype: torch.dtype) ->
     for context in contexts:
         state: State = context.codec.states[0]
         assert sorted(state) == sorted(STATE[text])
-        of_gradient = "server_momentum" in text  # whose one buffer has the gradient's dtype
+        of_gradient = "server_momentum" in text  # its one buffer has the gradient's dtype
         for value in state.values():
             assert value.dtype == (dtype if of_gradient else torch.float32)
             assert value.numel() == N
@@ -191,7 +191,7 @@ def test_an_owner_keeps_its_share_of_a_buffer(collective: str) -> None:
 
 
 def held_bytes(root: object) -> int:
-    """Of all tensors that an object of gradwire's holds, once each."""
+    """The bytes of all tensors that an object of gradwire's holds, each counted once."""
     seen: dict[int, int] = {}
     todo, known = [root], set()
     while todo:
@@ -224,7 +224,7 @@ def test_topk_holds_what_its_docstring_says(values: str, memory_of: str) -> None
 
 
 def in_a_new_thread(work: Callable[[], None]) -> int:
-    """Bytes of scratch that a thread has after its work: a new thread begins without."""
+    """The bytes of scratch that a thread has after `work`; a new thread has none before."""
     found: list[int] = []
 
     def whole() -> None:
@@ -266,7 +266,7 @@ def test_randk_takes_k_places() -> None:
 
 @pytest.mark.parametrize("text", ["int8+ef", "qsgd(4)+ef", "efsignsgd", "onebit+ef", "natural"])
 def test_quantizers_take_no_memory_beside_their_sections(text: str) -> None:
-    """No scratch, and nothing but the message and the state is held."""
+    """They use no scratch, and hold nothing but the message and the state."""
     contexts = contexts_of(f"{text} | allgather")
     given = gradients("", torch.float32)
     assert in_a_new_thread(lambda: _nothing(run(contexts, given, steps=3))) == 0
@@ -278,4 +278,4 @@ def test_quantizers_take_no_memory_beside_their_sections(text: str) -> None:
 
 
 def _nothing(_: object) -> None:
-    """For what is done for its effect."""
+    """Drops the result of a call made for its effect."""

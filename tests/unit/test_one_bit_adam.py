@@ -35,7 +35,7 @@ def gradients(net: nn.Module, step: int, rank: int) -> dict[str, Tensor]:
 def trained(
     plan: str, steps: int, freeze: int, warmup: Warmup | None
 ) -> tuple[list[Tensor], float]:
-    """The weights, and the norm of what waits."""
+    """Returns the weights, and the norm of the residuals."""
     net = model()
     named = dict(net.named_parameters())
     whole = Plan.make(describe(named), Strategy.parse(plan))
@@ -53,7 +53,7 @@ def trained(
 
 
 def by_hand(steps: int, freeze: int) -> list[Tensor]:
-    """AdamW of the mean gradient, whose variance stops at freeze."""
+    """AdamW of the mean gradient, whose variance is frozen at `freeze`."""
     net = model()
     named = dict(net.named_parameters())
     m = {n: torch.zeros_like(p) for n, p in named.items()}
@@ -94,7 +94,7 @@ def test_then_the_variance_stays() -> None:
 
 
 def test_compressed_after_a_dense_warm_up_it_stays_near() -> None:
-    """The momentum goes on where the dense plan left it."""
+    """The momentum continues where the dense plan left it."""
     found, waits = trained(PLAN, 60, 20, Warmup(20, (1.0,)))
     begin, wanted = [p.detach() for p in model().parameters()], by_hand(60, 20)
     assert waits > 0
@@ -104,7 +104,7 @@ def test_compressed_after_a_dense_warm_up_it_stays_near() -> None:
 
 
 def test_what_is_encoded_and_kept_is_the_momentum() -> None:
-    """sent + kept = m·u + (1 - m)·g + what was kept, on every rank; u is what arrived."""
+    """sent + kept = m·u + (1 - m)·g + kept before, on every rank; u is the last average."""
     feedback = Strategy.parse("topk(0.1)+shared_momentum(0.8) | allgather").feedback
     assert feedback is not None
     g, u, kept = torch.randn(50), torch.randn(50), torch.randn(50)
@@ -118,7 +118,7 @@ def test_what_is_encoded_and_kept_is_the_momentum() -> None:
 
 
 def test_what_never_had_a_gradient_is_not_moved() -> None:
-    """After the freeze signs arrive for all elements; over no variance they would be huge."""
+    """After the freeze all elements have signs; divided by no variance they would be huge."""
     p = nn.Parameter(torch.ones(4))
     optimizer = OneBitAdam([p], 0.1, weight_decay=0.0, freeze_step=1, momentum_kept=True)
     p.grad = torch.tensor([1.0, 1.0, 0.0, 0.0])
@@ -180,7 +180,7 @@ TRAVEL = [f"{how}+shared_momentum(0.9) | {by}" for how, by in (
 
 
 def warmed(plan: str, steps: int = 12) -> Workers:
-    """After a dense warm-up, on the plan itself, which has made no step."""
+    """Workers after a dense warm-up, on the plan itself, which has made no step yet."""
     net = model()
     whole = Plan.make(describe(dict(net.named_parameters())), Strategy.parse(plan))
     workers = Workers(at_density(whole, 1.0, WORLD), WORLD)
@@ -197,7 +197,7 @@ def mean_waiting(workers: Workers) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("plan", TRAVEL)
 def test_nothing_is_lost_on_the_way(plan: str) -> None:
-    """u and what waits are all of m·u + (1 - m)·g and of what waited, owners' errors too."""
+    """u plus the residuals is m·u + (1 - m)·g plus the residuals before, owners' included."""
     net, workers = model(), warmed(plan)
     u, waited = None, None
     for step in range(30, 36):
@@ -231,7 +231,7 @@ def test_what_waits_is_neither_lost_nor_doubled_when_the_plan_changes(plan: str)
 
 @pytest.mark.parametrize("plan", TRAVEL)
 def test_it_follows_the_scale_of_the_loss(plan: str) -> None:
-    """From some step on everything is four times as large: the bits are the same, two higher."""
+    """From some step on all is four times as large: the same bits, with exponents 2 higher."""
 
     def last(factor: float) -> Tensor:
         net, workers = model(), warmed(plan)

@@ -1,4 +1,4 @@
-"""gradwire.optim.SGD: torch's SGD, whoever keeps the momentum."""
+"""gradwire.optim.SGD equals torch's SGD, whether it or the strategy keeps the momentum."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def far(one: list[Tensor], other: list[Tensor]) -> float:
     [c for c in product((0.0, 0.9), (False, True), (0.0, 1e-2)) if c[0] or not c[1]],
 )
 def test_alone_it_is_torchs_to_the_bit(momentum: float, nesterov: bool, decay: float) -> None:
-    """In float32."""
+    """Weights are in float32."""
     options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
     one, other = model(), model()
     ours = SGD(one.parameters(), LR, **options)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_at_density_one_without_mask_it_is_torchs(
 
 
 def test_with_mask_nothing_has_momentum() -> None:
-    """What is sent in every step loses its velocity in every step; vectors travel dense."""
+    """Elements that are sent in every step lose their velocity in it; vectors travel dense."""
     net = nn.Linear(6, 4, bias=False)
     twin = copy.deepcopy(net)
     workers = Workers(
@@ -126,7 +126,7 @@ def test_with_mask_nothing_has_momentum() -> None:
 
 
 def test_weight_decay_outside_the_momentum_is_another_training() -> None:
-    """The control: with λ·w added after momentum, the weights are far from torch's."""
+    """As a control: with λ·w added after the momentum, the weights are far from torch's."""
     options = {"momentum": 0.9, "weight_decay": 1e-2}
     found = trained_by_plan(
         "dgc(1.0, mask=False) | allgather", 1,
@@ -176,7 +176,7 @@ def test_a_state_goes_over_from_torchs_and_to_it(
     second: Callable[..., torch.optim.Optimizer],
     nesterov: bool,
 ) -> None:
-    """Momentum and settings, to the bit: what goes on is what would have gone on."""
+    """Momentum and settings are taken over, and training goes on to the bit as it would have."""
     one, other = model(), model()
     before = first(one.parameters(), LR, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
     for step in range(6):
@@ -203,7 +203,7 @@ def test_a_state_saved_before_groups_said_so_loads() -> None:
 
 @pytest.mark.parametrize("other", [{"dampening": 0.5}, {"maximize": True}])
 def test_what_only_torchs_does_is_refused_at_a_step(other: dict[str, float]) -> None:
-    """In a group or in a state; and nothing has moved then, of the groups before either."""
+    """It is refused in a group or in a state, before any group's weights have moved."""
     first, second = (nn.Parameter(torch.ones(3)) for _ in range(2))
     groups = [{"params": [first]}, {"params": [second], **other}]
     theirs = torch.optim.SGD(copy.deepcopy(groups), LR, momentum=0.9)

@@ -1,4 +1,4 @@
-"""A parameter coded piece by piece, with feedback: in one pass, with the composition's bits."""
+"""A parameter coded piece by piece, with feedback: in one pass, with the same bits as composed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_places_are_those_of_what_arrives(n: int) -> None:
 
 @pytest.mark.parametrize(("text", "dice"), [("int8", 1), ("qsgd(4)", WORLD)])
 def test_each_piece_is_coded_where_it_lies(text: str, dice: int) -> None:
-    """And by dice of its own, where it is random."""
+    """Each piece also has dice of its own, if it is random."""
     _, pieces = pieces_of(text, 5000)
     sections = sections_of(pieces, 5000)
     blocks = pieces.blocks(sections, Key(0, 0, "w"))
@@ -130,7 +130,7 @@ def test_kernels_are_asked_once_for_all_pieces(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["topk(0.1)+ef", "dgc(0.1)"])
 def test_a_step_that_makes_the_state_puts_nothing_aside(text: str) -> None:
-    """The first after a resume, which knows no threshold, puts all of it aside."""
+    """The first step after a resume, which knows no threshold, keeps all of it in the journal."""
     strategy, pieces = pieces_of(text, 5000)
     state, put_aside = dict[str, Tensor](), []
     for step in range(2):
@@ -155,7 +155,7 @@ def test_a_first_step_that_is_spoiled_leaves_no_state(text: str) -> None:
 
 @pytest.mark.parametrize("text", [one for one in IN_ONE_PASS if "topk" in one or "dgc(0.1" in one])
 def test_what_was_sent_of_every_piece_is_given_back(text: str) -> None:
-    """In a state that was loaded meanwhile."""
+    """It is put back into a state that was loaded since."""
     strategy, pieces = pieces_of(text, 5000)
     encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()
     for step in range(2):
@@ -175,7 +175,7 @@ def test_what_was_sent_of_every_piece_is_given_back(text: str) -> None:
 @pytest.mark.parametrize("spoiled", [False, True])
 @pytest.mark.parametrize("text", IN_ONE_PASS)
 def test_every_piece_is_undone(text: str, spoiled: bool) -> None:
-    """Also where gradients are so large beside the state that inverting would lose it."""
+    """It works even if gradients are so large beside the state that inverting would lose it."""
     n = 5000
     strategy, pieces = pieces_of(text, n)
     encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()

@@ -92,7 +92,7 @@ def test_a_dtype_has_buckets_of_its_own_dense_ones_too() -> None:
 
 
 def test_explicit_buckets_are_kept_and_issued_when_they_can_be_ready() -> None:
-    """A bucket waits for its first-registered member, whose gradient comes last."""
+    """A bucket waits for its first-registered parameter, whose gradient comes last."""
     plan = Plan.make(
         MODEL, SPARSE, buckets=[["embed.weight", "head.weight"], ["block.weight", "block.bias"]]
     )

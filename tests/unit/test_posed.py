@@ -1,4 +1,4 @@
-"""A device that the host's memory poses as: what it refuses, and what it notes."""
+"""A device that the host's memory stands in for: what it refuses, and what it records."""
 
 from __future__ import annotations
 

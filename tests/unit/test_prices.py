@@ -1,4 +1,4 @@
-"""What the chooser believes: estimated unions, and which member is cheapest where."""
+"""The chooser's prices: estimated unions, and which member is cheapest where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def places(k: int, seed: int) -> torch.Tensor:
 
 
 def facts(ranks: list[torch.Tensor], **more: object) -> Facts:
-    """Of ranks with these places, on 1 Gbit/s with 0.3 ms of latency."""
+    """The facts of ranks with these places, on 1 Gbit/s with 0.3 ms of latency."""
     samples = [sampled(x, N) for x in ranks]
     counts = [x.numel() for x in ranks]
     given = Facts(
@@ -50,7 +50,7 @@ def test_a_place_costs_what_the_smallest_list_has(k: int) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_unions_are_estimated_to_a_tenth(share: float) -> None:
-    """zen's price has the union in it."""
+    """zen's price includes the union."""
     common, k = places(int(share * 40_000), 1), 40_000
     ranks = [torch.cat([common, places(k - common.numel(), 10 + r)]).unique() for r in range(8)]
     true = torch.cat(ranks).unique().numel()
@@ -83,7 +83,7 @@ def test_rows_go_by_columns() -> None:
 
 
 def test_whole_rows_share_places() -> None:
-    """A place takes 6 bits of 38, and where rows are whole a sixteenth of that."""
+    """A place takes 6 of 38 bits, and a sixteenth of that if rows are whole."""
     rows = [places(2000, r) // 100 for r in range(8)]
     entries = [(r.unique().view(-1, 1) * 100 + torch.arange(100)).flatten() for r in rows]
     given = facts(

@@ -1,5 +1,5 @@
-"""How far work is: what is told, what is worked out of it, and how it is shown. No test waits:
-clocks are set by hand."""
+"""Progress of work: reports, the times worked out from them, and how they are shown. No test
+waits: clocks are set by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradwire.progress import Lines, Pace, each, part, rounded, silent, within
 
 
 class Clock:
-    """Seconds, as a test sets them."""
+    """A clock of seconds that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -95,7 +95,7 @@ def test_what_takes_longer_than_it_should_is_not_guessed(clock: Clock) -> None:
 
 
 def test_a_stage_has_a_pace_of_its_own(clock: Clock) -> None:
-    """And what it begins with was not done in it."""
+    """Its pace does not count what was already done when it began."""
     pace = Pace(clock)
     pace("files")
     assert (pace.share, pace.seconds_left, str(pace)) == (None, None, "files")
@@ -148,7 +148,7 @@ def test_nothing_is_said_of_what_ends_soon(clock: Clock) -> None:
 
 
 class Terminal:
-    """A pseudo-terminal. `text` is what was written to it since."""
+    """A pseudo-terminal. `text` returns what was written to it since the last call."""
 
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
@@ -181,7 +181,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def screen(text: str) -> list[str]:
-    """What is seen in the end of what was written."""
+    """The lines that are visible at the end of the output."""
     lines = [""]
     for piece in re.split(r"(\n|\r\x1b\[K)", text):
         if piece == "\n":
@@ -251,21 +251,21 @@ def test_a_terminal_that_is_gone_does_not_stop_the_work(clock: Clock) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything lasts longer than three seconds."""
+    """Treats all work as lasting longer than three seconds."""
     monkeypatch.setattr("gradwire.progress.PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(shown, "PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture
 def on_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """For a test that is `printing` on it."""
+    """The terminal, for a test that is `printing` on it."""
     monkeypatch.setenv("TERM", "xterm")
     return terminal
 
 
 @contextlib.contextmanager
 def printing(on: Terminal) -> Iterator[None]:
-    """Both streams are the terminal's."""
+    """Both standard streams go to the terminal."""
     with contextlib.redirect_stdout(on.stream), contextlib.redirect_stderr(on.stream):
         yield
 
@@ -317,7 +317,7 @@ def test_errors_and_interrupts_leave_the_terminal_clean(
 def test_it_is_silent(
     on_terminal: Terminal, quiet: bool, rank: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --quiet, and on other ranks than 0."""
+    """Nothing is shown with --quiet, and on ranks other than 0."""
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     with printing(on_terminal):
@@ -337,7 +337,7 @@ def test_a_dumb_terminal_has_plain_lines(
 
 @pytest.mark.usefixtures("at_once")
 def test_what_says_nothing_is_looked_at(on_terminal: Terminal) -> None:
-    """By a thread, which has ended when the block has."""
+    """A thread shows it, which has ended when the block has."""
     with printing(on_terminal), telling(argparse.Namespace(), "fake") as progress:
         assert isinstance(progress, Line)
         progress.erase()
@@ -406,7 +406,7 @@ sys.exit(main.main(["available", "--json"]))
 
 
 def listening() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so do its children."""
+    """Restores Ctrl-C, which a shell's background jobs and their children ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -425,7 +425,7 @@ def test_ctrl_c_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
 
 
 def test_silence_costs_nothing_that_is_not_there() -> None:
-    """The frame loads neither torch nor rich."""
+    """The command's frame loads neither torch nor rich."""
     code = (
         "import sys, gradwire.cli.main, gradwire.cli.progress\n"
         "sys.exit(bool({'torch', 'rich', 'numpy', 'argcomplete'} & set(sys.modules)))"

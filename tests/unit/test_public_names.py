@@ -1,4 +1,4 @@
-"""The names users import are frozen, and importing a part costs only that part."""
+"""The public names are frozen, and importing a part costs only that part."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WITHOUT_TORCH = [
 
 
 def loads_torch(code: str, arguments: tuple[str, ...] = ()) -> str:
-    """What a fresh interpreter says about torch after the code, whatever the code's exit."""
+    """Says whether a fresh interpreter has loaded torch, and numpy, after running the code."""
     told = "print('torch' in sys.modules, 'numpy' in sys.modules)"
     script = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n{told}"
     command = [sys.executable, "-W", "error", "-c", script, *arguments]

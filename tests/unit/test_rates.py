@@ -1,4 +1,4 @@
-"""What waits keeps the learning rate that it came with."""
+"""Residuals keep the learning rate with which they came."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gradients(step: int) -> list[dict[str, Tensor]]:
 
 
 def missing(text: str, rate: Schedule, *, follows: bool) -> float:
-    """Of Σ rate · mean gradient: what neither arrived nor waits, in parts of what waits."""
+    """The part of Σ rate · mean gradient that neither arrived nor waits, over the residual's."""
     workers, rates = Workers(Plan.make([MATRIX], Strategy.parse(text)), WORLD), Rates()
     given = arrived = torch.zeros(MATRIX.shape, dtype=torch.float64)
     for step in range(STEPS):
@@ -58,7 +58,7 @@ TOPK, GTOPK = "topk(0.01)+ef | allgather", 'topk(0.01)+ef | gtopk(variant="butte
     first([GTOPK, "powersgd(2)", TOPK, "topk(0.01)+ef | gtopk", "onebit+ef | alltoall"], 2),
 )
 def test_rate_times_gradient_arrives_or_waits(text: str) -> None:
-    """But for the tolerance; otherwise several times what waits is missing."""
+    """It does up to the tolerance; without `follow` several times the residuals are missing."""
     assert missing(text, falls, follows=True) < 0.3
     assert missing(text, falls, follows=False) > 3
 
@@ -70,7 +70,7 @@ def test_a_jump_costs_what_is_left_of_one_step(text: str) -> None:
 
 
 def test_momentum_is_no_debt() -> None:
-    """The optimizer's own momentum does not know of earlier rates either."""
+    """Only the residual follows the rate, as the optimizer's own momentum does not, either."""
     workers, rates = Workers(Plan.make([MATRIX], Strategy.parse("dgc(0.1)|allgather")), 2), Rates()
     workers.exchange(gradients(0)[:2])
     rates.follow({"a": 1.0}, workers.ledgers)
@@ -107,7 +107,7 @@ def test_small_drifts_cost_nothing_and_add_up() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), 0.25 * (1 + math.cos(math.pi + 1e-7))])
 def test_a_rate_that_says_nothing(rate: float) -> None:
-    """A dry step before training; a schedule that ends at zero, or nearly, and begins anew."""
+    """A dry step before training has rate 0, and so may a schedule's end before it begins anew."""
     workers = Workers(Plan.make([MATRIX], Strategy.parse("topk(0.1)+ef | allgather")), WORLD)
     rates = Rates()
     workers.exchange(gradients(0))

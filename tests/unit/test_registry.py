@@ -20,7 +20,7 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any], type]] = {
 
 
 _VALUES = {"int": 1, "str": "all_reduce"}
-"""Of parameters without a default, by type."""
+"""Values for parameters without a default, by type."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,7 +54,7 @@ def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
      (collectives.AllGatherSum, "zen"), (Member, "zen")],
 )  # fmt: skip
 def test_a_member_is_read_alone(family: type[Member], text: str) -> None:
-    """By any class of its family, as a static method would."""
+    """Any class of its family reads it, as a static method would."""
     assert str(family.parse(text)) == text
     with pytest.raises(StrategyError, match="'nothing' is no "):
         family.parse("nothing")

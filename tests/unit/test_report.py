@@ -1,4 +1,4 @@
-"""What `gradwire report` makes of run folders: numbers, comparisons, timelines, errors."""
+"""`gradwire report` on run folders: numbers, comparisons, timelines, errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradwire.trace import TRAINING_THREAD, Span, Trace
 def run_of(
     folder: Path, seconds: float = 0.03, ranks: int = 2, slow: float = 1.0, steps: int = 40
 ) -> Path:
-    """A run whose steps take so long, give or take a tenth; the last rank computes slowly."""
+    """A run with steps of so many seconds, ± a tenth; the last rank computes slowly."""
     for rank in range(ranks):
         lines: list[tuple[str, dict[str, Any]]] = [("about", about(rank=rank, world=ranks))]
         for n in range(steps):
@@ -76,7 +76,7 @@ def test_noise_is_told_from_a_difference(tmp_path: Path) -> None:
 
 
 def test_rows_weigh_as_many_steps_as_they_stand_for(tmp_path: Path) -> None:
-    """Every fifth step takes 0.3 s more: by rows of one step, and of fifteen, it is the same."""
+    """Every fifth step takes 0.3 s more; rows of one step and rows of fifteen give the same."""
     for n in range(240):
         write_row(tmp_path / "single", n, 1, 0.04 + 0.3 * (n % 5 == 0))
     for n in range(14, 240, 15):
@@ -95,7 +95,7 @@ def write_row(folder: Path, n: int, steps: int, seconds: float, **values: Any) -
 
 
 def test_what_is_told_is_of_the_plan_in_force(tmp_path: Path) -> None:
-    """The steps before it went by another, and its promise is met."""
+    """Earlier steps used another plan; the prediction of this plan was met."""
     before = {"step": 0, "plan": PLAN}
     own = {"step": 20, "plan": {**PLAN, "lanes": 2, "prediction": {"seconds": 0.01}}}
     write(tmp_path, 0, ("about", about(rank=0)), ("plan", before))
@@ -113,7 +113,7 @@ def test_what_is_told_is_of_the_plan_in_force(tmp_path: Path) -> None:
 
 
 def test_who_is_gone_is_told_of_no_more(tmp_path: Path) -> None:
-    """Four ranks, then two of them: these are the run."""
+    """Four ranks, then only two of them, make the run."""
     for rank in range(4):
         write(tmp_path, rank, ("about", about(rank=rank, world=4)), ("step", step(0)))
     write(tmp_path, 0, ("spans", spans(0, 10_000)))
@@ -167,7 +167,7 @@ def test_a_loss_that_is_not_finite_is_no_success_but_single_ones_are_left_out(
 
 
 def test_exchanges_that_took_no_time_would_leave_the_slowest_rank(tmp_path: Path) -> None:
-    """Which the others wait for: to send less does not help."""
+    """The others wait for it, so sending less does not help."""
     for rank in range(2):
         write(tmp_path, rank, ("about", about(rank=rank, world=2)))
         for n in range(40):
@@ -186,7 +186,7 @@ def shown(folder: Path) -> Summary:
 
 
 def test_what_is_waited_for() -> None:
-    """Two lanes: 3 s are on the wire, 1 s more encodes, 1 s nobody does anything."""
+    """With two lanes, 3 s are on the wire, 1 s more is encoding, and in 1 s nothing is done."""
     trained = [
         Span(0, TRAINING_THREAD, "wait", "", 10.0, 15.0),
         Span(1, TRAINING_THREAD, "wait", "", 12.0, 15.0),
@@ -202,7 +202,7 @@ def test_what_is_waited_for() -> None:
 
 
 def test_who_waits_for_a_rank_does_not_wait_for_the_wire() -> None:
-    """Rank 1 comes 3 s later to the first of two moves; of a group nobody knows who is in it."""
+    """Rank 1 begins the first of two moves 3 s later; who is in a group is not known."""
     trained = [Span(0, TRAINING_THREAD, "wait", "", 1.0, 7.0)]
     lanes = [
         Span(0, 0, "wire", "b", 1.0, 5.0), Span(0, 0, "wire", "b", 5.0, 6.0),
@@ -322,7 +322,7 @@ def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_torch_s_events_stand_beside_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both were under way at the same time, so they are at the same place of one file."""
+    """Both were under way at the same time, so one file has them at the same place."""
     with profile(activities=[ProfilerActivity.CPU]) as found, record_function("marked"):
         clock, unix = time.perf_counter(), time.time()
         torch.ones(8).sum()
@@ -353,8 +353,8 @@ def test_runs_whose_folders_are_called_alike(
 
 
 def test_a_run_that_is_recorded_anew_is_read_anew(tmp_path: Path) -> None:
-    """Whether its files are shorter or longer than they were; of ranks that are gone nothing is
-    left. Until something is written the old run is shown."""
+    """Files may be shorter or longer than before, and nothing is left of ranks that are gone.
+    Until something is written, the old run is shown."""
     run = Run(run_of(tmp_path, ranks=3, steps=4))
     again, short = about(rank=0, world=1, start=2, pid=7), tmp_path / "rank-0.jsonl"
     for steps in (2, 60):

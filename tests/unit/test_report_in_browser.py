@@ -22,7 +22,7 @@ LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs, of which one has a plan, names that are markup, and something wrong."""
+    """The page of two runs, of which one has a plan, names that are markup, and a problem."""
     folder = tmp_path_factory.mktemp("runs")
     dense, own = run_of(folder / "dense", 0.06), run_of(folder / "own", slow=3.0)
     plan = {**PLAN, "buckets": [{**PLAN["buckets"][0], "strategy": EVIL}]}
@@ -74,7 +74,7 @@ return [seen, low];
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_it_is_readable(browser: Any, report: Path, width: int, scheme: str) -> None:
-    """No message in the console, nothing wider than the window, contrast AA, text as text."""
+    """The console is empty, nothing is wider than the window, contrast is AA, text is text."""
     visit(browser, report, width, scheme)
     assert [entry["message"] for entry in browser.get_log("browser")] == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -104,7 +104,7 @@ def test_other_pages_are_readable(
 
 
 def focused(browser: Any) -> str:
-    """Its id, or what it is, and where in the page."""
+    """The focused element's id, or its tag and text and its position in the page."""
     found: str = browser.execute_script(
         "const e = document.activeElement, all = [...document.querySelectorAll('*')];"
         "return e.id || `${e.tagName} ${e.textContent} #${all.indexOf(e)}`"
@@ -120,7 +120,7 @@ def test_all_controls_are_reached_by_keyboard(browser: Any, report: Path) -> Non
         if (name := focused(browser)) in reached:
             break
         reached.append(name)
-    # What scrolls, as a table that is wider than the window, is reached, too.
+    # Whatever scrolls, as a table wider than the window does, is reached, too.
     names = [name.partition(" #")[0] for name in reached if not name.startswith("DIV")]
     assert names[:6] == ["steps", "shown", "in", "out", "all", "CANVAS "]
     assert [name for name in names if name.startswith("SUMMARY")] == [
@@ -135,7 +135,7 @@ def told(browser: Any) -> str:
 
 
 def test_a_span_says_what_it_is(browser: Any, report: Path) -> None:
-    """By keyboard, by pointer; and whatever is shown, nothing breaks."""
+    """It says so by keyboard and by pointer; and nothing breaks, whatever part is shown."""
     visit(browser, report)
     canvas = browser.find_element("css selector", "canvas")
     assert "Point at a span" in told(browser)
@@ -172,7 +172,7 @@ def test_the_timeline_is_drawn(browser: Any, report: Path, scheme: str, wire: st
 
 
 def test_many_ranks_fit(browser: Any, tmp_path: Path) -> None:
-    """64 ranks: the page stays small, and what is scrolled to is drawn."""
+    """The page of 64 ranks stays small, and draws the part that is scrolled to."""
     rows = [[lane, 0, 0, 100 * i, 90, 40, "world"] for lane in (0, 1) for i in range(300)]
     for rank in range(64):
         own = spans(0) | {"spans": rows}

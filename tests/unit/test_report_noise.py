@@ -1,4 +1,4 @@
-"""Noise is not taken for a difference, whatever runs look like; and a difference is not noise."""
+"""Noise is not taken for a difference, whatever runs look like, nor a difference for noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows(seconds: list[float]) -> list[StepRow]:
 
 
 def run(draw: random.Random, ranks: int, alike: float, steps: int = 240) -> list[float]:
-    """The parts of a run whose ranks wait for each other; alike: each step to the one before."""
+    """The parts of a run whose ranks wait for each other; alike: correlation of adjacent steps."""
     apart, seconds = 0.0, list[float]()
     for _ in range(steps):
         apart = alike * apart + (1 - alike**2) ** 0.5 * draw.gauss(0, 0.1)
@@ -42,7 +42,7 @@ def test_a_difference_is_seen() -> None:
 
 
 def test_parts_have_as_many_steps_each() -> None:
-    """Rows of one step and of many make the same parts."""
+    """Rows of one step and rows of many give the same parts."""
     values = [float(n % 7) for n in range(240)]
     single = parts((1, value) for value in values)
     many = parts((5, fmean(values[i : i + 5])) for i in range(0, 240, 5))
@@ -60,7 +60,7 @@ def test_what_cannot_be_said() -> None:
 
 
 def test_a_mean_of_few() -> None:
-    """Student's t of five degrees of freedom, to three digits, where neighbours are not alike."""
+    """With unlike neighbours it is Student's t of five degrees of freedom, to three digits."""
     found = mean([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
     assert found is not None
     error = (6 / 5 / 6) ** 0.5

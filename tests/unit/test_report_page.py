@@ -1,4 +1,4 @@
-"""The page of `gradwire report -o`: all of it stands there, and text from files stays text."""
+"""The page of `gradwire report -o`: it has everything, and text from files stays text."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_why_the_plan_is_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The story that a plan carries is on the page."""
+    """The explanation that a plan carries is on the page."""
     plan = Plan(planned.buckets, planned.strategies, 1, PREDICTION)
     run, file = tmp_path / "run", tmp_path / "report.html"
     own = ("plan", {"step": 0, "plan": json.loads(plan.to_json())})

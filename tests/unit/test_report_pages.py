@@ -1,4 +1,4 @@
-"""Pages of plans, networks and the demo, and what all pages have in common."""
+"""Pages of plans, networks and the demo, and the properties that all pages share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIMULATED = [
 
 
 def written(tmp_path: Path, *arguments: str) -> str:
-    """The page that a command writes."""
+    """Returns the page that a command writes."""
     path = tmp_path / "page.html"
     assert main([*arguments, "--html", str(path)]) == 0
     text = path.read_text("utf-8")
@@ -162,7 +162,7 @@ def test_packets_have_loads_and_messages_and_static_loads_alone(tmp_path: Path) 
 
 
 def demo(seconds: float, arrives: float | None = None) -> Summary:
-    """Of a step, and to the loss of DDP."""
+    """A demo's summary, with the seconds of a step, and those to reach DDP's loss."""
 
     def result(label: str, strategy: str, each: float, arrives: float | None) -> Result:
         curve = [Point(step, step * each, 7.0 - 0.01 * step) for step in (10, 20)]
@@ -184,7 +184,7 @@ def demo(seconds: float, arrives: float | None = None) -> Summary:
     ],
 )
 def test_the_demo_says_whether_it_helps(arrives: float | None, said: str) -> None:
-    """By what it has learnt, not by its steps alone."""
+    """It helps if it has learnt as much in less time, not by the time of its steps alone."""
     text = demo_page(demo(0.125, arrives), Cluster(4, "1gbit"), "gradwire demo").html()
     assert EVIL not in text
     assert said in text

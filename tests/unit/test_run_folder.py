@@ -1,4 +1,4 @@
-"""Run folders as they are found: cut, mixed, of several lives, of clocks that differ."""
+"""Run folders as they are found: cut, mixed, of several lives, with clocks that differ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lines_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["step", "spans"])
 def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> None:
-    """At every byte; a job that goes on afterwards begins a line of its own."""
+    """A line may be cut at any byte; a job that continues begins a new line."""
     last = {"step": step(1), "spans": spans(1)}[kind]
     path = write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0)), (kind, last))
     whole = path.read_bytes()
@@ -57,7 +57,7 @@ def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> 
 
 
 def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:
-    """One that goes on from a state that was saved before its end is as it should be."""
+    """A start that resumes a state saved before the former one's end is no problem."""
     write(tmp_path, 0, ("about", about(rank=0)), *(("step", step(n)) for n in range(9)))
     resumed = about(rank=0, step=6, start=2)
     write(tmp_path, 0, ("about", resumed), *(("step", step(n)) for n in range(6, 12)))
@@ -99,7 +99,7 @@ def test_another_version_says_so(tmp_path: Path) -> None:
 
 
 def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
-    """Killed after step 5, resumed from a checkpoint of step 3."""
+    """The job is killed after step 5 and resumed from a checkpoint of step 3."""
     first = [("step", step(n)) for n in range(6)]
     write(tmp_path, 0, ("about", about(rank=0)), *first, ("spans", spans(5)))
     again = [("step", step(n, seconds=0.5)) for n in range(3, 8)]
@@ -110,7 +110,7 @@ def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
 
 
 def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:
-    """Rank 1's clock shows an hour more, and its recording began two seconds later."""
+    """Rank 1's clock is an hour ahead, and its recording began two seconds later."""
     own = {"clock_seconds": 3702.0, "ahead_seconds": 3600.0, "ahead_error_seconds": 1e-4}
     write(tmp_path, 0, ("about", about(rank=0, world=2, clock_seconds=100.0)), ("spans", spans(0)))
     write(tmp_path, 1, ("about", about(rank=1, world=2, **own)), ("spans", spans(0)))
@@ -120,7 +120,7 @@ def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:
 
 
 def test_a_run_is_followed(tmp_path: Path) -> None:
-    """As `gradwire top` does: line by line, ranks that come late, a line that is under way."""
+    """A run is read as `gradwire top` does: by lines, with late ranks and an incomplete line."""
     path = write(tmp_path, 0, ("about", about(rank=0, world=2)), ("step", step(0)))
     run = Run(tmp_path)
     assert len(run.problems) == 1
@@ -147,7 +147,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_what_is_damaged_is_left_out_or_works(tmp_path: Path, kind: str) -> None:
-    """Every place with every nasty value: the page is made, of what is left."""
+    """With each nasty value in each place, the page is made from the rest."""
     left_out = 0
     for i, (what, line) in enumerate(damaged(SAMPLES[kind])):
         folder = tmp_path / f"{i}"

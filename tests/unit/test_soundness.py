@@ -104,17 +104,17 @@ def test_a_verdict_names_its_run() -> None:
 
 
 class Mine(torch.optim.AdamW):
-    """Of a class made from a known one."""
+    """A class derived from a known one."""
 
 
 class Own(torch.optim.Optimizer):
-    """That says its rule."""
+    """A class that states its rule."""
 
     update_rule = "linear"
 
 
 class Wraps:
-    """As accelerate's does."""
+    """A wrapper such as accelerate's."""
 
     def __init__(self, inner: object) -> None:
         self.optimizer = inner
@@ -181,7 +181,7 @@ def test_what_is_recommended_is_sound_and_sends_so_few(optimizer: str, fewer: fl
 
 
 def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
-    """So that what is recommended is not refused at the first step."""
+    """A recommendation has the optimizer's numbers, so that the first step does not refuse it."""
     p = [torch.nn.Parameter(torch.zeros(9, 9))]
     adamw = gradwire.optim.AdamW(p, betas=(0.8, 0.95), eps=1e-6)
     found = gradwire.recommend(adamw, 7.0)
@@ -229,7 +229,7 @@ def test_turns_and_a_finer_beginning_count() -> None:
 
 
 def test_a_finer_beginning_is_asked_for() -> None:
-    """A dense one is not what was shown, and strict refuses what begins otherwise."""
+    """A dense beginning was not shown to suffice; strict refuses any other beginning."""
     plan, finer = (
         [Strategy.parse("lloyd(1)+adam | allgather")],
         Warmup(9, ["lloyd(2) | allgather"]),
@@ -283,7 +283,7 @@ def test_available_lists_what_is_sound(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_all_ranks_refuse_alike(quiet: bool) -> None:
-    """Also where another strategy of the plan is only not known: whoever went on would wait."""
+    """They do even if another strategy is only unknown: a rank that went on would wait."""
     plan = [Strategy.parse(t) for t in ("terngrad | allgather", "topk(0.01)+ef | allgather")]
     with pytest.raises(UsageError, match="strict=True refuses"):
         advise(plan, "adamw", 2, warmup=None, strict=True, quiet=quiet)

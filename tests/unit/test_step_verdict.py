@@ -1,4 +1,4 @@
-"""What becomes of a bucket's step: heard on the way, said at its end."""
+"""The verdict on a bucket's step: collected on the way, reported at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGEST, STEP = 5, 7
 
 
 def headers(*flags: int, step: int = STEP) -> torch.Tensor:
-    """Those of each rank's message, which all are of 40 bytes."""
+    """The headers of each rank's message; all messages have 40 bytes."""
     sent = torch.zeros((len(flags), 40), dtype=torch.uint8)
     for message, flag in zip(sent, flags):
         Header(message).write(DIGEST, step, flag)
@@ -66,7 +66,7 @@ def test_an_owner_s_own_reason_comes_before_what_it_told_all() -> None:
 
 @pytest.mark.parametrize("reads_first", [False, True])
 def test_what_speaks_against_another_s_step_does_against_this(reads_first: bool) -> None:
-    """With its reasons, and where they come from; and both are read at once."""
+    """The other's reasons and their sources are reported too, and both are read in one go."""
     for flag, told in ((NON_FINITE, None), (DAMAGED, "over there: .* rank 1 received a damaged")):
         verdict, other = begun(), begun()
         other.hear(headers(0, flag))

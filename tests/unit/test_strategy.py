@@ -74,13 +74,13 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
 
 
 def key_of(member: Any, field: str) -> str:
-    """Of a parameter in DRAWN: with its member's name where others mean something else by it."""
+    """A parameter's key in DRAWN: with its member's name where that has values of its own."""
     own = f"{member.name}.{field}"
     return own if own in DRAWN else field
 
 
 def members(family: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Any member with any valid parameters, defaults left out or given."""
+    """Any member with any valid parameters, with defaults left out or given."""
 
     def draw(member: Any) -> st.SearchStrategy[Any]:
         required, optional = {}, {}
@@ -297,7 +297,7 @@ def test_members_and_strategies_are_frozen() -> None:
     ],
 )
 def test_dense_keeps_the_dynamics(text: str, dense: str) -> None:
-    """Beside DGC, what travels dense has the same momentum: the optimizer has none."""
+    """Beside DGC, dense parameters have the same momentum, as the optimizer has none."""
     assert beside.dense(Strategy.parse(text)) == Strategy.parse(dense)
 
 

@@ -18,7 +18,7 @@ from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
 
 
 def problem(text: Any) -> str:
-    """What parse says against the text."""
+    """The message with which `parse` refuses the text."""
     with pytest.raises(StrategyError) as raised:
         Strategy.parse(text)
     return str(raised.value)

@@ -58,7 +58,7 @@ def test_some(a): pass
 
 
 class Profile:
-    """A plugin: hypothesis draws by this profile."""
+    """A plugin that checks hypothesis' profile."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Paths through the decision tree: how many there are, how they print, what is refused."""
+"""Paths through the decision tree: their number, their text, and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_ONE = paths(devices=("gpu",))
 
 
 def test_as_many_as_published() -> None:
-    """Wang et al. 2023, section 4.2: 4,341 options; 174 are on the GPU alone."""
+    """Wang et al. 2023, section 4.2, have 4,341 options, of which 174 are on the GPU alone."""
     assert (len(ALL), len(ON_ONE)) == (4341, 174)
     assert len(set(map(str, ALL))) == 4341
 
@@ -35,7 +35,7 @@ def test_by_number_of_compressions() -> None:
 
 
 def test_sizes_of_sub_trees() -> None:
-    """T1 to T5 of the grammar: what may follow a given beginning, by what is still to come."""
+    """T1 to T5 of the grammar: what may follow a beginning, by what is still to come."""
     begins = {
         "T1": "reduce_scatter", "T2": "compress@gpu, all_to_all",
         "T3": "reduce_scatter@node", "T4": "reduce_scatter@node, compress@gpu",

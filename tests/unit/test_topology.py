@@ -1,4 +1,4 @@
-"""A cluster by hand: numbers that can be, files, and what is said where they cannot."""
+"""A cluster by hand: possible numbers, files, and errors for impossible ones."""
 
 from __future__ import annotations
 

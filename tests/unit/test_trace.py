@@ -47,7 +47,7 @@ def test_traces_do_not_share_spans() -> None:
 
 
 def test_the_busiest_rank_of_every_move_counts() -> None:
-    """Of the first move what rank 1 receives, of the second what rank 0 sends."""
+    """The first move counts what rank 1 receives, the second what rank 0 sends."""
     trace = Trace(2)
     trace.add(Span(0, 0, "wire", "exchange", bytes=5, received=4))
     trace.add(Span(1, 0, "wire", "exchange", bytes=4, received=9))

@@ -1,4 +1,4 @@
-"""Warm-up: which density when, and what travels dense meanwhile."""
+"""Warm-up: the density of each step, and which parameters travel dense meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of_matrix(text: str, density: float | None, world: int) -> str:
 
 
 def test_the_papers_densities_share_the_steps() -> None:
-    """Sparsity 75, 93.75, 98.4375, 99.6 %, then the plan's."""
+    """Sparsities of 75, 93.75, 98.4375 and 99.6 % share the steps, then comes the plan's."""
     warmup = Warmup(8)
     assert [warmup.density(step) for step in range(10)] == [
         0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.004, 0.004, None, None,
@@ -36,7 +36,7 @@ def test_steps_that_do_not_divide_are_all_used() -> None:
 
 
 def test_exponential_is_that_of_the_released_code() -> None:
-    """base^(1/(epochs + 1)), as that code computes it, not as its comments print it."""
+    """It is base^(1/(epochs + 1)), as that code computes it, not as its comments print it."""
     found = Warmup.exponential(5, 5, 0.001).densities
     assert found == pytest.approx([0.31623, 0.1, 0.031623, 0.01, 0.0031623], rel=1e-4)
 
@@ -48,7 +48,11 @@ def test_exponential_is_that_of_the_released_code() -> None:
         ("dgc(0.001) | allgather", 2, "topk(0.25)+dgc | allgather"),  # 0.25 is not more than 1/4
         ("topk(0.001)+ef | gtopk", 4, "none | allreduce"),
         ("topk(0.5)+ef | allgather", 1, "topk(0.5)+ef | allgather"),  # never less than the plan's
-        ("randk(0.01)+ef | allreduce", 16, "randk(0.25)+ef | allreduce"),  # adds up: no lists
+        (
+            "randk(0.01)+ef | allreduce",
+            16,
+            "randk(0.25)+ef | allreduce",
+        ),  # sums, and sends no lists
         ("onebit+ef | alltoall", 4, "none | allreduce"),
         ("powersgd(4)", 4, "none | allreduce"),
         ("bf16 | allreduce", 4, "bf16 | allreduce"),
@@ -95,7 +99,7 @@ FINER = "lloyd(2) | allgather"
         ("lloyd(1)+adam | alltoall", "lloyd(2)+adam | allgather"),
         ('lloyd(1, turns=2)+muon | alltoall(means="int8")', "lloyd(2)+muon | allgather"),
         ("topk(0.01)+ef | gtopk", "lloyd(2)+ef | allgather"),
-        ("qsgd(4)+server_adam | alltoall", "qsgd(4)+server_adam | alltoall"),  # nothing waits
+        ("qsgd(4)+server_adam | alltoall", "qsgd(4)+server_adam | alltoall"),  # no residual
         ("bf16 | allreduce", "bf16 | allreduce"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A wheel builds, stays small, and works where nothing of this checkout can be seen.
+"""A wheel builds, stays small, and works without this checkout.
 
 Slow: it compiles the kernels. The build's own packages come from pip, unless they are installed.
 """
@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *words: str) -> list[str]:
-    """Lines that Python prints beside this environment's torch; -S: without its links to src."""
+    """Lines that Python prints, with only the wheel and torch on its path; -S: no links to src."""
     others = {str(Path(package.__file__).parents[1]) for package in (torch, numpy)}
     paths = os.pathsep.join([str(installed), *others])
     done = subprocess.run(

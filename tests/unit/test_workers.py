@@ -1,4 +1,4 @@
-"""All ranks of a plan in one process: lockstep over buckets, and from plan to plan."""
+"""All ranks of a plan in one process: lockstep for each bucket, and changes of the plan."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_it_is_lockstep_parameter_by_parameter(text: str) -> None:
         found = workers.exchange(of_all(step))
         for p in PARAMETERS:
             own = workers.plan.strategy_of(p.name)
-            if "qsgd" in str(own):  # its dice know the parameter's name, which lockstep has not
+            if "qsgd" in str(own):  # its dice depend on the name, which lockstep does not know
                 continue
             wanted, _ = gradwire.lockstep(
                 own, [g[p.name] for g in of_all(step)], step=step, state=states[p.name]
             )
             if "powersgd" not in str(own):
                 assert torch.equal(found[p.name], wanted[0])
-            else:  # it draws by the name, too
+            else:  # its dice depend on the name, too
                 assert found[p.name].shape == wanted[0].shape
         assert workers.step == step + 1
         assert sum(workers.trace.bytes_sent) > 0
@@ -88,7 +88,7 @@ def test_all_that_waits_arrives_under_the_next_plan(texts: tuple[str, ...]) -> N
 
 
 def test_warm_up_goes_on_with_the_dense_momentum() -> None:
-    """Dense, then all entries, unmasked: one recurrence u = m·u + mean all the way."""
+    """Dense, then all entries unmasked, it is one recurrence throughout: u = m·u + mean."""
     whole, warmup = plan("dgc(1.0, mask=False) | allgather"), Warmup(4, (1.0,))
     workers = Workers(at_density(whole, warmup.density(0), WORLD), WORLD)
     assert "server_momentum" in str(workers.plan.strategy_of("a"))
@@ -107,7 +107,7 @@ def test_warm_up_goes_on_with_the_dense_momentum() -> None:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_no_mass_is_lost_when_the_density_falls(nesterov: bool) -> None:
-    """Of dgc: sent + residual is the sum of velocities, across every change of k."""
+    """For dgc, sent + residual is the sum of velocities, across every change of k."""
     whole = plan(f"dgc(0.01, nesterov={nesterov}, mask=False) | allgather")
     workers = Workers(at_density(whole, 0.1, WORLD), WORLD)
     u, total, arrived = torch.zeros(20, 30), torch.zeros(20, 30), torch.zeros(20, 30)
@@ -139,7 +139,7 @@ def test_one_bad_gradient_spoils_the_step_and_nothing_else() -> None:
 
 
 def test_what_waits_follows_the_scale_of_gradients() -> None:
-    """Powers of two are exact: the averages are those of unscaled gradients, times the scale."""
+    """Powers of two are exact: averages are those of unscaled gradients, times the scale."""
     plain, scaled = (Workers(plan("dgc(0.1) | allgather"), WORLD) for _ in range(2))
     last = 1.0
     for step, scale in enumerate((1024.0, 1024.0, 512.0, 2048.0)):
@@ -153,7 +153,7 @@ def test_what_waits_follows_the_scale_of_gradients() -> None:
 
 
 def test_what_waits_was_clipped_when_it_came() -> None:
-    """The next gradients are clipped, what waits beside them is not once more."""
+    """The next gradients are clipped; the residual beside them is not clipped again."""
     workers = Workers(plan("topk(0.1)+ef | allgather"), WORLD)
     arrived = workers.exchange(of_all(0))
     workers.adopt(plan("none | allreduce"))

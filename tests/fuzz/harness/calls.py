@@ -27,9 +27,9 @@ from harness.spoil import is_whole, spoil
 
 ACCEPTED, REFUSED, FOUND = "accepted", "refused", "found"
 NO_MEMORY = "no memory"
-"""The call asked for more than the machine has: an answer, too."""
+"""The outcome of a call that requested more memory than the machine has; it is no finding."""
 LEAST_TEXT = 40
-"""Characters of an error that states the rule, the value and the next step."""
+"""The least number of characters of an error that states the rule, the value and a next step."""
 _SOURCE = str(Path(gradwire.__file__).parent)
 Same = Callable[[dict[str, Any], Any], object]
 
@@ -38,8 +38,8 @@ Same = Callable[[dict[str, Any], Any], object]
 class Target:
     """A function, and how calls of it are drawn.
 
-    same: what of the arguments and the result the twin must have alike, to the bit; None: nothing.
-    weight: how often it is called, beside the others. spoiled: which part of calls is.
+    same: picks what must be equal for the twin, to the bit, of the arguments and the result; None
+    if nothing. weight: how often it is called, beside others. spoiled: the part of spoiled calls.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Target:
 
 
 class Outcome(NamedTuple):
-    """kind: ACCEPTED, REFUSED or FOUND. what: of findings, one word or two; where: the line of
-    ours that was reached last; text: the whole story."""
+    """What became of a call. kind: ACCEPTED, REFUSED, NO_MEMORY or FOUND. Of findings, what: one
+    word or two; where: the line of gradwire that was reached last; text: the whole story."""
 
     kind: str
     what: str = ""
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 def everything(given: dict[str, Any], result: Any) -> object:
-    """All tensors that a call may have written, and its result."""
+    """Returns all tensors that a call may have written, and its result."""
     return [value for value in given.values() if _holds_tensors(value)], result
 
 
@@ -72,7 +72,7 @@ def _holds_tensors(value: object) -> bool:
 
 
 def drawn(target: Target, key: str) -> tuple[Draw, dict[str, object]]:
-    """Its arguments, as often as wanted the same."""
+    """Draws the arguments of a target: the same whenever the key is the same."""
     draw = Draw(key)
     given = target.draw(draw)
     if draw.chance(target.spoiled) and given:
@@ -81,7 +81,7 @@ def drawn(target: Target, key: str) -> tuple[Draw, dict[str, object]]:
 
 
 def call(target: Target, key: str) -> Outcome:
-    """The call of this key. KeyboardInterrupt is not caught: a call may take too long."""
+    """Makes the call of this key. KeyboardInterrupt, which ends a long call, is not caught."""
     try:
         draw, given = drawn(target, key)
     except Exception:
@@ -108,7 +108,7 @@ def call(target: Target, key: str) -> Outcome:
 
 @contextlib.contextmanager
 def _twin() -> Iterator[None]:
-    os.environ[VARIABLE] = TWIN  # for those that do not load torch
+    os.environ[VARIABLE] = TWIN  # for code that does not load torch
     try:
         with use(TWIN):
             yield
@@ -117,7 +117,7 @@ def _twin() -> Iterator[None]:
 
 
 def _made(target: Target, given: dict[str, object]) -> tuple[Outcome, object]:
-    """What became of the call, and what is to be compared."""
+    """Makes the call. Returns what became of it, and what is to be compared."""
     try:
         with warnings.catch_warnings(), torch.no_grad():  # as in hooks of backward
             warnings.simplefilter("ignore")
@@ -144,8 +144,8 @@ def _found(error: BaseException, what: str) -> Outcome:
 
 
 def alike(one: object, other: object) -> bool:
-    """The same bits; any NaN is any other."""
-    if type(one) in (int, float, str):  # of which there are most
+    """Whether the two have the same bits; any NaN equals any other."""
+    if type(one) in (int, float, str):  # the most frequent case
         return one == other or (one != one and other != other)
     if isinstance(one, Tensor):
         assert isinstance(other, Tensor)

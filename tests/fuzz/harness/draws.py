@@ -1,4 +1,4 @@
-"""What calls are made of: sizes, numbers, tensors and lists, drawn from the seed of one call."""
+"""Draws what calls are made of: sizes, numbers, tensors and lists, from the seed of one call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SIZES = (
     *(0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256),
     *(257, 511, 512, 513, 1000, 1023, 1025, 1279, 1280, 1281, 4095, 4096, 4097),
 )
-"""Odd ones, and those around what the kernels take at once."""
+"""Odd sizes, and those around what the kernels process at once."""
 LARGE = (1 << 20) + 3
-"""More than a kernel writes through the cache."""
+"""A size above what a kernel writes through the cache."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
 class Made:
-    """Something that the call makes first: what its constructor refuses, the call refuses."""
+    """An argument that the call constructs first: if its constructor refuses, the call does."""
 
     of: Callable[..., object]
     given: dict[str, object]
@@ -34,7 +34,7 @@ class Made:
 
 
 def made(value: object) -> object:
-    """The value, with all that is to be made in it."""
+    """The value, with every `Made` in it constructed."""
     if isinstance(value, Made):
         return value.make()
     if type(value) in (list, tuple):
@@ -71,7 +71,7 @@ class Draw:
         return self.dice.uniform(least, most)
 
     def size(self, most: int = 4097, large: float = 0.0003) -> int:
-        """Elements of a tensor."""
+        """The number of elements of a tensor."""
         if self.chance(large):
             return LARGE + self.whole(0, 40)
         return min(most, self.one(SIZES))
@@ -89,7 +89,7 @@ class Draw:
     # -- tensors -------------------------------------------------------------------------------
 
     def floats(self, n: int, dtype: torch.dtype | None = None) -> Tensor:
-        """(n,) of any distribution: bell, ties, zeros, tiny, huge, any bits."""
+        """(n,) of any distribution: normal, ties, zeros, tiny, huge, any bits."""
         kind = self.dice.random()
         dtype = dtype or (torch.float32 if self.chance(0.6) else self.one(FLOATS))
         if kind < 0.1:
@@ -108,11 +108,11 @@ class Draw:
         return x.to(dtype)
 
     def tame(self, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """(n,) of a bell."""
+        """(n,) of a normal distribution."""
         return torch.empty(n).normal_(generator=self.generator).to(dtype)
 
     def bytes(self, n: int) -> Tensor:
-        """(n,) uint8: any, or few ones."""
+        """(n,) uint8: any bytes, or 0 and 1, or zeros."""
         most = self.one((256, 256, 256, 2, 1))
         return torch.randint(0, most, (n,), dtype=torch.uint8, generator=self.generator)
 

@@ -1,6 +1,6 @@
-"""Checks taken away one by one: what shows that the fuzzer finds what they prevent.
+"""Checks to remove one by one, which shows that the fuzzer finds what they prevent.
 
-The key is a check, which then does nothing; the value: the targets that must notice.
+A key is a check, which then does nothing; its value is the targets that must notice.
 """
 
 MUTANTS = {

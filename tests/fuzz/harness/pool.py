@@ -1,10 +1,9 @@
-"""Calls in processes of their own, so that a crash or a hang is a finding and not the end.
+"""Makes calls in other processes, so that a crash or a hang is a finding and not the end.
 
-A process makes a run of calls. It tells by shared memory which call it is at, and by a pipe what
-it found. Where it dies, another goes on after the call that killed it; where a call takes too
-long, it is interrupted as by a user, and killed if it does not listen. What takes too long is told
-by the processor's time, so that nothing is found because a machine has much to do; a call that
-waits, and takes none, has ten times as long.
+A process makes a run of calls. It reports in shared memory which call it is at, and by a pipe what
+it found. If it dies, another goes on after the call that killed it; if a call takes too long, it
+is interrupted as by a user, and killed if it does not react. The limit is in processor time, so
+that a busy machine causes no findings; a call that waits, and takes none, has ten times as long.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from harness.calls import ACCEPTED, FOUND, NO_MEMORY, REFUSED, Target, call
 from harness.reach import Reached
 
 RUN = 2000
-"""Calls of one process."""
+"""The number of calls of one process."""
 DEAF_SECONDS = 1.5
 MEMORY_BYTES = 2 << 30
-"""Of addresses that a process may have, beyond those it begins with."""
+"""The address space that a process may use, beyond what it begins with."""
 MOST_HANGS = 5
-"""Of one target: then it is called no more."""
+"""The number of hangs after which a target is called no more."""
 
 
 _MOST_TEXT = 3000
@@ -45,7 +44,7 @@ _COLUMN = {ACCEPTED: 0, REFUSED: 1, NO_MEMORY: 1, FOUND: 2}
 
 @dataclass
 class Found:
-    """How often each finding was made, and the keys of the first."""
+    """How often a finding was made, the keys of the first three, and its text."""
 
     times: int = 0
     keys: list[str] = field(default_factory=list)
@@ -54,7 +53,7 @@ class Found:
 
 @dataclass
 class Report:
-    """calls: of each target, how many were accepted, refused, found. missing: not reached."""
+    """calls: how many of each target were accepted, refused, found. missing: ways not reached."""
 
     calls: dict[str, list[int]]
     findings: dict[tuple[str, str, str], Found]
@@ -75,23 +74,23 @@ class _Worker:
     rest: bytes = b""
 
     def begin(self) -> None:
-        """Counts seconds from now on."""
+        """Starts to count the seconds of a call."""
         self.since = self._clocks()
 
     def takes(self, seconds: float) -> bool:
-        """More than so many, or waits ten times as long."""
+        """Whether the call takes more than that many seconds, or waits for ten times as many."""
         used, passed = (now - then for now, then in zip(self._clocks(), self.since))
         return used > seconds or passed > 10 * seconds
 
     def _clocks(self) -> tuple[float, float]:
-        """Of its processor, and of the wall."""
+        """The seconds of the process's processor time, and of a monotonic clock."""
         stat = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8")
-        ticks = stat.rpartition(")")[2].split()[11:13]  # of its own, and of the system for it
+        ticks = stat.rpartition(")")[2].split()[11:13]  # utime and stime
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), time.monotonic()
 
 
 class Pool:
-    """Makes calls 0 to calls - 1 of a seed. limit: seconds of computing that a call may take."""
+    """Makes calls 0 to calls - 1 of a seed. limit: the processor seconds that a call may take."""
 
     def __init__(
         self, targets: Sequence[Target], reached: Reached, *, seed: int = 0, processes: int = 1,
@@ -127,7 +126,7 @@ class Pool:
                     workers[slot] = self._again(worker)
 
     def _stop(self, workers: list[_Worker | None]) -> None:
-        """Those that are still there when time is up, or when somebody interrupts."""
+        """Kills the workers that still run when time is up or a user interrupts."""
         for worker in filter(None, workers):
             os.kill(worker.process, signal.SIGKILL)
             os.waitpid(worker.process, 0)
@@ -153,7 +152,7 @@ class Pool:
         return _Worker(process, out, kept, slot, last)
 
     def _again(self, worker: _Worker) -> _Worker | None:
-        """The next process of that slot: the rest of the run, if it ended before."""
+        """Starts the slot's next process: for the rest of its run, if any, or a new one."""
         at = self._memory[worker.slot]
         return self._start(worker.slot, at, worker.last) or self._start(worker.slot)
 
@@ -171,7 +170,7 @@ class Pool:
         found.keys += [key][: 3 - len(found.keys)]
 
     def _over(self, worker: _Worker) -> bool:
-        """Whether the process has ended; one that hangs is told to."""
+        """Whether the process has ended. One that hangs is interrupted, and then killed."""
         gone, status = os.waitpid(worker.process, os.WNOHANG)
         if gone:
             self._buried(worker, status)
@@ -242,7 +241,7 @@ class Pool:
     # -- the child's side --------------------------------------------------------------------
 
     def _work(self, slot: int, first: int, last: int, into: int, errors: int) -> None:
-        """Never returns."""
+        """Makes the calls of a child process, and never returns."""
         status = 1
         try:
             os.dup2(errors, 2)
@@ -254,7 +253,9 @@ class Pool:
             self.reached.counts = self._memory[begin : begin + len(self.reached.counts)]
             self.prepare()
             for number in range(first, last):
-                with contextlib.suppress(KeyboardInterrupt):  # one that came a moment late
+                with contextlib.suppress(
+                    KeyboardInterrupt
+                ):  # an interrupt that came a moment late
                     self._memory[slot] = number
                     self._call(slot, number, into)
             self._memory[slot] = last
@@ -283,7 +284,7 @@ class Pool:
 
 
 def _limit_memory() -> None:
-    """Not under sanitizers, whose shadow takes all addresses there are."""
+    """Limits memory, but not under sanitizers, whose shadow takes the whole address space."""
     if "asan" in Path("/proc/self/maps").read_text(encoding="utf-8"):
         return
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
@@ -292,7 +293,7 @@ def _limit_memory() -> None:
 
 
 def _summary(said: str) -> str:
-    """What names the fault: a line of a sanitizer's report, or the line of ours that called."""
+    """The line that names a fault: of a sanitizer's report, or of gradwire's code that called."""
     lines = said.splitlines()
     for line in lines:
         if "runtime error:" in line or line.startswith("SUMMARY:"):

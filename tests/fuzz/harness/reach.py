@@ -1,6 +1,6 @@
-"""Which native functions are called, and by whom: what shows that no way in was forgotten.
+"""Counts which native functions are called, and by whom: no way in must be forgotten.
 
-The extension is replaced by one that counts before it calls. Who calls it is read from the source.
+The extension is replaced by one that counts before it calls. Callers are read from the source.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 _SOURCE = Path(__file__).parents[3] / "src" / "gradwire"
 _NAMES = ("core", "native", "fast")
-"""What the extension is called where it is used."""
+"""The names by which the extension is used."""
 WITHOUT_A_FACE = {
     "bench/kernels.py": "gives addresses of its own tensors, to measure memory alone",
     "bench/compressors.py": "gives addresses of its own tensors, to measure memory alone",
 }
 """Files that may call the extension though no target reaches them, and why."""
 ONLY_THERE = {"stream_read", "stream_update"}
-"""Native functions that none but these call."""
+"""Native functions that only these files call."""
 
 
 def native_names(module: ModuleType) -> list[str]:
-    """All that the extension offers; methods as Journal.address."""
+    """The names of all that the extension offers; methods as Journal.address."""
     names = []
     for name, value in vars(module).items():
         if name.startswith("_"):
@@ -39,7 +39,7 @@ def native_names(module: ModuleType) -> list[str]:
 
 
 def callers(names: list[str]) -> list[str]:
-    """Every function of the source that calls one of these: 'kernels/rows.py nonzero_rows'."""
+    """Every function of the source that calls one of these, as 'kernels/rows.py nonzero_rows'."""
     own = {name.rpartition(".")[2] for name in names}
     found = set()
     for path in sorted(_SOURCE.rglob("*.py")):
@@ -62,7 +62,7 @@ def _calls(node: ast.AST, names: set[str]) -> bool:
 
 
 class Reached:
-    """The counting extension. counts: of each name, then of each caller."""
+    """The counting extension. counts: the calls of each name, then those by each caller."""
 
     def __init__(self) -> None:
         module = importlib.import_module("gradwire._native")
@@ -80,7 +80,7 @@ class Reached:
         sys.modules["gradwire._native"] = counted
 
     def missing(self) -> list[str]:
-        """What was not reached."""
+        """The names and callers that were not reached."""
         return [name for name, i in self._number.items() if not self.counts[i]
                 and name not in ONLY_THERE]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""One argument made wrong: what types allow, and no sane caller gives."""
+"""Makes an argument wrong: types allow it, and no sane caller gives it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spoil(draw: Draw, given: dict[str, object]) -> None:
 
 
 def spoiled(draw: Draw, value: object) -> object:
-    """Another value of the same type."""
+    """Returns another value of the same type."""
     match value:
         case bool():
             return not value
@@ -90,7 +90,7 @@ def _list(draw: Draw, value: list[object] | tuple[object, ...]) -> object:
 
 
 def is_whole(x: Tensor) -> bool:
-    """Not spoiled beyond what torch itself can read."""
+    """Whether torch itself can still read the tensor."""
     is_there = x.layout is torch.strided and not x.is_meta
     return is_there and (x.data_ptr() != 0 or not x.numel())
 
@@ -107,7 +107,7 @@ def _tensors(value: object) -> list[Tensor]:
 
 
 def _alias(draw: Draw, given: dict[str, object]) -> None:
-    """One tensor becomes a part of another's memory."""
+    """Makes one tensor a part of another's memory."""
     held = [t for value in given.values() for t in _tensors(value)]
     names = [name for name, value in given.items() if isinstance(value, Tensor)]
     if not names or len(held) < 2:
@@ -173,13 +173,13 @@ def _expanded(draw: Draw, x: Tensor) -> Tensor:
 
 
 def _apart(draw: Draw, x: Tensor) -> Tensor:
-    """The same, elsewhere: not where a line of the cache begins."""
+    """A copy that does not begin at a cache line."""
     off = draw.whole(1, 15)
     return x.new_empty(x.numel() + off)[off:].copy_(x.reshape(-1)).view(x.shape)
 
 
 def _unaligned(draw: Draw, x: Tensor) -> Tensor:
-    """The same, at an address that is no multiple of an element's size."""
+    """A copy at an address that is no multiple of an element's size."""
     if not x.numel():
         return x
     size = x.numel() * x.element_size()
@@ -201,7 +201,7 @@ def _meta(draw: Draw, x: Tensor) -> Tensor:
 
 
 def _freed(draw: Draw, x: Tensor) -> Tensor:
-    """Its memory given back, as sharding does between steps."""
+    """A tensor whose memory is freed, as sharding does between steps."""
     x = x.detach().clone(memory_format=torch.contiguous_format)
     x.untyped_storage().resize_(0)
     return x

@@ -1,4 +1,4 @@
-"""What a run tells: each function's calls, and each finding with the key that shows it again."""
+"""Describes a run: each function's calls, and each finding with the key that repeats it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _RULE = "| --- | ---: | ---: | ---: | ---: |"
 
 
 def table(report: Report) -> str:
-    """Markdown, then the story of each finding."""
+    """A table in Markdown, then the story of each finding."""
     lines = [
         "| function | calls | accepted | refused | findings |",
         "| --- | ---: | ---: | ---: | ---: |",

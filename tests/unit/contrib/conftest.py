@@ -1,4 +1,4 @@
-"""The packages of contrib, which need not be installed, and what tests of gradwire's own share."""
+"""The packages of contrib, which may not be installed, and helpers from gradwire's own tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exports say, read back as who takes them reads them: routes again."""
+"""Exports read back into routes, as the tools that receive them read them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gradwire_formats.ports import Ports
 def of_segments(
     text: str, fabric: Fabric, flows: Flows, segment: Callable[[int], str] = srv6.sid
 ) -> Routes:
-    """A line for each piece, as of `srv6`."""
+    """Reads a line for each piece, as `srv6` writes them."""
     path_of = {segment(path): path for path in range(_most(fabric))}
     return _of_lines(text, fabric, flows, lambda _, word: path_of[word])
 
 
 def of_ports(text: str, fabric: Fabric, flows: Flows, ports: Ports) -> Routes:
-    """A line for each piece, as of `ports`."""
+    """Reads a line for each piece, as `ports` writes them."""
     path_of = _paths(ports)
     ends = list(zip(flows.src.tolist(), flows.dst.tolist()))
     return _of_lines(text, fabric, flows, lambda flow, word: path_of[ends[flow], int(word)])
@@ -34,7 +34,7 @@ def of_ports(text: str, fabric: Fabric, flows: Flows, ports: Ports) -> Routes:
 def of_hccl(
     text: str, fabric: Fabric, flows: Flows, addresses: Sequence[str], ports: Ports
 ) -> Routes:
-    """Every flow in equal parts over the ports of its pair, as HCCL sends it."""
+    """Sends every flow in equal parts over the ports of its pair, as HCCL does."""
     number = {address: host for host, address in enumerate(addresses)}
     path_of = _paths(ports)
     paths = {}

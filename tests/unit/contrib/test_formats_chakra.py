@@ -1,4 +1,4 @@
-"""Traces as Chakra writes them: closed forms, a file that its own schema wrote, and bad ones."""
+"""Chakra's traces: closed forms, a file that Chakra's own schema wrote, and invalid files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOUR = leaf_spine(2, 2, 2, host_gbps=8)  # 1 byte each nanosecond
 WRITTEN = bytes.fromhex(
     "070a05302e302e3441080a1203667764180438904e520e0a0969735f6370755f6f70d80100520c0a017819000000000000044052150a0c696e766f6c7665645f64696de201040a02010120080b120362776418042a010a38a09c01520e0a0969735f6370755f6f70d801003c080c1202617218072a020b0a520d0a09636f6d6d5f74797065480052100a09636f6d6d5f73697a65488092f401520d0a0770675f6e616d65ea01013042080d180522010c520f0a09636f6d6d5f73697a6548c0843d520c0a08636f6d6d5f7372633800520c0a08636f6d6d5f6473743801520c0a08636f6d6d5f74616738071a080e18042a010c38e807520e0a0969735f6370755f6f70d80100"
 )
-"""By the published schema: nodes 10 to 14 of rank 0."""
+"""Nodes 10 to 14 of rank 0, written with the published schema."""
 
 
 def varint(value: int) -> bytes:
@@ -78,14 +78,14 @@ def test_what_the_schema_writes_is_read() -> None:
 
 
 def test_computing_follows_itself_on_a_stream(tmp_path: Path) -> None:
-    """Three on the device, which wait for nothing, and one on the processor beside them."""
+    """Three nodes on the device run in turn without dependencies, beside one on the processor."""
     own = trace(*(compute(i) for i in range(3)), compute(9, micros=2500, cpu=1))
     assert seconds(tmp_path, own) == pytest.approx(0.003)
 
 
 def test_a_step_is_shown_by_what_devices_compute_and_send(tmp_path: Path) -> None:
-    """A millisecond of a device, 6 of a collective, one more; what the processor does is left out,
-    but on the rank that has nothing else."""
+    """A trace shows 1 ms of a device, 6 ms of a collective and 1 ms more. The processor's work is
+    left out, except on the rank that has nothing else."""
     own = trace(compute(9, micros=2500, cpu=1), compute(1), collective(2, 1), compute(3, 2))
     hosts = trace(compute(1, cpu=1), collective(2, 1), compute(3, 2, cpu=1))
     for i, data in enumerate([own, own, own, hosts]):
@@ -109,13 +109,13 @@ def test_nodes_may_stand_before_what_they_wait_for(tmp_path: Path) -> None:
 def test_collectives_take_what_their_bytes_take(
     tmp_path: Path, kind: int, expected: float
 ) -> None:
-    """Of 4 MB that each of four ranks brings."""
+    """A collective to which each of four ranks brings 4 MB takes the time that its bytes need."""
     own = trace(compute(1), collective(2, 1, kind=kind), compute(3, 2))
     assert seconds(tmp_path, *[own] * 4) == pytest.approx(expected + 0.002)
 
 
 def test_collectives_of_two_groups_at_once(tmp_path: Path) -> None:
-    """Two ranks each, 4 MB: 4 ms, and the one of the second group that comes 5 ms late."""
+    """Two groups of two ranks, 4 MB each, take 4 ms; the second group's begins 5 ms late."""
     one, other = collective(1, group="a"), collective(1, group="b")
     late = trace(compute(0, micros=5000), collective(1, 0, group="b"))
     assert seconds(tmp_path, trace(one), trace(one), trace(other), late) == pytest.approx(0.009)
@@ -129,7 +129,7 @@ def test_a_barrier_is_for_all(tmp_path: Path) -> None:
 
 
 def test_messages_arrive_in_order(tmp_path: Path) -> None:
-    """Two of one tag, 1 and 2 MB, at once; the receiver computes for 5 ms after the first."""
+    """Two messages of one tag, 1 and 2 MB, at once; after the first the receiver computes 5 ms."""
     sends = [node(i, SEND, comm_size=i * 10**6, comm_dst=2, comm_tag=4) for i in (1, 2)]
     gets = [node(i, RECEIVE, comm_size=i * 10**6, comm_src=0, comm_tag=4) for i in (1, 2)]
     receiver = trace(*gets, compute(3, 1, micros=5000))

@@ -1,4 +1,4 @@
-"""What other tools read: written, read back as they would, and the same loads."""
+"""Exports for other tools: written, read back as those tools read them, with the same loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDRESSES = [f"10.0.{host // 4}.{host % 4 + 2}" for host in range(16)]
 
 
 def ports(fabric: Fabric, each: int = 12) -> dict[tuple[int, int], dict[int, list[int]]]:
-    """As a probe may have found them."""
+    """Returns ports for each path of each pair, as a probe may have found them."""
     pairs = [(a, b) for a in range(fabric.hosts) for b in range(fabric.hosts) if a != b]
     return {
         (a, b): {

@@ -1,4 +1,4 @@
-"""The package of formats, installed by pip: `gradwire network` knows them, and pages are true."""
+"""The package of formats, installed by pip: `gradwire network` finds it; its pages are true."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Told = list[tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package is installed."""
+    """The folder in which the package is installed."""
     return installed(PACKAGE, tmp_path_factory.mktemp("formats"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a reader of the pages would be, with the files that they speak of."""
+    """A reader's working folder, with the files that the pages name."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     job = (ROOT / "examples" / "parallel.toml").read_text(encoding="utf-8")
     (tmp_path / "small.toml").write_text(job.replace("dp = 32", "dp = 4"))
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(place: Path, folder: Path, *asked: list[str]) -> Told:
-    """Commands, in a process that finds the package: exit codes, and what is printed."""
+    """Runs commands in a process that finds the package; returns exit codes and output."""
     paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(asked)], cwd=folder, capture_output=True,
@@ -121,7 +121,7 @@ def test_traffic_is_read(place: Path, folder: Path) -> None:
 
 
 def test_steps_are_read(place: Path, folder: Path) -> None:
-    """Of 4 MB that each of four ranks brings, at a byte each nanosecond, amid two milliseconds."""
+    """A step: a collective of 4 MB a rank, at 1 byte per nanosecond, amid 2 ms of computing."""
     network = ["--topology", "leaf_spine(2, 2, 2, host_gbps=8)", "--scheme", "coloured"]
     simulate = ["network", "simulate", "--json", "--tolerance", "0", *network, "--step"]
     texts = ('chakra("traces")', 'chakra("none")', "chakra(4)", "parallel('small.toml')")

@@ -1,4 +1,4 @@
-"""Tokens of a mixture of experts as flows: there, and back."""
+"""Tokens of a mixture of experts as flows, to the experts and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topologies of ns-3 and InfraGraph: read as they mean, refused with the line or the place."""
+"""Topologies of ns-3 and InfraGraph: read rightly, or refused with the line or the place."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ KIND = documents.Kind(SMALL, infragraph.topology, documents.fabric_works, Networ
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An InfraGraph, among the kinds of documents that the tests of gradwire's own know."""
+    """Adds an InfraGraph to the kinds of documents that gradwire's own tests damage."""
     monkeypatch.setitem(documents.KINDS, "infragraph", KIND)
     monkeypatch.setitem(documents.NAMES, "infragraph", "an InfraGraph")
 

@@ -1,4 +1,4 @@
-"""The suite's modules, which are no package: imported once, and then out of everybody's way."""
+"""The suite's modules, which form no package: imported once, then taken out of sys.modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = (
     "task", "tasks", "rivals", "methods", "exchange", "oracles", "controls", "train", "parity",
     "report", "workers", "processes", "contestants", "main", "time_to_accuracy",
 )  # fmt: skip
-"""In an order in which each imports earlier ones only."""
+"""The modules, in an order in which each imports only earlier ones."""
 
 
 def ours(name: str) -> bool:
@@ -23,7 +23,7 @@ def ours(name: str) -> bool:
 
 @pytest.fixture(scope="session")
 def suite() -> SimpleNamespace:
-    """suite.train, suite.parity, …"""
+    """The modules as attributes: suite.train, suite.parity, …"""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if ours(name)}
     sys.path.insert(0, str(FOLDER))
     try:

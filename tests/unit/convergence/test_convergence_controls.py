@@ -1,4 +1,4 @@
-"""Gates have power: each mistake fails the gate that what is right passes."""
+"""The gates have power: each deliberate mistake fails the gate that the correct code passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members say of optimizers is what the records of the benchmark say."""
+"""What members claim about optimizers agrees with the benchmark's records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVIDENCE = [e for family in FAMILIES for member in family.values() for e in memb
 
 
 def _rows(suite: SimpleNamespace, evidence: Evidence) -> Iterator[tuple[float, int, object]]:
-    """(density, steps, row) of the method on the task."""
+    """Yields (density, steps, row) of the method on the task."""
     folder = Path(suite.report.__file__).parent
     records = json.loads((folder / "results" / "full.json").read_text(encoding="utf-8"))
     own = [r for r in records if r["task"] == evidence.task]
@@ -29,8 +29,8 @@ def _rows(suite: SimpleNamespace, evidence: Evidence) -> Iterator[tuple[float, i
 
 @pytest.mark.parametrize("evidence", EVIDENCE, ids=lambda e: f"{e.task}-{e.method}")
 def test_a_row_says_so(suite: SimpleNamespace, evidence: Evidence) -> None:
-    """Of the longest runs that have dense ones beside them: at one rate at least as good as dense
-    at its best, or at none."""
+    """The longest runs that have dense runs beside them support the claim: at some rate the method
+    is at least as good as dense at its best rate, or at none."""
     found = list(_rows(suite, evidence))
     longest = max(steps for _, steps, _ in found)
     verdicts = [row.verdicts for _, steps, row in found if steps == longest]

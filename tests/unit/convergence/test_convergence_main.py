@@ -1,4 +1,4 @@
-"""The command: what it runs in which order, and what it reads."""
+"""The benchmark's command: which runs it makes, in which order, and what it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parity's rules, by hand; and what tables make of them."""
+"""The rules of parity, worked out by hand, and the tables made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rivals: each is what its paper says where that is known otherwise, and sends what it says."""
+"""Rivals: each equals what its paper says, where that is known, and sends the bytes it states."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sent(workers: Any) -> float:
 
 
 def test_dion_at_full_rank_steps_by_the_orthonormal_factor(suite: SimpleNamespace) -> None:
-    """Q that is the momentum's own right singular vectors: the power iteration is there."""
+    """With Q as the momentum's right singular vectors, the power iteration has converged."""
     workers = suite.rivals.Dion(plan(HIDDEN, {"matrix": (96, 48)}), 1, rank=48)
     (gradients,) = drawn(1, shapes={"matrix": (96, 48)})
     left, _, right = torch.linalg.svd(gradients["matrix"], full_matrices=False)
@@ -57,7 +57,7 @@ def test_dion_at_full_rank_steps_by_the_orthonormal_factor(suite: SimpleNamespac
 
 
 def test_dion_comes_to_the_largest_directions(suite: SimpleNamespace) -> None:
-    """Of the same gradient again and again, without its momentum's error, rank 2 finds two."""
+    """From one gradient again and again, without momentum, rank 2 finds its two directions."""
     workers = suite.rivals.Dion(plan(HIDDEN, {"matrix": (96, 48)}), 2, rank=2, momentum=0.0)
     dice = torch.Generator().manual_seed(3)
     left, right = (torch.linalg.qr(torch.randn(n, 2, generator=dice)).Q for n in (96, 48))
@@ -69,7 +69,7 @@ def test_dion_comes_to_the_largest_directions(suite: SimpleNamespace) -> None:
 
 
 def test_dion_loses_nothing(suite: SimpleNamespace) -> None:
-    """What leaves the mean momentum is (1 - μ) of its part along one power step, and no more."""
+    """A step takes (1 - μ) of the mean momentum's part along one power step, and no more."""
     workers = suite.rivals.Dion(plan(HIDDEN), 3, rank=4)
     for seed in range(3):
         gradients = drawn(3, seed)
@@ -85,7 +85,7 @@ def test_dion_loses_nothing(suite: SimpleNamespace) -> None:
 
 
 def test_workers_of_dion_are_one_on_their_mean_gradient(suite: SimpleNamespace) -> None:
-    """As the paper has it: what each keeps of its own makes no difference to the step."""
+    """As the paper says, what each worker keeps for itself does not change the step."""
     many, one = (suite.rivals.Dion(plan(HIDDEN), world, rank=8) for world in (4, 1))
     for seed in range(5):
         gradients = drawn(4, seed)
@@ -120,7 +120,7 @@ def test_demo_that_sends_all_is_the_sign_of_the_mean(suite: SimpleNamespace) -> 
 
 
 def test_demo_keeps_what_it_does_not_send(suite: SimpleNamespace) -> None:
-    """One wave in a tile: after a step of it alone nothing waits; of another, all of that does."""
+    """After a step that holds one wave of a tile, only another wave of the tile is kept."""
     demo, shapes = suite.rivals.demo, {"matrix": (64, 64)}
     workers = suite.rivals.DeMo(plan("none | allreduce", shapes), 1, share=1 / 4096, decay=0.5)
     waves = torch.zeros(64, 64)
@@ -182,7 +182,7 @@ def test_sparseloco_in_every_step_of_all_is_dense_averaging(suite: SimpleNamespa
 
 
 def test_sparseloco_forgets_slowly_and_loses_nothing_else(suite: SimpleNamespace) -> None:
-    """Mean of what waits + what arrived = β · what waited + mean of what came."""
+    """Mean residual + what arrived = β · mean residual before + mean gradient."""
     workers = suite.rivals.SparseLoCo(plan("none | allreduce"), 3)
     for seed in range(4):
         gradients = drawn(3, seed)
@@ -194,7 +194,7 @@ def test_sparseloco_forgets_slowly_and_loses_nothing_else(suite: SimpleNamespace
 
 
 def test_sparseloco_s_mean_of_senders(suite: SimpleNamespace) -> None:
-    """Of two workers that send one element each, at different places and at the same."""
+    """Two workers that send one element each: at different places, and at the same place."""
     for of_senders, alone in ((False, 2.0), (True, 4.0)):
         workers = suite.rivals.SparseLoCo(
             plan("none | allreduce", {"vector": (64,)}), 2, share=1 / 64, coded=False,
@@ -231,7 +231,7 @@ def test_sparseloco_sends_places_two_bits_and_a_table(suite: SimpleNamespace) ->
 def test_zero_one_adam_in_whole_numbers_is_adam(
     suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is lost in bits, each step is shared and none is frozen."""
+    """Where bits lose nothing, every step is shared and none is frozen, it is Adam."""
     monkeypatch.setattr(suite.rivals.zero_one_adam, "signs", lambda x: x)
     workers = suite.rivals.ZeroOneAdam(
         plan("none+adam | allgather"), 3, betas=(0.9, 0.99), kappa=1000, frozen=1000, doubles=1000
@@ -251,7 +251,7 @@ def test_zero_one_adam_in_whole_numbers_is_adam(
 def test_zero_one_adam_goes_alone_between_meetings(
     suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is lost in bits: what all step by is the sum of mean steps since they met."""
+    """Where bits lose nothing, all step by the sum of the mean steps since the last exchange."""
     monkeypatch.setattr(suite.rivals.zero_one_adam, "signs", lambda x: x)
     workers = suite.rivals.ZeroOneAdam(
         plan("none+adam | allgather"), 2, betas=(0.9, 0.99), frozen=1, doubles=1, furthest=4
@@ -276,7 +276,7 @@ def test_zero_one_adam_goes_alone_between_meetings(
 
 
 def test_zero_one_adam_loses_no_bit(suite: SimpleNamespace) -> None:
-    """What arrived, and what waits at workers and at the owner, is all that came."""
+    """What arrived, plus the residuals of workers and owner, is the sum of all that was given."""
     workers = suite.rivals.ZeroOneAdam(plan("none+adam | allgather"), 3, betas=(0.9, 0.99))
     state, came, arrived = workers.memory["matrix"], torch.zeros(96, 48), torch.zeros(96, 48)
     for seed in range(5):

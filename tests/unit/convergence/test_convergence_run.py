@@ -1,4 +1,4 @@
-"""A short run at 1 %: as good as dense, and a mistake is not; lockstep is what ranks do."""
+"""A short run at 1 %: as good as dense, while a mistake is not; lockstep equals what ranks do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AS_GOOD = "dgc", "ef-topk", "gtopk", "ef-sign", "onebit", "qsgd", "powersgd"
 
 
 class Records(dict[str, dict[str, Any]]):
-    """By method; trained when first asked for."""
+    """Records by method, each trained when it is first requested."""
 
     def __init__(self, suite: SimpleNamespace) -> None:
         self.suite = suite

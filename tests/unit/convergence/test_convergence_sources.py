@@ -1,4 +1,4 @@
-"""The task for a GPU: the text that it finds, and batches of it; its model is `gpt`'s, larger."""
+"""The task for a GPU: the text it finds and batches of it. Its model is `gpt`'s, only larger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @pytest.fixture
 def installed(tmp_path: Path) -> list[Path]:
-    """Two folders of modules, of which some texts are in both; none of them is one of Python's."""
+    """Two folders of modules, with some texts in both; none of the modules is Python's own."""
     folders = [tmp_path / "own", tmp_path / "other"]
     for number in range(150):
         module = folders[number % 2] / f"package{number % 3}" / f"module{number}.py"

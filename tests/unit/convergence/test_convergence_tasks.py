@@ -1,4 +1,4 @@
-"""Every task: batches by dice alone, and each worker's gradient that of its own batch."""
+"""Every task draws batches by dice alone; each worker's gradient is that of its own batch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_worker_s_gradient_is_that_of_its_own_batch(suite: SimpleNamespace, na
             assert torch.equal(gradients[rank][parameter], p.grad), parameter
 
 
-# But for BatchNorm's, which look at a whole batch.
+# BatchNorm's tasks are left out: their gradients depend on the whole batch.
 @pytest.mark.parametrize("name", [each for each in EACH if each.values[0] not in NORMED])
 def test_their_mean_is_the_gradient_of_all_data(suite: SimpleNamespace, name: str) -> None:
     run = training(suite, name)

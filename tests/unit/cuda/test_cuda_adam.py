@@ -1,4 +1,4 @@
-"""Adam's step on CUDA, in the interpreter: the twins' moments, and what waits."""
+"""Adam's step on CUDA, in the interpreter: the twins' moments and residuals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def tensors(n: int, dtype: torch.dtype, kind: str) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
-    """A gradient, moments and what waits: some far too large, some nothing."""
+    """A gradient, moments and a residual, with some elements far too large and some zero."""
     g, m, q, v = drawn(n, 1, kind, dtype), drawn(n, 2), drawn(n, 3).abs(), drawn(n, 4)
     if n > 40:
         m[20], v[21], q[22], q[23], m[24] = LARGEST, LARGEST, LARGEST, 0.0, 1e-44

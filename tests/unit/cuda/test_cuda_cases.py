@@ -1,4 +1,4 @@
-"""The cases by which `gradwire doctor` and benchmarks/gpu try a device: here, the interpreter."""
+"""The cases by which `gradwire doctor` and benchmarks/gpu check a device, in the interpreter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE_OF_EACH = {case.operation: case for case in reversed(SOME)}
 
 @pytest.mark.parametrize("case", ONE_OF_EACH.values(), ids=lambda case: case.name)
 def test_each_launches_where_its_tensors_are(case: Case) -> None:
-    """Though another device is current: it is refused what lies elsewhere."""
+    """Kernels run where their tensors are, though another device is current and would refuse."""
     with posing(interpreted=True) as scene:
         assert difference(case, room_of_cuda(), "cuda:1") == ""
         assert scene.cuda.current_device() == 0
@@ -86,7 +86,7 @@ def test_what_is_found_wrongly_is_told(least: float, told: str) -> None:
 
 
 def test_the_benchmark_s_jobs_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the clock, which is the device's."""
+    """The benchmark's jobs work, except the clock, which needs a device."""
     path = Path(__file__).parents[3] / "benchmarks" / "gpu" / "main.py"
     monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location("benchmark_of_gpus", path)

@@ -1,4 +1,4 @@
-"""Quantizers on CUDA, in the interpreter: the twins' codes, scales, states and sums."""
+"""Quantizers on CUDA, in the interpreter: the same codes, scales, states and sums as the twins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 IN_TRITON = [INT8, E4M3, E5M2, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
 every_format = pytest.mark.parametrize("form", IN_TRITON, ids=lambda form: f"format {form.number}")
 OTHERS = [TERNARY, POWERS, SIGNS, SIGNS1, SIGNS2, E2M1X, E2M3X]
-"""That are encoded without a recurrence."""
+"""Formats that are encoded without a recurrence."""
 
 
 def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
 
 
 def state(n: int, seed: int) -> Tensor:
-    """With a block that is nearly zero."""
+    """A residual with one block that is nearly zero."""
     x = drawn(n, seed)
     x[512:600] *= 1e-35
     return x
@@ -138,7 +138,7 @@ def test_encoding_and_decoding_are_the_twins(form: Format, dtype: torch.dtype) -
 
 
 def test_an_earlier_update_s_journal_is_forgotten() -> None:
-    """Else undoing this one would put back what was before that."""
+    """A new update clears the journal; otherwise undoing it would restore an older state."""
     journal, places, none = Journal(), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
     v = drawn(20 * 4096, 1)
     large = UpdateTopk(
@@ -196,7 +196,7 @@ def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("form", [POWERS, TERNARY], ids=lambda form: f"format {form.number}")
 @pytest.mark.parametrize("kind", ["ties", "zeros", "bad"])
 def test_what_is_coded_alone_is_the_twins_around_blocks(form: Format, kind: str) -> None:
-    """Numbers of any size, blocks that are whole, and last ones that are not."""
+    """Codes equal the twins' for numbers of any size, whole blocks and a short last one."""
     sizes = 0, 1, 9, form.block - 1, form.block, form.block + 1, 4 * form.block, 9 * form.block + 7
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -223,7 +223,7 @@ def test_what_is_coded_alone_is_the_twins_around_blocks(form: Format, kind: str)
 
 @pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: f"format {form.number}")
 def test_floats_of_8_bits_are_read_as_the_twins_do(form: Format) -> None:
-    """All of them, by scales and factors to the ends of fp32's range."""
+    """Every code is read alike, with scales and factors up to the ends of fp32's range."""
     codes = torch.arange(2 * 2048 + 77).to(torch.uint8)
     for scale, factor in ((0.7, 1.0), (2.0**-130, 3.0), (form.most_scale, -1.0), (1e30, 1e8)):
 
@@ -239,7 +239,7 @@ def test_floats_of_8_bits_are_read_as_the_twins_do(form: Format) -> None:
 
 @pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: f"format {form.number}")
 def test_floats_of_8_bits_are_rounded_as_torch_does(form: Format) -> None:
-    """What lies between any two, next to it, and beside zero; the scale is 1."""
+    """Midpoints of neighbours, what is next to them, and tiny numbers; the scale is 1."""
     dtype = torch.float8_e4m3fn if form is E4M3 else torch.float8_e5m2
     every = torch.arange(256).to(torch.uint8).view(dtype).float()
     every = every[every.isfinite()].unique()
@@ -258,7 +258,7 @@ def test_floats_of_8_bits_are_rounded_as_torch_does(form: Format) -> None:
 @every_format
 @pytest.mark.parametrize("counts", [(0,), (1,), (2, 2), (3, 1), (8,), (9, 5), (16, 8), (17, 0)])
 def test_sums_of_any_number_are_the_twins(form: Format, counts: tuple[int, ...]) -> None:
-    """Of whole tiles and of a last one that is not; steps that are full, and some that are not."""
+    """Sums equal the twins' for whole tiles and a short last one, in full steps and others."""
     n = 2 * 2048 + 777
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -276,7 +276,7 @@ def test_sums_of_any_number_are_the_twins(form: Format, counts: tuple[int, ...])
 @every_format
 @every_float
 def test_what_begins_anywhere_is_summed(form: Format, dtype: torch.dtype) -> None:
-    """Codes and results at places that are no multiples of 16 bytes."""
+    """Codes and results may begin at addresses that are no multiples of 16 bytes."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         codes, scales = payload(form, 5000, 1)
@@ -312,7 +312,7 @@ def test_a_quotient_by_any_divisor_is_the_twins(by: float) -> None:
 @every_format
 @pytest.mark.parametrize("rank", [0, 8])
 def test_a_bad_scale_is_found_in_any_payload(form: Format, rank: int) -> None:
-    """Of more scales than one program looks at."""
+    """A bad scale is found among more scales than one program looks at."""
     n = 1030 * form.block
     rooms_of = [rooms(form, n) for _ in range(9)]
     for codes, scales in rooms_of:
@@ -350,7 +350,7 @@ def test_tiles_are_whole_blocks() -> None:
 @every_format
 @pytest.mark.parametrize("n", [255, 256, 257, 511, 512, 513, 4095, 4096, 4097, 4607, 8192 + 777])
 def test_blocks_of_any_number_are_encoded_as_the_twins_do(form: Format, n: int) -> None:
-    """Whole tiles, some whole blocks of a tile, and a last block that is not whole."""
+    """Blocks equal the twins' in whole tiles, in partly filled ones, and in a short last block."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         codes, scales = rooms(form, n)

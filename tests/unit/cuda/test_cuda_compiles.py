@@ -14,11 +14,11 @@ STREAMING = {
     "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
     "step_all", "encode_powers", "top_of_all", "choose",
 }  # fmt: skip
-"""Kernels whose time is that of reading numbers once, by wide loads where all is aligned."""
+"""Kernels that are bound by reading numbers once, with wide loads where everything is aligned."""
 FRAME = 64
-"""Bytes of a stack that ptxas may keep for itself, without spilling."""
+"""Bytes of stack that ptxas may use for itself when nothing is spilled."""
 MOST_REGISTERS = 255
-"""Of a thread: more there are not, and what exceeds them is spilled."""
+"""The most registers that a thread can have; any beyond are spilled."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ MOST_REGISTERS = 255
     ],
 )
 def test_none_spills_fuses_or_flushes(given: list[str]) -> None:
-    """Fused or flushed numbers would not be the twins'."""
+    """No kernel spills, fuses or flushes: the last two would give other numbers than the twins."""
     program = Path(__file__).with_name("compiling.py")
     done = subprocess.run(
         [sys.executable, program, *given], capture_output=True, text=True, check=False

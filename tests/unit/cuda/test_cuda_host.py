@@ -1,4 +1,4 @@
-"""What the host asks of a device for one bucket does not grow with its parameters: launches, and
+"""The host's work on a device for one bucket does not grow with its parameters: launches, and
 torch's own operations, each of which is a launch or an allocation."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def host_time() -> Iterator[ModuleType]:
 def asked(
     program: ModuleType, text: str, parameters: int, of: str = "steps_of"
 ) -> dict[str, tuple[int, int]]:
-    """Launches, and torch's operations, of a step that is not the first."""
+    """The numbers of launches and of torch's operations in a step that is not the first."""
     found = {}
     with program.nothing_launched() as launches:
         for name, work in getattr(program, of)(text, parameters, 200).items():
@@ -61,7 +61,7 @@ def test_three_hundred_parameters_take_as_many_launches_as_three(
 def test_taking_back_three_hundred_takes_as_many_as_three(
     host_time: ModuleType, text: str
 ) -> None:
-    """The host asks for nothing that it would have to wait for, either."""
+    """Undoing asks the host for as many launches, and for nothing it would have to wait for."""
     many = asked(host_time, text, 300, "undone_of")
     assert many == asked(host_time, text, 3, "undone_of") == {"undo": (3, 0), "return": (1, 0)}
 

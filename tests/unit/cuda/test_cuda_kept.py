@@ -1,4 +1,4 @@
-"""Old blocks that a device puts aside: those that inverting would lose, while there is room."""
+"""Old blocks that a device keeps in a journal: those that an inverted step would lose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = torch.zeros(0, dtype=torch.int32), torch.zeros(0)
 
 
 class Held:
-    """The state of one parameter, what it was, and its journal."""
+    """The state of one parameter, a copy of it from before the update, and its journal."""
 
     def __init__(self, n: int, momentum: float | None, nesterov: bool, of: float = 1.0) -> None:
         self.how = momentum, nesterov
@@ -39,7 +39,7 @@ class Held:
         return [x for x in (self.v, self.u) if x is not None]
 
     def selects(self, g: Tensor, hint: float) -> UpdateTopk:
-        """An update that takes nothing."""
+        """An update that selects nothing."""
         places, none = NOTHING
         return UpdateTopk(
             g, self.u, self.v, 0, places, none, None if self.u is None else none, *self.how, False,
@@ -67,7 +67,7 @@ class Held:
         return all(torch.equal(x[part], y[part]) for x, y in zip(self.state(), self.was))
 
     def is_rounded(self, g: Tensor, part: slice) -> bool:
-        """Each element by what its own gradient and state round to."""
+        """Whether each element is back up to the rounding by its own gradient and state."""
         limit = 16 * 2.0**-24 * torch.stack([g.abs(), *(y.abs() for y in self.was)]).amax(0)
         return all(
             bool(((x - y).abs() <= limit)[part].all()) for x, y in zip(self.state(), self.was)
@@ -87,7 +87,7 @@ def spiked(n: int, at: Sequence[int], of: float = 1e20) -> Tensor:
 def test_quantizers_keep_what_a_spike_would_lose(
     form: Format, spike: float, momentum: float | None, nesterov: bool
 ) -> None:
-    """In tiles that are whole, and in what is left after them."""
+    """A spike is kept in whole tiles and in the rest after them."""
     known = written(form)
     assert known is not None
     tile = tile_of(known)
@@ -104,7 +104,7 @@ def test_quantizers_keep_what_a_spike_would_lose(
 
 @every_format
 def test_a_last_tile_is_kept_once(form: Format) -> None:
-    """Whether its whole blocks, or what is left after them, or both have a spike."""
+    """The last tile is kept once: its whole blocks, the rest after them, or both have a spike."""
     known = written(form)
     assert known is not None
     first = tile_of(known)
@@ -121,7 +121,7 @@ def test_a_last_tile_is_kept_once(form: Format) -> None:
 
 @every_rule
 def test_what_is_coded_is_the_same_with_a_journal(momentum: float | None, nesterov: bool) -> None:
-    """Codes, scales, state and status, of many at once, of which some keep nothing."""
+    """A journal changes no code, scale, state or status, of many at once, some keeping nothing."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made, written = [], []
@@ -147,10 +147,11 @@ def test_ordinary_steps_of_quantizers_keep_nothing() -> None:
 def test_without_a_threshold_what_waits_tells_what_is_far_larger(
     momentum: float | None, nesterov: bool
 ) -> None:
-    """Not those that come first: far more blocks have gradients than there is room for."""
+    """Blocks whose gradient far exceeds the residual are kept, not those that come first: far more
+    blocks have gradients than there is room for."""
     n = 80 * BLOCK
     held, g = Held(n, momentum, nesterov), 100 * drawn(n, 3)
-    held.v[7 * BLOCK : 8 * BLOCK] *= 1e-9  # less waits there than elsewhere
+    held.v[7 * BLOCK : 8 * BLOCK] *= 1e-9  # a smaller residual than elsewhere
     held.was[0] = held.v.clone()
     g[[70 * BLOCK, 79 * BLOCK + 1]] = 1e20
     one = held.selects(g, 0.0)
@@ -163,8 +164,8 @@ def test_without_a_threshold_what_waits_tells_what_is_far_larger(
 
 
 def test_a_threshold_of_zeros_is_none() -> None:
-    """Where zeros are among those selected it is the least number above 0: all blocks with any
-    gradient would be kept, and those that matter found no room."""
+    """A threshold that is the least number above 0, as when zeros are selected, counts as none.
+    Otherwise all blocks with any gradient would be kept, leaving no room for those that matter."""
     n, spike = 80 * BLOCK, 70 * BLOCK + 5
     held, g = Held(n, 0.9, False), torch.zeros(n)
     g[::BLOCK] = 1e-3
@@ -177,7 +178,7 @@ def test_a_threshold_of_zeros_is_none() -> None:
 
 
 def test_zeros_beside_no_threshold_keep_nothing() -> None:
-    """No gradient, or nothing that waits."""
+    """With a gradient and a residual of zeros and no threshold, nothing is kept."""
     held = Held(3000, None, False, 0.0)
     cuda.update_topk([held.selects(torch.zeros(3000), 0.0)], new_status())
     assert held.journal.elements == 0
@@ -187,7 +188,7 @@ def test_zeros_beside_no_threshold_keep_nothing() -> None:
 def test_what_there_is_no_room_for_is_off_by_the_rounding_of_its_gradient(
     momentum: float | None, nesterov: bool
 ) -> None:
-    """And by no more: other elements of its block come back to theirs."""
+    """Without room an element is off by its gradient's rounding; others of its block are exact."""
     n = 72 * BLOCK
     ((room,), _) = slots_of((n,), momentum is not None, BLOCK)
     assert room == (18 if momentum is None else 9)
@@ -204,7 +205,7 @@ def test_what_there_is_no_room_for_is_off_by_the_rounding_of_its_gradient(
 
 @pytest.mark.parametrize("momentum", [None, 0.9])
 def test_small_tensors_have_room_for_all(momentum: float | None) -> None:
-    """Of up to 32,768 elements; larger ones for a byte an element."""
+    """Tensors of up to 32,768 elements have room for all blocks, larger ones a byte an element."""
     sizes = (1, 5000, LEAST, LEAST + 1, 64 * BLOCK, 1 << 24)
     for block in (1024, 2048, BLOCK):
         slots, begins = slots_of(sizes, momentum is not None, block)
@@ -228,7 +229,7 @@ MAGNITUDES = [1e-30, 1.0, 1e20, 1.02e31, 1.6e38, 1.75e38, 3e38, 3.4e38]
 def test_gradients_of_all_magnitudes_are_undone_as_by_the_twins(
     momentum: float | None, nesterov: bool, decay: float
 ) -> None:
-    """What they were added to, what left them alone, and states that are as large."""
+    """Gradients are undone alike: those added, those left alone, and states as large as they."""
     some = [*MAGNITUDES, *(-x for x in MAGNITUDES), torch.inf, -torch.inf, torch.nan, 0.0]
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Launches of what is compiled already: by a kernel that is none, since there is no device."""
+"""Launches of compiled kernels, shown with a stand-in for one, as there is no device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Compiled:
 
 
 class Kernel:
-    """Of (x, n, dtype, BLOCK), as Triton shows it."""
+    """A stand-in for a kernel of (x, n, dtype, BLOCK), with the attributes of Triton's."""
 
     pre_run_hooks: tuple[Any, ...] = ()
 
@@ -104,7 +104,7 @@ def test_whatever_is_not_as_expected_is_triton_s() -> None:
     for _ in range(2):
         launch(kernel, (1,), x, 7, BLOCK=64)  # the other constant has a default
     assert set(ways()) == {"triton"}
-    del kernel.params  # as the interpreter's
+    del kernel.params  # as the interpreter's kernels
     launches._known.clear()
     for _ in range(2):
         launch(kernel, (1,), x, 7, BLOCK=64, dtype="fp32")

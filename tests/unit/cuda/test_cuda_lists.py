@@ -1,4 +1,4 @@
-"""Codes of lists on CUDA, in the interpreter: what the twins read, and what they refuse."""
+"""Codes of lists on CUDA, in the interpreter: the twins' results, and the same refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ every_code = pytest.mark.parametrize("code", INDEX_CODES)
 
 
 def coded(n: int, k: int, code: str, seed: int) -> Tensor:
-    """As a message has it: at a multiple of 16 bytes."""
+    """A coded list that begins at a multiple of 16 bytes, as in a message."""
     section = torch.zeros(code_bytes(code, n, k), dtype=torch.uint8)
     encode_indices(places(n, k, seed), n, code, section)
     return section
@@ -51,8 +51,8 @@ def test_lists_are_written_as_the_twins_do(code: str) -> None:
 
 @every_code
 def test_damage_is_found_where_the_twins_find_it(code: str) -> None:
-    """A flipped bit, and bytes of any kind: the first wrong entry, missing ones, and what is
-    left over."""
+    """Flipped bits and arbitrary bytes are found where the twins find them: the first wrong entry,
+    missing entries, and bytes left over."""
     told = set()
     for n, k in ((9000, 700), (40, 7)):
         for seed in range(25):
@@ -86,7 +86,7 @@ def test_what_was_written_here_is_added_as_the_twins_do(code: str, dtype: torch.
 
 @every_code
 def test_places_that_are_none_are_added_nowhere(code: str) -> None:
-    """Nobody looks, but nothing is written beside v."""
+    """Invalid places are not checked here, but nothing is written outside v."""
     room, k = torch.full((400,), 7.0), 30
     section = coded(9000, k, "int32", 1) if code == "int32" else coded(100, k, code, 1).fill_(0xFF)
     assert cuda.add_coded(room[100:200], section, code, torch.ones(k), 1.0)
@@ -126,7 +126,7 @@ def test_a_bad_list_leaves_its_sum_alone(code: str) -> None:
 
 
 def test_lists_of_all_codes_are_written_together() -> None:
-    """Wherever they begin, and those of nothing."""
+    """Lists of all codes, at any address and also empty ones, are written in one call."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = []

@@ -1,4 +1,4 @@
-"""Random numbers on CUDA, in the interpreter: the twins'."""
+"""Random numbers on CUDA, in the interpreter, equal the twins'."""
 
 from __future__ import annotations
 

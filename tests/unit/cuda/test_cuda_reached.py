@@ -1,4 +1,4 @@
-"""What reaches a threshold on CUDA, in the interpreter: the twins' places and values, of many."""
+"""What reaches a threshold on CUDA, in the interpreter: the twins' places and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASTS = (2.0**-149, 1e-41, 0.25, 1.0, 3e38)
 
 
 def same(segments: list[Reach]) -> list[Tensor]:
-    """The places of each, which are the twin's, as the values are, and the status."""
+    """Checks that places, values and status equal the twin's; returns each segment's places."""
     mine, wanted = new_status(), new_status()
     found, expected = cuda.reach(segments, mine), twin(segments, wanted)
     assert len(found) == len(expected) == len(segments)
@@ -31,7 +31,7 @@ def same(segments: list[Reach]) -> list[Tensor]:
 @every_float
 @pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "bad"])
 def test_places_and_values_are_the_twins(dtype: torch.dtype, kind: str) -> None:
-    """Ties with the threshold, denormals, both zeros, inf and NaN."""
+    """Both find the same, with ties at the threshold, denormals, both zeros, inf and NaN."""
     made = [
         Reach(drawn(n, i, kind, dtype), LEASTS[(i + shift) % len(LEASTS)])
         for shift in range(len(LEASTS))
@@ -47,7 +47,7 @@ def test_segments_of_several_dtypes_keep_their_order() -> None:
 
 @pytest.mark.parametrize("n", [70_000, 20_000])
 def test_counts_of_many_blocks_are_added_up(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In several chunks, of programs and of segments."""
+    """Counts are added up over several chunks, both of programs and of segments."""
     monkeypatch.setattr(reached, "CHUNK", 4)
     every = [drawn(n, 1), *(drawn(50, i) for i in range(6)), drawn(n, 2, "ties")]
     same([Reach(x, 0.5) for x in every])

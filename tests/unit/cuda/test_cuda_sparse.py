@@ -1,4 +1,4 @@
-"""Sparse sums on CUDA, in the interpreter: lists of any number, wherever their entries lie."""
+"""Sparse sums on CUDA, in the interpreter: any number of lists, with entries anywhere."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HOST = torch.device("cpu")
 SPECIAL = torch.tensor(
     [[-0.0, torch.inf, 1e-45], [-0.0, torch.nan, -1e-45], [0.0, -torch.inf, 3e38]]
 )
-"""Of lists in turn, their first values."""
+"""The first values of each list, in turn."""
 
 
 def lists_of(kind: str, n: int, count: int) -> list[Tensor]:
-    """Places of `count` lists."""
+    """The places of `count` lists."""
     few = sparse.TILES[0][1]
     many = min(n, 150)  # which are not few in any tile
     if kind == "spread":
@@ -64,7 +64,7 @@ def test_any_number_of_lists_adds_up_as_the_twins_do(dtype: torch.dtype, kind: s
     "divisor", [1.0, 1e-45, 3e38, -2.0, 0.0, torch.inf, -torch.inf, torch.nan]
 )
 def test_zeros_are_divided_as_the_twins_do(divisor: float) -> None:
-    """Of a negative number they are negative; of 0 or NaN they are no numbers."""
+    """A zero divided by a negative number is negative; divided by 0 or NaN it is NaN."""
     lists = lists_of("spread", 9000, 3)
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -129,7 +129,7 @@ def test_tables_of_one_copy_begin_at_multiples_of_16_bytes() -> None:
 
 
 def of_code(own: Tensor, n: int, code: str) -> Tensor:
-    """Its bytes, at an odd address."""
+    """The list's code, at an odd address."""
     whole = torch.zeros(code_bytes(code, n, len(own)) + 1, dtype=torch.uint8)
     encode_indices(own, n, code, whole[1:])
     return whole[1:]
@@ -140,7 +140,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def segments_of(damaged: int) -> list[SumCoded]:
-    """Of all dtypes and codes at once; of one of them a list is damaged."""
+    """Segments of all dtypes and codes at once; in segment `damaged` one list is damaged."""
     made = []
     for s in range(7):
         n = 3000 + 701 * s

@@ -69,7 +69,7 @@ def test_the_first_violation_is_found(entry: int, value: int | None) -> None:
     ("form", "dtype"), list(zip(SIGNS, FLOATS)), ids=["no value", "a mean", "two means"]
 )
 def test_signs_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
-    """Some by dice, some not."""
+    """Signs of many segments equal the twins', with dice and without."""
 
     def packed(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = [
@@ -94,7 +94,7 @@ def test_signs_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
 def test_sums_over_many_blocks_are_a_tree(
     n: int, together: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of whole programs, and of one that has few blocks or a short one; in several chunks, too."""
+    """Sums are a tree: over whole programs, few blocks or a short one, and several chunks."""
     monkeypatch.setattr(signs, "TOGETHER", together)
     monkeypatch.setattr(signs, "CHUNK", chunk)
 
@@ -109,8 +109,8 @@ def test_sums_over_many_blocks_are_a_tree(
 
 @pytest.mark.parametrize("dtype", first(FLOATS), ids=str)
 def test_scales_that_are_cut_are_the_twins(dtype: torch.dtype) -> None:
-    """And codes; beside segments of which nothing is cut. Squares may leave fp32's range, both
-    ways, and then the largest is the scale."""
+    """Scales and codes of clipped segments equal the twins', beside segments of which nothing is
+    clipped. If squares leave fp32's range at either end, the largest magnitude is the scale."""
     makers: list[Callable[[int], Tensor]] = [
         lambda n: drawn(n, 1, dtype=dtype),
         lambda n: drawn(n, 2, "ties", dtype),
@@ -264,7 +264,7 @@ def test_headers_are_judged_as_the_twins_do(flags: tuple[int, ...], column: int 
 @pytest.mark.parametrize("raised", [0, 1])
 @pytest.mark.parametrize("kind", ["places", "gaps", "scales"])
 def test_sums_heed_a_status_and_tell_it_of_damage(kind: str, raised: int) -> None:
-    """Of a step that is spoiled already nobody knows what payloads are: no damage is told."""
+    """Sums report damage, but not in a spoiled step, where payloads may hold anything."""
     n, k, status = 5000, 50, new_status().fill_(raised)
     outs = [torch.full((n,), 7.0) for _ in range(2)]
     if kind == "scales":

@@ -1,4 +1,4 @@
-"""The thresholds that a selection on CUDA foresees, in the interpreter, are those of the program
+"""The thresholds that a selection on CUDA predicts, in the interpreter, equal those of the program
 that simulates them (benchmarks/gpu/thresholds.py)."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def program() -> ModuleType:
 
 
 def selected(x: Tensor, k: int, hint: Tensor | float) -> Tensor:
-    """By the kernels, and the twins' bits. Returns the next thresholds."""
+    """Selects by the kernels, checks the twins' bits, and returns the next thresholds."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         indices, values = torch.zeros(k, dtype=torch.int32), torch.zeros(k)
@@ -43,8 +43,8 @@ def selected(x: Tensor, k: int, hint: Tensor | float) -> Tensor:
 
 
 def test_they_are_what_the_program_foresees(program: ModuleType) -> None:
-    """Scales of steps that take every way: by the upper threshold, by the lower, and by all, of
-    too few and of too many."""
+    """The scales of these steps lead to every case: selection by the upper threshold, by the
+    lower, and among all elements because the lower finds too few or too many."""
     thresholds, hint, ways = program.Thresholds(), 0.0, set[str]()
     for step, scale in enumerate((1.0, 1.0, 0.8, 0.85, 1.3, 0.1, 0.1, 10.0, 10.0, 9.0)):
         x = drawn(N, step) * scale
@@ -55,13 +55,13 @@ def test_they_are_what_the_program_foresees(program: ModuleType) -> None:
         ways.add(by_all if found.looks_at_all else by_one)
         hint = selected(x, K, hint)
         wanted = torch.tensor([thresholds.upper, thresholds.lower])
-        torch.testing.assert_close(hint, wanted, rtol=2e-4, atol=0)  # the 2 k-th is cut short
+        torch.testing.assert_close(hint, wanted, rtol=2e-4, atol=0)  # the 2 k-th is truncated
         thresholds.upper, thresholds.lower = hint.tolist()
     assert ways == {"upper", "lower", "too few", "too many"}
 
 
 def test_where_most_is_selected_all_are_candidates() -> None:
-    """There is no 2 k-th."""
+    """With no 2 k-th element, the threshold is so low that every element is a candidate."""
     hint = selected(drawn(N, 1), N - 9, 0.0)
     assert hint.max() < 1e-40
 
@@ -69,7 +69,7 @@ def test_where_most_is_selected_all_are_candidates() -> None:
 @pytest.mark.parametrize("lower", [2.5, 1e-3, 1e30, float("nan")])
 @pytest.mark.parametrize("upper", [2.9, 0.5, 1e30, -1.0])
 def test_no_pair_changes_what_is_selected(upper: float, lower: float) -> None:
-    """In whichever order, and however many reach them."""
+    """Thresholds change only the time, whatever their order and however many reach them."""
     selected(drawn(N, 3), K, torch.tensor([upper, lower]))
 
 
@@ -82,7 +82,7 @@ def test_ties_of_more_than_there_is_room_for_are_selected() -> None:
 
 
 def test_simulated_candidates_are_enough_and_seldom_many(program: ModuleType) -> None:
-    """A short run of either recurrence: a jump up and none of the steps below k."""
+    """In a short run of either recurrence, candidates seldom exceed 4 k and never fall below k."""
     program.STEPS = 170
     for dgc in (True, False):
         steps = list(program.simulated(dgc, 20_000, 100, 3.0, 1))[20:]
@@ -101,7 +101,7 @@ def test_what_trains_is_looked_at(program: ModuleType) -> None:
 
 @pytest.mark.parametrize(("upper", "kept"), [(0.01, 8), (0.2, 0)])
 def test_twins_go_on_with_a_pair(upper: float, kept: int) -> None:
-    """Of a gradient of ones, that is 100 and 5 times the upper threshold: far larger, or not."""
+    """The twins accept a pair: a gradient of ones is 100 or 5 times the upper threshold."""
     v, places, values, journal = torch.zeros(8), torch.zeros(1).int(), torch.zeros(1), Journal()
     hint = torch.tensor([upper, 0.005])
     one = UpdateTopk(torch.ones(8), None, v, 1, places, values, None, None, hint=hint)

@@ -1,4 +1,4 @@
-"""Recurrences and exact selections on CUDA, in the interpreter: the twins' bits."""
+"""Recurrences and exact selections on CUDA, in the interpreter: the same bits as the twins."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tensors(made: Sequence[UpdateTopk]) -> list[Tensor]:
 def test_updates_of_many_are_the_twins(
     momentum: float | None, nesterov: bool, kind: str, dtype: torch.dtype
 ) -> None:
-    """The first step takes the exact path; the others go by the hint, a word on the device."""
+    """The first step takes the exact path; later ones use the hint, a word on the device."""
 
     def begun() -> list[tuple[Tensor | None, Tensor]]:
         return [
@@ -105,7 +105,7 @@ def test_selections_without_memory_are_the_twins(kind: str, n: int, dtype: torch
 
 
 def launched(monkeypatch: pytest.MonkeyPatch, made: Sequence[UpdateTopk]) -> list[str]:
-    """What an update launches."""
+    """The names of the kernels that an update launches."""
     names = list[str]()
 
     def noted(kernel: Any, *given: Any, **constants: Any) -> None:
@@ -144,7 +144,7 @@ def test_what_is_one_block_is_chosen_from_in_one_launch(
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "bad"])
 def test_the_next_threshold_of_a_block_is_the_twin_s(kind: str) -> None:
-    """The k-th largest, by which journals know what is large; twice, as words have two."""
+    """The next hint is the k-th largest, by which journals know what is large, in both words."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = [
@@ -166,8 +166,8 @@ def test_the_next_threshold_of_a_block_is_the_twin_s(kind: str) -> None:
 def test_neighbours_and_what_was_not_finite_before(
     n: int, momentum: float | None, nesterov: bool
 ) -> None:
-    """Magnitudes that differ in their last bit, five alike; and infinite ones, which are chosen
-    last, are sent as zero and stay."""
+    """Selection is exact for magnitudes that differ in their last bit, five alike. Infinite ones
+    are chosen last, are sent as zero and stay."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = []
@@ -207,7 +207,7 @@ def test_a_block_is_kept_whole_where_a_gradient_is_large(
 
 @pytest.mark.parametrize("momentum", [None, 0.9])
 def test_what_many_keep_comes_back_at_once(momentum: float | None) -> None:
-    """Of two updates, of which some keep nothing, or more than there is room for."""
+    """Journals are undone in one call, though some are empty or hold less than was asked."""
     sizes, large = (50, 9 * 4096, 4096, 4096 + 1, 0), (1e9, 1e9, 1.0, -1e9, 1.0)
     made, old, journals = [], [], [Journal() for _ in sizes]
     for n, far, journal in zip(sizes, large, journals):
@@ -233,7 +233,7 @@ def test_what_many_keep_comes_back_at_once(momentum: float | None) -> None:
 
 @pytest.mark.parametrize("hint", [1e-30, 0.5, 2.0, 1e30])
 def test_no_threshold_changes_what_is_selected(hint: float) -> None:
-    """Candidates that are all, many, few and none."""
+    """The selection is the same whether all, many, few or no elements are candidates."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         indices, values = torch.zeros(50, dtype=torch.int32), torch.zeros(50)
@@ -248,7 +248,7 @@ def test_no_threshold_changes_what_is_selected(hint: float) -> None:
 def test_undoing_many_is_the_twins(
     momentum: float | None, nesterov: bool, dtype: torch.dtype, takes: bool
 ) -> None:
-    """And giving back what was taken, of those without a gradient."""
+    """Undoing equals the twins', and so does giving back, where there is no gradient."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = []
@@ -268,7 +268,7 @@ def test_undoing_many_is_the_twins(
 
 
 def test_places_that_are_none_are_left_out() -> None:
-    """On a device nobody waits to learn of them."""
+    """Invalid places are skipped: on a device the host does not wait to learn of them."""
     u, v, wide = torch.zeros(4), torch.zeros(4), torch.zeros(12)
     wrong = torch.tensor([-1, 2, 4, -(2**31), 2**31 - 1], dtype=torch.int32)
     one = UndoTopk(None, u, v, wrong, torch.ones(5), torch.ones(5), 0.9)
@@ -288,7 +288,7 @@ def test_a_velocity_that_is_none_has_no_place() -> None:
 def test_large_blocks_are_kept_and_come_back_to_the_bit(
     momentum: float | None, nesterov: bool
 ) -> None:
-    """Where a gradient is far beyond the threshold, an inverted step would lose the state."""
+    """Blocks with a gradient far beyond the threshold are kept: inverting would lose them."""
     n = 20 * 4096
     u, v = None if momentum is None else drawn(n, 1), drawn(n, 2)
     old_u, old_v = None if u is None else u.clone(), v.clone()
@@ -313,7 +313,7 @@ def test_large_blocks_are_kept_and_come_back_to_the_bit(
 
 
 def test_a_segment_that_selects_nothing_leaves_its_neighbour_s_candidates_alone() -> None:
-    """All of its elements reach its threshold, and it has room for none of them."""
+    """All elements of a segment with k = 0 reach its threshold, but it has room for none."""
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = [
@@ -338,8 +338,8 @@ def test_a_threshold_of_any_kind_is_only_slower(hint: Hint) -> None:
 
 
 def test_memory_that_is_given_to_other_tensors_is_theirs() -> None:
-    """As a caching allocator does it: other lengths at the same address, and the same elsewhere.
-    What is kept of sizes must not remember where they were."""
+    """A caching allocator gives the same address to tensors of other lengths, and the same lengths
+    to other addresses; what is cached by size must not depend on addresses."""
     rooms = [cuda.update_topk, twins.update_topk]
     memory = [torch.zeros(20_000) for _ in rooms]
     for step, (begin, n, k) in enumerate(

@@ -1,4 +1,4 @@
-"""The command's options, progress and words."""
+"""The options, the progress and the output of `gradwire demo`."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def measured(seconds: float) -> Measured:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[runner.Setting]:
-    """Runs nothing, on no cluster; returns the settings that were asked for."""
+    """Replaces the runs by prepared results; returns the settings that were requested."""
     asked: list[runner.Setting] = []
 
     def run(setting: runner.Setting, cluster: Any, progress: Progress, note: Any) -> list[Ran]:

@@ -1,4 +1,4 @@
-"""Who competes."""
+"""Which rows the demo compares."""
 
 import pytest
 

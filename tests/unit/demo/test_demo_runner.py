@@ -1,4 +1,4 @@
-"""How rows are run, on a cluster that only pretends."""
+"""Running the demo's rows, on a simulated cluster."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gradwire.errors import LabError, StrategyError
 
 
 class PretendedCluster:
-    """Writes what a row's ranks would; `code` is what every row ends with."""
+    """Writes what a row's ranks would write; `code` is the exit code of every row."""
 
     def __init__(self, code: int = 0, loopback: bool = False) -> None:
         self.tasks: list[Task] = []
@@ -43,7 +43,7 @@ def small_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Seen:
-    """Remembers what it is told."""
+    """Records the progress and the notes that it receives."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

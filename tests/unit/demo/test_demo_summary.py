@@ -1,4 +1,4 @@
-"""From measured runs to the numbers that are printed."""
+"""The printed numbers, worked out from measured runs."""
 
 import json
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from gradwire.demo.task import Measured, Point
 
 
 def measured(step_seconds: float, losses: list[float], sent: float = 0.0) -> Measured:
-    """Two ranks, an evaluation every five steps; rank 1 is slower by a tenth."""
+    """A run of two ranks, evaluated every five steps; rank 1 is a tenth slower."""
     steps = 5 * (len(losses) - 1)
     ranks = [[step_seconds] * steps, [1.1 * step_seconds] * steps]
     curve = [Point(5 * i, 5.5 * i * step_seconds, loss) for i, loss in enumerate(losses)]
@@ -54,7 +54,7 @@ def test_a_turn_is_as_slow_as_its_slowest_rank() -> None:
 
 
 def test_ranks_that_run_in_bursts_are_timed_over_the_whole_turn() -> None:
-    """Each rank has one slow step; together they still took four seconds for two steps."""
+    """Each rank has one slow step; together they took four seconds for two steps."""
     assert turns_of([[1.0, 3.0], [3.0, 1.0]], [2]) == [2.0]
 
 

@@ -1,4 +1,4 @@
-"""When a row ends, and what its optimizer keeps. Ranks at work: tests/distributed/test_demo.py."""
+"""When a row ends, and what its optimizer keeps. Several ranks: tests/distributed/test_demo.py."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ TASK = Task("ddp", "", "text.pt", "result.json", steps=10, steps_per_evaluation=
     ("target", "now", "ends"),
     [
         (None, Point(5, 99.0, 6.0), False),
-        (None, Point(10, 1.0, 6.0), False),  # not yet its least seconds
+        (None, Point(10, 1.0, 6.0), False),  # its least seconds are not over
         (None, Point(10, 3.0, 6.0), True),
         (5.0, Point(10, 3.0, 5.0), True),
         (5.0, Point(10, 3.0, 5.1), False),

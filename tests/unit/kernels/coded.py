@@ -29,7 +29,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def small_floats(bits: int, mantissa: int) -> torch.Tensor:
-    """All numbers from 0 on that an exponent and a mantissa say; of e4m3 the last one is NaN."""
+    """All numbers from 0 on of so many bits and mantissa bits, without e4m3's last one, a NaN."""
     least = 2 - 2 ** (bits - 2 - mantissa)
     exponents = torch.arange(least, least + 2 ** (bits - 1 - mantissa) - 1)
     normal = 1 + torch.arange(2**mantissa) / 2**mantissa
@@ -38,7 +38,7 @@ def small_floats(bits: int, mantissa: int) -> torch.Tensor:
 
 
 def _between(values: torch.Tensor, n: int) -> torch.Tensor:
-    """The values and the means of neighbours, the largest once in each 256 elements."""
+    """The values and the means of neighbours, with the largest once in each 256 elements."""
     values = values.sort().values
     all_ = torch.cat([values, (values[1:] + values[:-1]) / 2])
     x = torch.cat([all_, -all_]).repeat(-(-n // (2 * all_.numel())))[:n]
@@ -47,7 +47,7 @@ def _between(values: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def ties(form: Format, n: int) -> torch.Tensor:
-    """What the format holds exactly, and what lies in the middle."""
+    """The values that the format holds exactly, and the midpoints between them."""
     if form in (formats.E4M3, formats.E5M2):
         dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
         values = torch.arange(128, dtype=torch.uint8).view(dtype).float()
@@ -60,7 +60,7 @@ def ties(form: Format, n: int) -> torch.Tensor:
 
 
 def inputs(form: Format, n: int) -> dict[str, torch.Tensor]:
-    """Name → (n,) fp32, finite unless the name says otherwise."""
+    """Maps a name to (n,) fp32 values, finite unless the name says otherwise."""
     g = torch.Generator().manual_seed(n)
     kinds = ("normal", "laplace", "zeros", "signed zeros", "equal", "denormal", "spike", "sparse")
     found = {kind: DISTRIBUTIONS[kind](n, g) for kind in kinds}
@@ -80,13 +80,13 @@ def inputs(form: Format, n: int) -> dict[str, torch.Tensor]:
 
 
 def buffers(form: Format, n: int, fill: int = 0xFF) -> Pair:
-    """Codes, filled, at an odd address, and scales."""
+    """Codes, filled with `fill`, at an odd address, and scales."""
     codes = torch.full((form.code_bytes(n) + 1,), fill, dtype=torch.uint8)[1:]
     return codes, torch.full((form.scales(n),), float("nan"))
 
 
 def damaged(form: Format, n: int, seed: int, scale: float = 1.0) -> Pair:
-    """Any bytes, with finite scales of both signs."""
+    """Arbitrary bytes as codes, with finite scales of both signs."""
     g = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 256, (form.code_bytes(n) + 1,), generator=g).to(torch.uint8)[1:]
     return codes, torch.randn(form.scales(n), generator=g) * scale

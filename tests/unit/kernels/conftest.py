@@ -1,4 +1,4 @@
-"""Every kernel test runs on one thread, most on each instruction set of this machine."""
+"""Every kernel test runs on one thread, and most on each instruction set of this machine."""
 
 from collections.abc import Iterator
 
@@ -19,6 +19,6 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=available_sets(), scope="module")
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The test runs with the kernels on this set."""
+    """Runs the test with the kernels on this instruction set."""
     with use(request.param):
         yield request.param

@@ -1,4 +1,4 @@
-"""Faces whose work the twins do: with all checks, as those have them who lack the extension."""
+"""Faces run on the twins, with all checks, as users have them who lack the extension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Given, Found = ParamSpec("Given"), TypeVar("Found")
 
 
 def in_torch(face: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The same function, run on the twins."""
+    """Returns the same function, run on the twins."""
 
     @wraps(face)
     def run(*given: Given.args, **named: Given.kwargs) -> Found:

@@ -73,12 +73,12 @@ def draw(
 
 
 def bits(x: torch.Tensor | None) -> list[int]:
-    """The exact content, where every NaN is the same."""
+    """The exact bits, with every NaN the same."""
     return [] if x is None else _integers(x).tolist()
 
 
 def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
-    """Equal bit for bit, where every NaN is the same."""
+    """Whether both are equal bit for bit, with every NaN the same."""
     if x is None or y is None:
         return x is y
     return x.dtype == y.dtype and torch.equal(_integers(x), _integers(y))
@@ -92,11 +92,11 @@ def _integers(x: torch.Tensor) -> torch.Tensor:
 
 
 def told(call: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, bool]:
-    """What a call returns, and whether its status says that all is finite."""
+    """Returns what a call returns, and whether its status says that all is finite."""
     status = new_status()
     return call(*given, status=status, **named), not is_raised(status)
 
 
 def finite(call: Callable[..., Any], *given: Any, **named: Any) -> bool:
-    """Whether a call's status says so."""
+    """Whether a call's status says that all is finite."""
     return told(call, *given, **named)[1]

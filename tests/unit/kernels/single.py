@@ -1,4 +1,4 @@
-"""Operations on segments, of one parameter: what tests call, one argument after the other."""
+"""Operations on one parameter: the tests' way to call those that take segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs for the tests of streams: drawn places, damaged lists."""
+"""Inputs for the tests of streams: random places and damaged lists."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ FILL = 7
 def stream(
     n: int, density: float, seed: int, dtype: torch.dtype = torch.float32, kind: str = "normal"
 ) -> Stream:
-    """At odd addresses; a third of the places are in runs, and often the first and the last."""
+    """A stream at odd addresses: a third is one run; it often has the first and the last place."""
     g = torch.Generator().manual_seed(seed)
     chosen = torch.rand(n, generator=g) < density
     if n > 20 and density > 0:
@@ -31,7 +31,7 @@ def stream(
 
 
 def outputs(k: int, dtype: torch.dtype) -> Stream:
-    """Filled with FILL, at odd addresses."""
+    """Outputs filled with FILL, at odd addresses."""
     places = torch.full((k + 1,), FILL, dtype=torch.int32)[1:]
     return places, torch.full((k + 1,), FILL, dtype=dtype)[1:]
 

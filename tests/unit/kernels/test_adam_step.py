@@ -1,4 +1,4 @@
-"""Adam's step on every instruction set: the bits of its twin, its inverse, and its codes."""
+"""Adam's step on every instruction set: its twin's bits, its inverse, and its codes."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ HOWS = [
 
 
 def drawn(n: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, State]:
-    """A gradient and a state, at an odd address."""
+    """A gradient and a state, at odd addresses."""
     dice = torch.Generator().manual_seed(n)
     g = torch.randn(n + 1, generator=dice).to(dtype)[1:]
     m, q, v = (torch.randn(n + 1, generator=dice)[1:] for _ in range(3))

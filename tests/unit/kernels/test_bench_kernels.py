@@ -71,7 +71,7 @@ def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_gpu_s_limit_is_a_copy() -> None:
-    """Everything that runs there, on tensors of the CPU, for which room and clock differ."""
+    """All that runs on a GPU, here with tensors of the CPU, whose room and clock differ."""
     contestants = kernels._contestants(2_000, "cpu", kernels._copies)
     for turn in range(2):
         for contestant in contestants:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 def every_pattern(dtype: torch.dtype) -> torch.Tensor:
-    """All 16-bit floats; for fp32 all patterns of the top half with low halves near rounding."""
+    """All 16-bit floats; for fp32 every upper half, with lower halves near a rounding boundary."""
     top = torch.arange(-(2**15), 2**15).to(torch.int16)
     if dtype != torch.float32:
         return top.view(dtype)
@@ -54,7 +54,7 @@ def test_every_pattern_as_torch(source: torch.dtype, target: torch.dtype, shift:
 
 @pytest.mark.parametrize("target", DTYPES, ids=str)
 def test_the_flag_is_about_the_target(target: torch.dtype) -> None:
-    """The first value that is rounded to inf, and the last that is not."""
+    """The status tells the first value that is rounded to inf from the last that is not."""
     first = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F7F8000, torch.float16: 0x477FF000}
     ends = torch.tensor([first[target] - 1, first[target]], dtype=torch.int32).view(torch.float32)
     for n in (1, 7, 16, 33, 1000):

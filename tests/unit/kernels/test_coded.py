@@ -1,4 +1,4 @@
-"""accumulate_coded against accumulate of the same places."""
+"""accumulate_coded, compared with accumulate of the same places."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_damage_is_named_and_nothing_is_written(code: str) -> None:
     n = 4096
     out, places = torch.full((n,), 7.0), places_of(n, 0.3, 0)
     values, good = torch.ones(places.numel()), coded(places, n, code)
-    bad = torch.full_like(good, 1)  # the same entry twice; or bits that are too few or too many
+    bad = torch.full_like(good, 1)  # the same entry twice, or too few or too many bits
     bad[-1] = 127 if code != "int32" else 1
     with pytest.raises(PayloadError, match="payload 1: "):
         accumulate_coded(out, [code] * 2, [good, bad], [values] * 2, 2.0)

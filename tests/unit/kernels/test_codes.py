@@ -120,7 +120,7 @@ def test_add_as_twin(form: Format, factor: float) -> None:
 def test_large_targets_written_around_the_cache(
     form: Format, instruction_set: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On aligned and on other addresses; and encoding what is large."""
+    """Stores around the cache give the same, at aligned and other addresses; so does encoding."""
     if instruction_set == "twin":
         pytest.skip("compared with itself")
     monkeypatch.setattr(tensors, "STREAM_BYTES", 4096)
@@ -185,7 +185,7 @@ def test_e5m2_by_hand() -> None:
 
 
 def test_levels_by_hand() -> None:
-    """What lies on a level stays there whatever the noise; parts of a block share a byte."""
+    """A value on a level stays there whatever the noise; the parts of a block share a byte."""
     x = [1.0, -1.0, 0.0, 1.0, -1.0]  # two of a part: codes 2 0 | 1 2 | 0 _ | _ _
     payload = check_bytes(formats.LEVELS2, x, [0b00_00_01_10, 0b00_00_10_00], [1.0])
     assert decoded(formats.LEVELS2, payload, 5).tolist() == x
@@ -255,7 +255,7 @@ def test_lloyd_by_hand() -> None:
 
 
 def test_microscaling_by_hand() -> None:
-    """A scale's exponent for each 32; two of a part; 7 is cut to 6; half to even."""
+    """A scale's exponent for each 32; two parts share a byte; 7 is clipped to 6; ties to even."""
     x = [6.0, 7.0, -1.25, 0.25, 0.75, -0.0]  # codes 7 7 10 | 0 2 8
     payload = check_bytes(formats.E2M1X, x, [127, 0x07, 0x27, 0x8A], [])
     assert decoded(formats.E2M1X, payload, 6).tolist() == [6, 6, -1, 0, 1, 0]
@@ -288,7 +288,7 @@ def test_every_small_float_means_what_it_should(name: str) -> None:
         value = -value if size < code else value
         planes = [code >> lowest & 15 if bits < 8 else code for lowest, bits in form.planes]
         for exponent, scale in ((127, 1.0), (0, 0.0), (100, 2.0**-27), (255, None)):
-            if scale is None:  # which no encoder writes: the largest that one does
+            if scale is None:  # no encoder writes it; it reads as the largest written
                 scale = 2.0 ** (127 - 2 ** (form.bits - 2 - form.mantissa))
             codes = torch.tensor([exponent, *planes], dtype=torch.uint8)
             assert float(decoded(form, (codes, torch.empty(0)), 1)) == value * scale
@@ -306,7 +306,7 @@ def test_the_largest_magnitude_decides_the_scale_of_its_32_alone() -> None:
 
 @pytest.mark.parametrize("bits", [1, 2])
 def test_lloyd_loses_what_max_found(bits: int) -> None:
-    """Of a normal distribution: table I of Max 1960."""
+    """The error on a normal distribution is that of Max 1960, table I."""
     form = formats.LLOYD1 if bits == 1 else formats.LLOYD2
     x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     lost = (decoded(form, encoded(form, x), x.numel()) - x).square().mean()
@@ -316,7 +316,7 @@ def test_lloyd_loses_what_max_found(bits: int) -> None:
 @pytest.mark.parametrize("form", [formats.LEVELS4, formats.LEVELS8, formats.LEVELS2])
 @pytest.mark.parametrize("number", [0, 255, 2**31, 2**32 - 256, 2**32 - 1])
 def test_a_level_stays_whatever_the_number(form: Format, number: int) -> None:
-    """The sum of level and number in fp32 would be rounded to the level above now and then."""
+    """In fp32 the sum of level and noise would now and then be rounded to the level above."""
     noise = NOISE._replace(shift=0)
     shift = number - int(random_bits(noise, 2)[1])
     for level in range(int(form.steps) + 1):
@@ -330,7 +330,7 @@ def test_values_of_the_format_come_back(form: Format) -> None:
     n = 1 << 16
     if form is formats.POWERS:
         x = 2.0 ** torch.arange(-149, 128).repeat(n)[:n]
-        x[x < 2.0**-126] = 0.0  # below, the exponent alone does not say what it is
+        x[x < 2.0**-126] = 0.0  # of denormals the exponent alone does not tell the number
     elif form in (formats.E4M3, formats.E5M2):
         codes = torch.arange(256).repeat(n)[:n].to(torch.uint8)
         dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
@@ -339,10 +339,10 @@ def test_values_of_the_format_come_back(form: Format) -> None:
     elif form.mantissa is not None:
         values = small_floats(form.bits, form.mantissa)
         x = torch.cat([values, -values]).repeat(n)[:n]
-        x[::32] = values[-1]  # else a group whose largest is small has a smaller scale
+        x[::32] = values[-1]  # else a group whose largest magnitude is small has a smaller scale
         x[32:64] *= 2.0**-96
         x[64:96] *= 2.0**110
-    elif form.mean:  # what has one magnitude: two bits are not told by what they lose nothing of
+    elif form.mean:  # one bit gives back one magnitude; two bits only 0
         x = torch.tensor([3.0, -3.0]).repeat(n)[:n]
         x = x if form is formats.LLOYD1 else 0 * x
     else:
@@ -378,7 +378,7 @@ def test_what_is_too_small_for_a_scale_is_zero(form: Format) -> None:
 @EACH
 @pytest.mark.parametrize("n", [1, 8, 257, 1281, 5003])
 def test_any_bytes_are_codes(form: Format, n: int) -> None:
-    """Finite where the format has no code for anything else."""
+    """Any bytes decode to finite values, unless the format has codes for others."""
     codes, scales = damaged(form, n, n, 1e30)
     out = decoded(form, (codes, scales), n)
     if form is formats.E5M2:
@@ -389,7 +389,7 @@ def test_any_bytes_are_codes(form: Format, n: int) -> None:
 
 @EACH
 def test_every_byte_means_what_it_should(form: Format) -> None:
-    """A byte in the first place of a block of one element."""
+    """Each of the 256 bytes, as the first of a block of one element, decodes to its value."""
     if form.mantissa is not None:
         pytest.skip("a scale comes first: see below")
     for byte in range(256):

@@ -24,7 +24,7 @@ def encoded(form: Format, x: torch.Tensor, noise: Noise) -> Pair:
 
 
 def means(form: Format, x: torch.Tensor, rank: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of x as it arrives over many steps, and the variance of one."""
+    """The mean of x as it arrives over many steps, and the variance of a single step."""
     total, squares = torch.zeros_like(x).double(), torch.zeros_like(x).double()
     out = torch.empty_like(x)
     for step in range(STEPS):
@@ -36,7 +36,7 @@ def means(form: Format, x: torch.Tensor, rank: int = 0) -> tuple[torch.Tensor, t
 
 
 def variance(form: Format, x: torch.Tensor) -> torch.Tensor:
-    """Of one element: (upper - x) (x - lower), the neighbours of x in the format."""
+    """The variance of one element: (upper - x) (x - lower), with x's neighbours in the format."""
     magnitude = x.abs().double()
     if form is formats.POWERS:
         lower = 2.0 ** magnitude.log2().floor()
@@ -93,7 +93,7 @@ def test_ranks_with_equal_inputs_err_in_opposite_directions(form: Format, world:
     n = 100 * 1280
     x = torch.randn(n, generator=torch.Generator().manual_seed(4))
     out, errors = torch.empty(n), []
-    for name in ("1/0/w", "1/0/w/{}"):  # one noise, rotated; independent noises
+    for name in ("1/0/w", "1/0/w/{}"):  # one noise, rotated for each rank; independent noises
         noises = [Noise.of(name.format(rank), rank) for rank in range(world)]
         accumulate_codes(form, out, [encoded(form, x, noise) for noise in noises], world)
         errors.append(float((out.double() - x).square().mean()))

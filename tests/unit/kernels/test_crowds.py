@@ -1,4 +1,4 @@
-"""Codes of lists with crowds: sizes, every byte, the way back, damaged input, and the twins."""
+"""Codes of lists with crowds: sizes, every byte, decoding, damaged input, and the twins."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CHUNK, CROWD = 16, 3
 
 
 def flat(k: int) -> Shape:
-    """Of a list without crowds, or with such as do not pay."""
+    """The shape of a list without crowds, or with crowds that save nothing."""
     return Shape(k, 0, 0, k)
 
 
 def shape_by_hand(places: torch.Tensor, n: int) -> Shape:
-    """The definition, in loops."""
+    """The shape by its definition, in loops."""
     chunks: dict[int, int] = {}
     for place in places.tolist():
         chunks[place // CHUNK] = chunks.get(place // CHUNK, 0) + 1
@@ -72,7 +72,7 @@ def encoded(
 def decoded(
     section: torch.Tensor, n: int, shape: Shape, decode: Encode = decode_shaped
 ) -> torch.Tensor | str:
-    """The list, or why there is none; nothing is written beside it."""
+    """Returns the list, or the error's text; nothing is written outside the result."""
     held = torch.full((shape.entries + 2,), -7, dtype=torch.int32)
     said = None
     try:
@@ -98,7 +98,7 @@ def check_both_ways(places: torch.Tensor, n: int) -> Shape:
 
 
 def check_whatever_it_is(section: torch.Tensor, n: int, shape: Shape) -> bool:
-    """Kernel and twin refuse with the same words, or give the one list that has this code."""
+    """Checks that kernel and twin raise the same error, or return the one list with this code."""
     result, twin = (
         decoded(section, n, shape, decode) for decode in (decode_shaped, decode_shaped_twin)
     )
@@ -112,7 +112,7 @@ def check_whatever_it_is(section: torch.Tensor, n: int, shape: Shape) -> bool:
 
 
 def by_chunk(counts: list[int], seed: int = 0) -> torch.Tensor:
-    """So many places in each chunk, anywhere in it."""
+    """A list with this many places in each chunk, anywhere in it."""
     parts = [random_list(CHUNK, k, seed + i) + CHUNK * i for i, k in enumerate(counts)]
     return torch.cat([torch.empty(0, dtype=torch.int32), *parts])
 
@@ -163,7 +163,7 @@ def test_a_shape_is_what_its_definition_says() -> None:
 
 
 def test_whole_rows_take_few_bits() -> None:
-    """4 % of 64,000 rows of 64 elements: 7 bits for 16 places, where one list takes 7 for each."""
+    """Whole rows, 4 % of 64,000, take 7 bits for 16 places; one list takes 7 for each place."""
     places, n = rows(64_000, 64, 0.04), 64 * 64_000
     size = shaped_bytes(n, shape_of(places, n))
     assert 8 * size < 8 * len(places) / 16
@@ -193,7 +193,7 @@ def test_impossible_shapes_are_refused(shape: tuple[int, int, int, int]) -> None
 
 
 def test_layout_by_hand() -> None:
-    """Chunks of 100,000 places: 2 with 0, 1 and 15; 5 full; 9 with two places, thin."""
+    """Chunks of 100,000 places: 2 holds 0, 1 and 15; 5 is full; 9 has two places, too few."""
     places = torch.tensor([32, 33, 47, *range(80, 96), 144, 150]).int()
     shape = shape_of(places, 100_000)
     assert shape == Shape(21, 2, 1, 2)
@@ -286,7 +286,7 @@ def test_every_flipped_bit_is_refused_or_gives_a_list() -> None:
 
 @FACES
 def test_other_shapes_of_as_many_bytes_are_refused_or_give_a_list() -> None:
-    """What a message says of its shape may be damaged too."""
+    """A damaged shape that needs as many bytes raises the same errors, or gives a list."""
     for places, n in small_lists():
         section, true = encoded(places, n), shape_of(places, n)
         near = itertools.product(*(range(max(0, x - 1), x + 2) for x in true))
@@ -324,7 +324,7 @@ def long_list(seed: int) -> tuple[torch.Tensor, int]:
 @FACES
 @given(drawn=st.data())
 def test_damage_to_long_lists_is_refused_or_gives_a_list(drawn: st.DataObject) -> None:
-    """Long enough for whole vectors in each section."""
+    """Lists are long enough for whole vectors in each section, where the damage may be."""
     places, n = long_list(drawn.draw(st.integers(0, 3)))
     shape, section = shape_of(places, n), encoded(places, n).clone()
     assert min(shape) > 0
@@ -346,7 +346,7 @@ def test_damage_to_long_lists_is_refused_or_gives_a_list(drawn: st.DataObject) -
     ],
 )
 def test_what_is_no_crowd_is_no_other_code(mask: int, thin: int, wrong: str | None) -> None:
-    """Of 3 places in the first of 700 chunks, one in the second, and two full chunks."""
+    """The first of 700 chunks has 3 places, the second one, and two chunks are full."""
     n = 700 * CHUNK
     places = torch.tensor([0, 1, 2, 20, *range(32, 64)]).int()
     shape = shape_of(places, n)
@@ -362,7 +362,7 @@ def test_what_is_no_crowd_is_no_other_code(mask: int, thin: int, wrong: str | No
 
 @FACES
 def test_masks_end_where_places_do() -> None:
-    """The last chunk has 4 places: a fifth is refused, and so is a full one."""
+    """The last chunk has only 4 places: a fifth is refused, and so is a full chunk."""
     n = 200 * CHUNK + 4
     places = torch.cat([torch.arange(64), torch.arange(n - 3, n)]).int()
     shape, section = shape_of(places, n), encoded(places, n).clone()

@@ -1,4 +1,4 @@
-"""Entries of sparse payloads, and what rounding takes from their values."""
+"""Entries of sparse payloads, and the rounding error of their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entries(
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_what_rounding_takes_goes_back(dtype: torch.dtype) -> None:
-    """Sent and kept are what there was, to the bit, whatever the format and its range."""
+    """What is sent and what is kept add up to what was given, to the bit, in every format."""
     values, residual = torch.tensor([1.00123, -7e-6, 1e6]), torch.full((6,), 0.25)
     given = values.clone()
     one = entries(values, dtype, sent := torch.empty(3), residual)

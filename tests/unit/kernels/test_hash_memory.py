@@ -25,11 +25,11 @@ PUBLISHED = {
     3: (0.148, 0.036, 0.009, 0.002, 0.001),
     4: (0.115, 0.020, 0.004, 0.001, 0.001),
 }
-"""Share of entries in serial memory, by parallel slots per entry and by tries, 1 to 5."""
+"""Published share of entries in serial memory, by parallel slots per entry and tries 1 to 5."""
 
 
 def drawn(n: int, k: int, seed: int = 0) -> Tensor:
-    """Distinct, in no order, at odd addresses; with the first and the last index."""
+    """Distinct indices in no order, at odd addresses, with the first and the last one."""
     picked = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:k].int()
     if k > 1:
         missing = [i for i in (0, n - 1) if i not in picked.tolist()]
@@ -42,7 +42,7 @@ def parts(out: Tensor, counts: list[int]) -> list[list[int]]:
 
 
 def plain(indices: Tensor, owners: int, seed: int) -> list[list[int]]:
-    """Owner by owner, from the hash as it is written in books."""
+    """The partition owner by owner, with the hash as it is published."""
     owned: list[list[int]] = [[] for _ in range(owners)]
     for index in sorted(indices.tolist()):
         h = index ^ seed
@@ -95,7 +95,7 @@ def test_nothing_at_all() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("ratio", PUBLISHED)
 def test_collisions_are_those_of_the_table(ratio: float) -> None:
-    """60,000 random indices in one table: within a tenth of the share, or 0.01."""
+    """60,000 random indices in one table collide as published: within a tenth, or 0.01."""
     k, rows = 60_000, PUBLISHED[ratio]
     indices = drawn(1 << 22, k, seed=1)
     for tries, share in enumerate(rows, 1):
@@ -126,7 +126,7 @@ def test_small_tables_grow_and_drop_nothing(slots: tuple[int, int], threads: int
 
 
 def test_all_in_one_owner_s_table() -> None:
-    """An adversary who knows the seed: the other owners' tables stay empty."""
+    """If an adversary knows the seed, one owner's table has all, and the others' stay empty."""
     known = torch.arange(200_000)[owners_of(torch.arange(200_000), 16, SEEDS[0]) == 11].int()
     out = torch.empty_like(known)
     found = hash_partition(known, 16, SEEDS, out)
@@ -137,7 +137,7 @@ def test_all_in_one_owner_s_table() -> None:
 
 @pytest.mark.parametrize("threads", first([3, 2, 8]))
 def test_threads_at_once_lose_nothing(threads: int, instruction_set: str) -> None:
-    """Neighbouring threads meet in every table, and in tables of a single slot."""
+    """Neighbouring threads share every table, also tables of a single slot."""
     indices = drawn(1 << 20, 200_000, seed=4)
     out, wanted = torch.empty_like(indices), torch.empty_like(indices)
     counts = hash_partition(indices, 4, SEEDS, wanted).counts

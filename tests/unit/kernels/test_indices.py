@@ -1,4 +1,4 @@
-"""Codes of index lists: sizes, every byte, the way back, damaged input, and the twins."""
+"""Codes of index lists: sizes, every byte, decoding, damaged input, and the twins."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def encoded(
 def decoded(
     section: torch.Tensor, n: int, code: str, k: int, decode: Encode = decode_indices
 ) -> torch.Tensor | str:
-    """The list, or why there is none; nothing is written beside it."""
+    """Returns the list, or the error's text; nothing is written outside the result."""
     held = torch.full((k + 2,), -7, dtype=torch.int32)
     said = None
     try:
@@ -78,7 +78,7 @@ def check_both_ways(indices: torch.Tensor, n: int, code: str) -> None:
 
 
 def check_whatever_it_is(section: torch.Tensor, n: int, code: str, k: int) -> bool:
-    """Kernel and twin refuse with the same words, or give the one list that has this code."""
+    """Checks that kernel and twin raise the same error, or return the one list with this code."""
     result = decoded(section, n, code, k)
     twin = decoded(section, n, code, k, decode_indices_twin)
     if isinstance(result, str) or isinstance(twin, str):
@@ -97,7 +97,7 @@ GAPS = [
 
 
 def patterns() -> Iterator[tuple[str, torch.Tensor, int]]:
-    """Lists that lie badly for some code."""
+    """Yields lists that are a bad case for some code."""
     for n in (1, 2, 7, 8, 9, 63, 64, 65, 255, 256, 257, 1000, 65536, 131073):
         yield f"none of {n}", listed(), n
         yield f"all of {n}", torch.arange(n, dtype=torch.int32), n
@@ -157,7 +157,7 @@ def test_the_largest_parameter_fits(code: str) -> None:
 
 @CODES
 def test_sizes_are_the_published_ones(code: str) -> None:
-    """Written out once more, with floats and loops where the source has shifts."""
+    """Sizes equal the published formulas, written with floats and loops instead of shifts."""
     for n, k in itertools.product(range(600), range(0, 600, 7)):
         if k > n:
             continue
@@ -263,7 +263,7 @@ def test_one_byte_all_over_is_refused_or_gives_a_list(code: str, fill: int) -> N
 
 
 def test_layouts_by_hand() -> None:
-    """n = 600, indices 2, 300, 599, as bytes."""
+    """The bytes of each code for n = 600 and indices 2, 300, 599."""
     indices = listed(2, 300, 599)
     assert encoded(indices, 600, "int32").tolist() == [2, 0, 0, 0, 44, 1, 0, 0, 87, 2, 0, 0]
     assert encoded(indices, 600, "gap16").tolist() == [2, 0, 41, 1, 42, 1]
@@ -375,7 +375,7 @@ def test_strided_input_is_read(code: str) -> None:
 
 @CODES
 def test_the_twins_make_everything_where_the_tensors_are(code: str) -> None:
-    """With another default device, a tensor made without naming one cannot meet the others."""
+    """With another default device, a tensor made without a device would not fit the others."""
     indices, n = random_list(1000, 30), 1000
     section = torch.empty(code_bytes(code, n, 30), dtype=torch.uint8)
     back = torch.empty_like(indices)

@@ -29,7 +29,7 @@ def apart(n: int, k: int) -> torch.Tensor:
 
 
 def lists(code: str) -> Iterator[tuple[Callable[[], torch.Tensor], int]]:
-    """Runs, even steps and chance, from almost all to as thin as the code can be."""
+    """Yields runs, even steps and random lists, from almost full to as sparse as can be."""
     for k in NUMBERS:
         for n in (k, k + 1, 2 * k - 1, 2 * k, 17 * k + 3, 5000 * k, LARGEST):
             if n > 3_000_000 and (code == "bitmap" or k % 50):
@@ -65,7 +65,7 @@ def test_every_width_of_low_bits_comes_back(width: int) -> None:
 @CODES
 @given(drawn=st.data())
 def test_damage_is_refused_or_gives_a_list(code: str, drawn: st.DataObject) -> None:
-    """The same words as the twin's, and the same entry, wherever the damage is."""
+    """Damage anywhere gives the twin's error, which names the same entry, or the same list."""
     k = drawn.draw(st.sampled_from(NUMBERS))
     n = k * drawn.draw(st.sampled_from([1, 2, 3, 9, 64, 700])) + drawn.draw(st.integers(0, 99))
     section = encoded(random_list(n, k, drawn.draw(st.integers(0, 9))), n, code).clone()
@@ -102,7 +102,7 @@ def test_one_byte_all_over_is_refused_or_gives_a_list(code: str, fill: int) -> N
 
 @pytest.mark.parametrize("entry", [0, 1, 15, 16, 17, 599, 640, 1022, 1023])
 def test_two_entries_that_change_places_are_named(entry: int) -> None:
-    """In one bucket of the upper half, so that only the low bits tell."""
+    """Both entries are in one bucket of the upper half, so only their low bits differ."""
     n, k = 64 * 1024, 1024  # 6 low bits
     indices = torch.arange(k, dtype=torch.int64) // 2 * 128 + torch.arange(k) % 2
     section = encoded(indices.int(), n, "elias_fano").clone()
@@ -114,7 +114,7 @@ def test_two_entries_that_change_places_are_named(entry: int) -> None:
 
 
 def test_the_last_entry_beyond_the_end_is_named() -> None:
-    """All but the last words are good; n - 1 in the list, and n made one less."""
+    """Only the last word is bad: n - 1 is in the list, and n is made one less."""
     for k in NUMBERS:
         n = 8 * k + 4
         section = encoded(one_run(n, k, n - k), n, "elias_fano")

@@ -1,4 +1,4 @@
-"""A journal makes undo_topk give back what rounding would lose, and costs nothing else."""
+"""A journal lets undo_topk restore what rounding would lose, and changes nothing else."""
 
 import copy
 
@@ -22,7 +22,7 @@ FORMS = {  # momentum, nesterov, rounding errors of the form in units of 16·thr
 
 
 class Held:
-    """u, v and what is sent, of scale a, and the threshold that steps before would have found."""
+    """u, v and what is sent, of scale a, and the threshold that earlier steps would have found."""
 
     def __init__(self, n: int, a: float, momentum: float | None, seed: int = 0) -> None:
         k = max(1, n // 1000)
@@ -115,7 +115,7 @@ def test_even_the_velocity_that_no_momentum_forgot() -> None:
 
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_non_finite_elements_stay_as_they_were(form: str) -> None:
-    """In blocks that are kept, and, where only the sum overflows, in others."""
+    """They stay in blocks that are kept and, where only the sum overflows, in other blocks."""
     momentum, nesterov, _ = FORMS[form]
     n = 4 * BLOCK
     state, before = (Held(n, 1.0, momentum) for _ in "ab")

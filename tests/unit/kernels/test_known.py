@@ -1,4 +1,4 @@
-"""What passed a check is not checked again, and nothing else is spared; nor are gradients kept."""
+"""What passed a check is not checked again, all else is; and gradients are not retained."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def entries(k: int, dtype: torch.dtype = torch.float32) -> kernels.WriteEntries:
 
 
 def wrong(segment: Any) -> list[Any]:
-    """The segment with each of its tensors in turn of another dtype."""
+    """Returns the segment once for each of its tensors, with that tensor of another dtype."""
     tensors = [i for i, part in enumerate(segment) if isinstance(part, Tensor)]
     return [
         type(segment)(*(x.to(torch.float64) if i == at else x for i, x in enumerate(segment)))
@@ -191,7 +191,7 @@ def test_a_list_that_is_filled_anew_is_another() -> None:
 
 
 def test_the_same_tensors_dealt_out_otherwise_are_looked_at() -> None:
-    """Whether they are sections or values, and whose payloads."""
+    """The same tensors in other roles, as values or in another payload, are checked again."""
     rows, one, other = [torch.ones(8) for _ in range(4)], torch.empty(8), torch.empty(8)
     places = [torch.arange(4, dtype=torch.int32), torch.arange(8, dtype=torch.int32)]
     known = kernels.Known()

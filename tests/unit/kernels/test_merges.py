@@ -45,7 +45,7 @@ def bound(n: int, streams: list[Stream]) -> int:
 
 
 def merged(n: int, streams: list[Stream], divisor: float, out: Stream) -> Stream:
-    """The result; what lies behind it is untouched."""
+    """Returns the result; checks that nothing behind it is written."""
     count = merge_streams(n, [s[0] for s in streams], [s[1] for s in streams], divisor, *out)
     assert untouched(out[0][count:], out[1][count:])
     return out[0][:count], out[1][:count]
@@ -96,7 +96,7 @@ def test_merge_is_accumulate_without_its_zeros(density: float, dtype: torch.dtyp
 
 @pytest.mark.parametrize("spread", first([1, 4096, 65536, 1_000_000, 20_000_000], 4))
 def test_merge_of_clusters_far_apart(spread: int) -> None:
-    """Nothing between the clusters; the last place is the last there is."""
+    """There is nothing between the clusters, and the last place is the largest possible."""
     n = 100 * spread + 17
     first = (torch.arange(101) * spread).int()
     second = torch.cat([first[::3], i32(n - 1)]) if spread > 1 else i32(n - 1)
@@ -165,7 +165,7 @@ def test_merge_refuses_wrong_buffers() -> None:
 
 @given(st.lists(st.binary(max_size=48), min_size=2, max_size=2), st.integers(0, 60))
 def test_faces_take_any_bytes(data: list[bytes], n: int) -> None:
-    """Refused with nothing written, or what the twin does."""
+    """Arbitrary bytes are refused with nothing written, or give what the twin gives."""
     raw = [
         torch.tensor(list(d[: len(d) // 4 * 4]), dtype=torch.uint8).view(torch.int32) for d in data
     ]
@@ -269,7 +269,7 @@ def test_top_by_hand() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("kind", ["normal", "equal", "two values", "denormal", "signed zeros"])
 def test_top_of_many(kind: str) -> None:
-    """So many that a sample says where the k-th lies."""
+    """There are so many entries that a sample estimates where the k-th lies."""
     n = 400_000
     a, b = stream(n, 0.2, 1, kind=kind), stream(n, 0.2, 2, kind=kind)
     for k in (1, 1000, a[0].numel()):
@@ -319,7 +319,7 @@ def test_contained_by_hand_and_its_checks() -> None:
 
 
 def test_nothing_is_left_between_calls() -> None:
-    """The tiles are used again: a sum does not see that of another call, refused or not."""
+    """Tiles are used again: a sum does not see that of another call, even of a refused one."""
     n = 200_000
     first, second = stream(n, 0.001, 1), stream(n, 0.001, 2)
     one = merged(n, [first], 1.0, outputs(first[0].numel(), torch.float32))

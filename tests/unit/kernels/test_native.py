@@ -1,4 +1,4 @@
-"""Which version runs, and what is said when there is none."""
+"""Which version of the kernels runs, and the message when there is none."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Random numbers: by hand, as the twin, and as good as they have to be.
+"""Random numbers: by hand, equal to the twin's, and as random as they have to be.
 
 Thresholds are at about five standard deviations; seeds are fixed.
 """
@@ -16,7 +16,7 @@ BYTES = pytest.mark.parametrize("shift", [24, 16, 8, 0])
 
 
 def mixed(element: int, noise: Noise) -> int:
-    """One number, in whole numbers of Python."""
+    """One number, in Python's integers."""
     h = (element + noise.first) % 2**32
     h = (h ^ (h >> 16)) * 0x7FEB352D % 2**32
     h = ((h ^ (h >> 15)) + noise.second) % 2**32 * 0x846CA68B % 2**32
@@ -24,13 +24,13 @@ def mixed(element: int, noise: Noise) -> int:
 
 
 def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Of uniform numbers, in standard deviations of what independent ones show."""
+    """The correlation of uniform numbers, in standard deviations of that of independent ones."""
     x, y = (unit_twin(t).double() - 0.5 for t in (a, b))
     return float((x * y).mean() * 12 * x.numel() ** 0.5)
 
 
 def chi_square(values: torch.Tensor) -> float:
-    """Of bytes against uniform ones, in standard deviations from its mean."""
+    """The χ² of bytes against a uniform distribution, in standard deviations from its mean."""
     expected = values.numel() / 256
     counts = torch.bincount(values, minlength=256).double()
     return float(((counts - expected).square().sum() / expected - 255) / (2 * 255) ** 0.5)
@@ -111,7 +111,7 @@ def test_steps_seeds_and_parameters_are_uncorrelated(one: str, other: str) -> No
 
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 def test_the_mean_over_ranks_varies_less_than_of_independent_numbers(world: int) -> None:
-    """Ranks that round the same value up where their number is below it."""
+    """Each rank rounds a value up where its random number is below the value."""
     ranks = [unit_twin(random_bits(Noise.of("0/0/a", rank), 1 << 16)) for rank in range(world)]
     for value in (0.1, 0.37, 0.5, 0.9):
         up = torch.stack([(numbers < value).double() for numbers in ranks]).mean(0)

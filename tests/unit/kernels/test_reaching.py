@@ -1,4 +1,4 @@
-"""reaching: all elements of at least some magnitude, and no others."""
+"""reaching returns all elements of at least some magnitude, and no others."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_a_view_that_is_not_contiguous() -> None:
 
 
 def test_a_longer_result_after_a_shorter_one_and_back() -> None:
-    """The room is used again; what was given is the next call's."""
+    """The buffer is used again: a result is valid until the next call."""
     for n in (10, 5000, 100, 20_000, 3):
         check(draw("normal", n, n), 0.5)
 

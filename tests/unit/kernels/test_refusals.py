@@ -1,4 +1,4 @@
-"""What no kernel may be given: found by tests/fuzz, refused where all calls go through."""
+"""Arguments that no kernel may receive: found by tests/fuzz, refused where all calls pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def places(*given: int) -> Tensor:
 
 
 def freed() -> Tensor:
-    """As sharding leaves its flat parameters between steps."""
+    """A tensor without memory, as sharding leaves its flat parameters between steps."""
     x = torch.ones(8)
     x.untyped_storage().resize_(0)
     return x
@@ -58,13 +58,13 @@ def test_a_tensor_has_its_elements_in_memory(call: Callable[[Tensor], object], x
 
 
 def test_a_sum_in_place_is_fp32() -> None:
-    """Sixteen bits a value in memory, and 32 are written: it went beyond the end."""
+    """With 16 bits a value in memory and 32 written, the kernel wrote beyond the end."""
     with pytest.raises(KernelError, match=r"v must be torch\.float32, not torch\.bfloat16"):
         kernels.add_cast(torch.zeros(64, dtype=torch.bfloat16), torch.ones(64), 1.0)
 
 
 def test_places_with_a_stride_are_read_where_they_are() -> None:
-    """A contiguous copy was freed before it was read."""
+    """A contiguous copy of the places was once freed before it was read."""
     wide = torch.arange(2000, dtype=torch.int32)
     v = torch.zeros(2000)
     kernels.add(v, wide[::2], torch.ones(1000), 2.0)
@@ -89,7 +89,7 @@ def test_of_many_none_is_restored_where_one_is_refused() -> None:
 
 
 def _shared() -> list[Callable[[], object]]:
-    """Calls whose places share memory with what is written."""
+    """Returns calls whose places share memory with what they write."""
     memory = torch.zeros(8)
     own = memory.view(torch.int32)[:4]
     x, out, values = torch.arange(8.0), memory[2:6], memory[:4]
@@ -125,7 +125,7 @@ def test_places_do_not_change_while_they_are_read(call: Callable[[], object]) ->
 
 
 def test_an_expanded_vector_has_the_memory_of_one_number() -> None:
-    """What lies behind it is no part of it."""
+    """Memory behind an expanded vector's one number is not part of it."""
     memory = torch.ones(100)
     x, own = memory[:1].expand(64), memory[1:9].view(torch.int32)
     kernels.topk(x, 8, own, torch.zeros(8), WELL)
@@ -133,7 +133,7 @@ def test_an_expanded_vector_has_the_memory_of_one_number() -> None:
 
 
 def test_a_vector_with_a_stride_ends_at_its_last_number() -> None:
-    """Half the places, of twice the elements: beyond x's bytes, within its memory."""
+    """Half the places of twice the elements: beyond x's own bytes, but within its memory."""
     memory = torch.ones(100)
     with pytest.raises(KernelError, match="must not share memory"):
         kernels.topk(memory[::2], 8, memory[60:68].view(torch.int32), torch.zeros(8), WELL)
@@ -191,7 +191,7 @@ def test_a_number_has_a_range(rule: str, call: Callable[[], object]) -> None:
 
 
 def test_a_momentum_that_is_0_in_fp32_is_0() -> None:
-    """The twin divided by it."""
+    """Such a momentum counts as 0; the twin used to divide by it."""
     velocity, residual, ones = torch.full((8,), 3.0), torch.full((8,), 5.0), torch.ones(8)
     none = places(), torch.zeros(0), torch.zeros(0)
     kernels.undo_topk(ones, velocity, residual, *none, momentum=1e-320)
@@ -200,7 +200,7 @@ def test_a_momentum_that_is_0_in_fp32_is_0() -> None:
 
 
 def test_whole_numbers_count_as_real_ones() -> None:
-    """Any size: a hint changes the time and never the result."""
+    """Integers of any size are taken: a hint changes the time and never the result."""
     found = places(0, 0)
     kernels.topk(torch.arange(8.0), 2, found, torch.zeros(2), WELL, HUGE)
     assert found.tolist() == [6, 7]

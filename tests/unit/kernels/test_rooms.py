@@ -1,4 +1,4 @@
-"""The seam: which room works, that rooms are alike, and that nothing else chooses among them."""
+"""The seam: which room does the work, that rooms are alike, and that only `room_of` chooses."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from gradwire.kernels.table import Room
 HOME = "gradwire.kernels"
 MAY_NAME_A_ROOM = {
     f"{HOME}.rooms",
-    "gradwire.bench.kernels",  # twins are rivals
-    "gradwire.bench.rooms",  # which compares them
-    "gradwire.feedback._adam_encoder",  # the slow composition is made of a twin's parts
+    "gradwire.bench.kernels",  # twins compete in it
+    "gradwire.bench.rooms",  # it compares rooms
+    "gradwire.feedback._adam_encoder",  # the slow composition uses parts of a twin
 }
 ROOT = Path(rooms.__file__).parents[1]
 SOURCE = {
     ".".join(("gradwire", *path.relative_to(ROOT).with_suffix("").parts)): path.read_text("utf-8")
     for path in sorted(ROOT.rglob("*.py"))
 }
-"""Of each module."""
+"""The source of each module."""
 FACES = {
     module
     for module, text in SOURCE.items()
     if module.rpartition(".")[0] == HOME and re.search(r"rooms import .*\broom_of\b", text)
 }
-"""Modules that ask for a room."""
+"""Modules that call `room_of`."""
 SETS = pytest.mark.parametrize("name", native.available_sets())
 
 
 def elsewhere(device: str, is_meta: bool = False, number: int = 0) -> Any:
-    """What `room_of` looks at in a tensor that is not on the CPU."""
+    """The attributes that `room_of` reads of a tensor that is not on the CPU."""
     of = SimpleNamespace(type=device, index=number)
     return SimpleNamespace(is_cpu=False, is_meta=is_meta, device=of, shape=(4,))
 
@@ -64,7 +64,7 @@ def test_rooms_have_the_operations_of_the_table_and_no_others(of: str) -> None:
 
 @pytest.mark.parametrize("of", ["cpu", "torch", "cuda"])
 def test_operations_take_and_give_what_the_table_says(of: str) -> None:
-    """mypy says so, too, but not always if only a file in a room has changed."""
+    """mypy checks this too, but may miss it if only a file in a room has changed."""
     if of == "cuda":
         pytest.importorskip("triton")
     room: Any = importlib.import_module(f"{HOME}.{of}")
@@ -121,7 +121,7 @@ def test_cuda_has_its_room_where_triton_runs(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("_asked_anew")
 def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none was built, tensors of the CPU go to the twins, and those of CUDA do not."""
+    """Without an extension, tensors of the CPU go to the twins, and those of CUDA do not."""
     pytest.importorskip("triton")
     monkeypatch.setattr(rooms, "_why_not", lambda number: "")
     with use(native.TWIN):
@@ -169,7 +169,7 @@ def test_old_devices_and_others_are_refused(
 
 @pytest.mark.usefixtures("_asked_anew")
 def test_each_device_of_a_machine_is_asked_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever is current."""
+    """Each device's own capability decides, whichever device is current."""
     pytest.importorskip("triton")
     capabilities = {0: (7, 5), 1: (9, 0)}
     monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
@@ -187,7 +187,7 @@ def test_the_interpreter_is_asked_for_as_such(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_imports_triton_before_it_is_needed() -> None:
-    """It takes seconds, and need not be there."""
+    """Importing Triton takes seconds, and it may not be installed."""
     code = "import sys, gradwire, gradwire.kernels; print('triton' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
@@ -218,7 +218,7 @@ def test_a_face_leaves_the_work_to_the_room(
 
 
 def imported(text: str) -> set[str]:
-    """Modules, and what is taken from them, as names in them."""
+    """The modules, and the names taken from modules, that a source imports."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Sums of lists of rows against the twin, by hand, and the checks."""
+"""Sums of lists of rows: against the twin, by hand, and the checks of arguments."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_same_bits_as_twin(
     counts: list[int], width: int, among: int, kind: str, dtype: torch.dtype,
     result: torch.dtype, id_dtype: torch.dtype, seed: int,
 ) -> None:  # fmt: skip
-    """Ids in any order, several times in one list and in several lists."""
+    """Ids may be in any order, several times in one list, and in several lists."""
     g = torch.Generator().manual_seed(seed)
     ids = [torch.randint(0, among, (k,), generator=g).to(id_dtype) for k in counts]
     rows = [draw(kind, k * width, seed + k, dtype, shift=1).view(k, width) for k in counts]
@@ -34,7 +34,7 @@ def test_same_bits_as_twin(
 
 
 def test_by_hand() -> None:
-    """2^24 + 1 is 2^24 in fp32, so that the order shows; a third is rounded once."""
+    """In fp32, 2^24 + 1 is 2^24, so the order shows; a third is rounded once."""
     ids = [torch.tensor([7, 2, 7]), torch.tensor([2, 9])]
     big = 2.0**24
     rows = [

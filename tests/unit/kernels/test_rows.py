@@ -1,4 +1,4 @@
-"""Rows and stripes against their twins, and their checks."""
+"""Rows and stripes against their twins, and the checks of arguments."""
 
 import pytest
 import torch
@@ -22,12 +22,12 @@ COLUMNS = st.one_of(st.integers(0, 40), st.sampled_from([127, 128, 255, 256, 257
 def matrix(
     kind: str, rows: int, columns: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """At an address that is no multiple of a line."""
+    """A matrix at an address that is no multiple of a cache line."""
     return draw(kind, rows * columns, seed, dtype, shift=1).view(rows, columns)
 
 
 def raw(x: torch.Tensor) -> torch.Tensor:
-    """The bits."""
+    """The bits as integers."""
     return x.clone().view(torch.int32 if x.dtype == torch.float32 else torch.int16)
 
 
@@ -40,7 +40,7 @@ def found_rows(x: torch.Tensor) -> list[int]:
 def test_rows_that_hold_something(
     rows: int, columns: int, dtype: torch.dtype, seed: int, few: int
 ) -> None:
-    """In some rows zeros of both signs, and one value anywhere."""
+    """Rows hold zeros of both signs, and some of them one other value anywhere."""
     g = torch.Generator().manual_seed(seed)
     x = matrix("signed zeros", rows, columns, seed, dtype)
     x[torch.randperm(rows, generator=g)[: rows // 2]] = 0.0
@@ -128,7 +128,7 @@ def test_damaged_ids_are_refused(damage: str) -> None:
 
 @given(st.binary(max_size=64), st.integers(0, 60))
 def test_ids_may_be_any_bytes(data: bytes, n: int) -> None:
-    """Refused with nothing written, or what the twin does."""
+    """Arbitrary bytes are refused with nothing written, or give what the twin gives."""
     small = torch.tensor(list(data[: len(data) // 4 * 4]), dtype=torch.uint8).view(torch.int32)
     for ids in (small, small % 61, (small % 61).sort().values):
         out, wanted = (torch.full((n, 3), float(FILL)) for _ in range(2))

@@ -31,7 +31,7 @@ def select(x: torch.Tensor, k: int, hint: float = 0.0) -> Selected:
 
 
 def by_sort(x: torch.Tensor, k: int) -> tuple[list[int], list[float]]:
-    """The definition, in Python: order by (-|x|, index), then by index."""
+    """The definition, in Python: the first k by (-|x|, index), then sorted by index."""
     content = [a if a - a == 0.0 else 0.0 for a in x.float().tolist()]
     order = sorted(range(len(content)), key=lambda i: (-abs(content[i]), i))[:k]
     return sorted(order), [content[i] for i in sorted(order)]
@@ -157,7 +157,8 @@ MANY = 100_000
 
 
 def many(kind: str) -> torch.Tensor:
-    """Enough to rank by a sample, and data that mislead it: each period meets one of its steps."""
+    """Data for ranking by a sample, and data that mislead it: each period fits one of its
+    steps."""
     noise = torch.randn(MANY, generator=torch.Generator().manual_seed(1))
     period = torch.arange(MANY)
     return {
@@ -199,7 +200,7 @@ def test_reaching_same_bits_as_twin_however_many_there_were(dtype: torch.dtype) 
 
 
 def test_a_hint_of_another_room_is_one() -> None:
-    """That of CUDA is of two thresholds."""
+    """A hint from CUDA, which has two thresholds, serves as a hint on the CPU."""
     x, words = torch.randn(1000), torch.tensor([2.0, 1.5])
     places, values = torch.empty(10, dtype=torch.int32), torch.empty(10)
     again, others = torch.empty(10, dtype=torch.int32), torch.empty(10)

@@ -1,4 +1,4 @@
-"""Signs, their sums and the largest magnitude: by hand, as twins, and where x is not finite."""
+"""Signs, their sums and the largest magnitude: by hand, as the twins, and with x not finite."""
 
 import itertools
 import math
@@ -230,7 +230,7 @@ def test_wrong_buffers_are_refused() -> None:
 
 
 def test_sums_of_signs_and_of_blocks_stop_at_the_first_that_is_bad() -> None:
-    """Whatever their order; those before it are written."""
+    """The sum stops at the first bad segment, whatever its format; those before it are written."""
     good, bad = payload(20, 1, 2), payload(20, 2, 2)
     bad[1][1] = NAN
     codes = torch.zeros(TERNARY.code_bytes(20), dtype=torch.uint8), torch.ones(1)

@@ -1,4 +1,4 @@
-"""Which rows lists have, and which go without an owner: against the twin, by hand, the checks."""
+"""Which rows each list has, and which need no owner: against the twin, by hand, and the checks."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_same_as_twin(counts: list[int], among: int, ascending: bool, seed: int)
 
 
 def test_by_hand() -> None:
-    """Alone are all but 7; of two lists with two of these and one with three, each has two."""
+    """All but 7 are in one list only; lists have two, three and two of these: each keeps two."""
     ids = [i32(2, 7, -FAR - 1), i32(3, 7, FAR, 8), i32(9, 1)]
     union, single, at = single_ids(ids)
     assert union.tolist() == [-FAR - 1, 1, 2, 3, 7, 8, 9, FAR]
@@ -44,7 +44,7 @@ def test_two_lists_send_all_and_one_has_nobody_to_send_to() -> None:
 
 
 def test_two_of_four_that_have_a_row_share_it_with_the_others_by_an_owner() -> None:
-    """2·3 > 4; and the third and fourth have one of their own more than the others."""
+    """Two of four lists have row 1, and 2·3 > 4; the others have one more row of their own."""
     ids = [i32(1, 4), i32(1, 5), i32(2, 6), i32(3, 7)]
     union, single, _ = single_ids(ids)
     assert union[~single].tolist() == [1, 6, 7]

@@ -1,4 +1,4 @@
-"""accumulate, accumulate_dense and add against their twins, and their checks."""
+"""accumulate, accumulate_dense and add: against their twins, and the checks of arguments."""
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def test_targets_written_around_the_cache(dtype: torch.dtype, shift: int) -> Non
 @pytest.mark.parametrize("values", DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_entries_around_blocks_and_vectors(values: torch.dtype, dtype: torch.dtype) -> None:
-    """Runs of every length around a vector, up to and over the edges of a block."""
+    """Runs of every length around a vector, up to and over the edges of a block, are summed."""
     n = 3 * 4096 + 7
     places, terms = [], []
     for length in (1, 7, 8, 9, 15, 16, 17, 33):
@@ -183,7 +183,7 @@ def test_bad_layouts_are_refused() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("step", [1, 3, 22])
 def test_nothing_of_the_next_tile_reaches_this_one(dtype: torch.dtype, step: int) -> None:
-    """Tiles of 4096 end after every number of entries; what lies behind them is not finite."""
+    """Tiles of 4096 end after any number of entries; the entries behind them are not finite."""
     n = 3 * 4096 + 5
     for first in range(4096 - 12 * step, 4096):
         place = torch.arange(first % step, n, step, dtype=torch.int32)
@@ -199,7 +199,7 @@ def test_nothing_of_the_next_tile_reaches_this_one(dtype: torch.dtype, step: int
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 15, 16, 17, 31, 33])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_lists_that_end_anywhere_in_a_tile(dtype: torch.dtype, count: int) -> None:
-    """Nothing behind a list is read, nor are sums of one tile left over for the one after next."""
+    """Nothing behind a list is read, and no sum is left over for a later tile."""
     n = 5 * 4096 + 100
     for first in (0, 4080, 4095, 8192 - 9, n - count):
         place = torch.arange(first, first + count, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""The status word: what headers say of a step, and what is done about it."""
+"""The status word: what headers report of a step, and what follows from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradwire.kernels import (
 )
 
 FACTS = (0x32455249_57445247, 2**62 + 5, -7)
-"""Whole words, signed."""
+"""Whole 64-bit words, signed."""
 
 
 def headers(*flags: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ def headers(*flags: int) -> torch.Tensor:
 
 
 def told(given: torch.Tensor, before: int = 0) -> int:
-    """What the word says afterwards, by either room."""
+    """Returns the status afterwards; both rooms must agree."""
     words = [new_status().fill_(before) for _ in range(2)]
     for word, face in zip(words, (judge, in_torch(judge))):
         face(given, FACTS, word)

@@ -1,4 +1,4 @@
-"""strata: one place in each of k runs, every element of a run with the same chance."""
+"""strata draws one place in each of k runs, every element of a run with equal chance."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_same_as_twin_where_products_are_large(n: int) -> None:
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("n", SIZES)
 def test_by_hand(n: int) -> None:
-    """In whole numbers of Python: floor(i·n/k), and the die times the length over 2^32."""
+    """The places, in Python's integers: floor(i·n/k), plus the die times the length over 2^32."""
     for k in shares(n):
         dice = random_bits(NOISE, k).tolist()
         wanted = []
@@ -75,7 +75,7 @@ def test_none_and_all() -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(10, 1), (100, 10), (37, 5), (64, 16), (50, 49)])
 def test_every_element_has_the_chance_of_one_in_its_run(n: int, k: int) -> None:
-    """Chi-square over steps, at about five standard deviations."""
+    """χ² over many steps is within about five standard deviations."""
     draws = 4000
     counts = torch.zeros(n, dtype=torch.float64)
     for step in range(draws):
@@ -89,7 +89,7 @@ def test_every_element_has_the_chance_of_one_in_its_run(n: int, k: int) -> None:
 
 
 def test_runs_are_drawn_on_their_own() -> None:
-    """Two neighbours fall into the same half of their runs half of the time."""
+    """Two neighbours fall into the same half of their runs in half of the steps."""
     halves = torch.stack(
         [
             (drawn(Noise.of(f"0/{step}/w"), 2000, 100) - 20 * torch.arange(100)) >= 10

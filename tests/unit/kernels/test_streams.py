@@ -1,4 +1,4 @@
-"""split_stream, flat_places and place_stream against twins and each other, and their checks."""
+"""split_stream, flat_places and place_stream: against twins and each other, and their checks."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_split_same_bits_as_twin(
 def test_what_is_split_comes_back(
     n: int, density: float, owners: int, seed: int, dtype: torch.dtype, kind: str, draws: int
 ) -> None:
-    """Each part is a stream of its owner's elements; put in place, together they are the whole."""
+    """Each part is a stream of its owner's elements; put in place, the parts give the whole."""
     places, values = stream(n, density, draws, dtype, kind)
     found = outputs(places.numel(), dtype)
     counts = split_stream(places, values, owners, seed, *found)
@@ -65,7 +65,7 @@ def test_what_is_split_comes_back(
 
 @given(st.integers(0, 2**27 - 1), st.integers(1, 2**16), SEEDS)
 def test_rounds_are_divided_exactly(chunk: int, owners: int, seed: int) -> None:
-    """The division is a multiplication; its hardest cases are the ends of rounds."""
+    """The division is done as a multiplication; the ends of rounds are its hardest cases."""
     near = {0, chunk // owners * owners, 2**27 // owners * owners, 2**27 - 1}
     chunks = sorted({c + d for c in near for d in (-1, 0, 1) if 0 <= c + d < 2**27})
     places = torch.tensor([16 * c + c % 16 for c in chunks], dtype=torch.int32)
@@ -78,7 +78,7 @@ def test_rounds_are_divided_exactly(chunk: int, owners: int, seed: int) -> None:
 
 
 def test_split_by_hand() -> None:
-    """A round begins where its hash says, and every owner has one chunk of it."""
+    """A round begins with the owner that its hash says, and every owner has one chunk of it."""
     first = [int(owners_of(torch.tensor(r), 3, 5)) for r in range(2)]
     places = torch.tensor([0, 15, 16, 35, 63], dtype=torch.int32)  # chunks 0, 0, 1, 2, 3
     found = outputs(5, torch.float32)
@@ -138,7 +138,7 @@ def test_flat_places_refuses() -> None:
 
 @pytest.mark.parametrize("owners", [1, 2, 3, 5, 7, 1000, 65_535])
 def test_the_last_round_of_the_largest_tensor(owners: int) -> None:
-    """It is cut where owners do not divide the chunks: what is split there comes back."""
+    """The last round is cut if owners do not divide the chunks; splitting still comes back."""
     n = 2**31 - 1
     places = torch.tensor([0, n - 40, n - 20, n - 1], dtype=torch.int32)
     found = outputs(4, torch.float32)
@@ -153,7 +153,7 @@ def test_the_last_round_of_the_largest_tensor(owners: int) -> None:
 
 
 def test_a_list_that_is_none_writes_nowhere_else() -> None:
-    """Only the ends are checked: what lies between may be anything."""
+    """Only the ends of a list are checked: places between may be anything."""
     places = torch.tensor([0, *range(-2000, 0, 16), -(2**31), 2**31 - 1, 50], dtype=torch.int32)
     for owners in (1, 2, 3, 7, 13):
         for seed in range(50):
@@ -197,7 +197,7 @@ def test_place_refuses_wrong_buffers() -> None:
 
 @given(st.binary(max_size=64), st.integers(0, 60))
 def test_place_takes_any_bytes(data: bytes, n: int) -> None:
-    """Refused with nothing written, or what the twin does."""
+    """Arbitrary bytes are refused with nothing written, or give what the twin gives."""
     size = len(data) // 4
     small = torch.tensor(list(data[: 4 * size]), dtype=torch.uint8).view(torch.int32)
     for places in (small, small % 61, (small % 61).sort().values):

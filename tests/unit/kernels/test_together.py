@@ -1,4 +1,4 @@
-"""Work side by side: one call for what all ask for, and the same bits as one after the other."""
+"""Work done together: one call for many parameters gives the bits of one call after another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def asking(*rounds: Any, found: list[Any]) -> Work:
 
 
 def test_many_are_as_one_after_the_other() -> None:
-    """Of several formats, also such as are not coded in one pass, and of no elements."""
+    """Several formats, some of them not coded in one pass, and parameters without elements."""
     forms = (INT8, LLOYD2, TERNARY, INT8)
     for make in (update, step):
         together_, alone = ([make(n, f, n) for n, f in zip(SIZES, forms)] for _ in range(2))
@@ -112,7 +112,7 @@ def test_what_a_work_raises_is_raised() -> None:
 
 
 def listed(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places in gap8, and values."""
+    """Places in gap8, with values."""
     places = torch.arange(seed, n, 9, dtype=torch.int32)
     section = torch.empty(kernels.code_bytes("gap8", n, places.numel()), dtype=torch.uint8)
     kernels.encode_indices(places, n, "gap8", section)

@@ -1,5 +1,5 @@
-"""Gradients of all magnitudes that fp32 has, taken back: what they added goes, what waited comes
-back to rounding, and what was left alone stays as it is."""
+"""Gradients of all magnitudes of fp32 are undone: what they added is removed, the residual comes
+back up to rounding, and what was left alone stays as it is."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def drawn(seed: int, of: float = 1.0) -> Tensor:
 
 
 def of_magnitudes(*these: float) -> Tensor:
-    """With both signs."""
+    """These numbers with both signs, repeated."""
     return torch.tensor([*these, *(-one for one in these)]).repeat(N)[:N]
 
 
 class Step:
-    """An update that takes the k largest, and what it should have done, by the twins."""
+    """An update that takes the k largest, and its correct result by the twins."""
 
     def __init__(self, form: str, g: Tensor, v: Tensor, k: int = 0) -> None:
         self.momentum, self.nesterov, self.decay = FORMS[form]
@@ -56,7 +56,7 @@ class Step:
     def taken_back(
         self, twin: bool = False, hint: float = 0.0, journal: Journal | None = None
     ) -> list[Tensor]:
-        """The residual, and the velocity."""
+        """Returns the residual and the velocity after the update and its undoing."""
         u, v, k = None if self.u is None else self.u.clone(), self.v.clone(), self.k
         taken = torch.zeros(k, dtype=torch.int32), torch.zeros(k), None if u is None else v[:k] * 0
         how = {"momentum": self.momentum, "nesterov": self.nesterov, "decay": self.decay}
@@ -84,7 +84,7 @@ def test_one_magnitude(form: str, k: int, magnitude: float) -> None:
 @pytest.mark.parametrize("k", [0, 700])
 @pytest.mark.parametrize("waits", [0.0, 1e-20, 1.0, 1e20])
 def test_all_of_them_beside_each_other(form: str, k: int, waits: float) -> None:
-    """By every room the same bits."""
+    """All magnitudes are undone side by side, with the same bits in every room."""
     step = Step(form, of_magnitudes(*MAGNITUDES, *NOT_FINITE, 0.0), drawn(2, waits), k)
     found = step.taken_back()
     step.is_taken_back(found)
@@ -94,8 +94,8 @@ def test_all_of_them_beside_each_other(form: str, k: int, waits: float) -> None:
 @every_form
 @pytest.mark.parametrize("hint", [0.0, 1e-3, 1.0, 1e37, 3e38])
 def test_a_journal_knows_what_a_huge_residual_was(form: str, hint: float) -> None:
-    """Where it was left alone beside a finite gradient, nothing else tells it from what such a
-    gradient has made; so these are kept whatever threshold is given."""
+    """A huge residual left alone beside a finite gradient looks like what such a gradient makes;
+    so the journal keeps these elements whatever the threshold."""
     v = drawn(2)
     v[::2] = of_magnitudes(1e38, 2e38, 3.4e38)[::2]
     step = Step(form, of_magnitudes(*MAGNITUDES[5:]), v)

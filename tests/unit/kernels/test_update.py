@@ -1,4 +1,4 @@
-"""update_topk, undo_topk and restore_topk against their twins and against what they promise."""
+"""update_topk, undo_topk and restore_topk: against their twins and against their promises."""
 
 from contextlib import nullcontext
 
@@ -39,7 +39,7 @@ class State:
     def update(
         self, gradient: torch.Tensor, *, twin: bool = False, **options: object
     ) -> tuple[float, bool]:
-        """The next hint, and whether all was finite."""
+        """Returns the next hint, and whether all was finite."""
         return told(
             in_torch(update_topk) if twin else update_topk,
             gradient,
@@ -158,7 +158,7 @@ def test_restore_gives_back_all_that_was_taken(
     gradient = draw(kind, n, 5)
     state, whole = (State(("normal", "normal"), n, k, momentum, 0) for k in (int(density * n), 0))
     state.update(gradient, nesterov=nesterov, mask=mask)
-    whole.update(gradient, nesterov=nesterov, mask=mask)  # k = 0: the recurrence alone
+    whole.update(gradient, nesterov=nesterov, mask=mask)  # k = 0: only the recurrence
     kept = state.residual.clone()
     kept[state.indices.long()] += state.values
     assert torch.equal(kept, whole.residual)  # sent + kept = given
@@ -250,7 +250,7 @@ def test_an_element_that_overflows_keeps_its_state() -> None:
     state.residual[7] = 3e38
     gradient = torch.full((40,), 3e38)
     gradient[8:] = 1.0
-    journal = Journal()  # which alone can tell it from a gradient that was added to nothing
+    journal = Journal()  # which alone tells it from a gradient that was added to nothing
     assert not state.update(gradient, hint=1e38, journal=journal)[1]
     assert state.indices.tolist() == [0, 1] or state.indices.tolist() == [0, 7]
     state.undo(gradient, journal=journal)
@@ -263,7 +263,7 @@ def test_an_element_that_overflows_keeps_its_state() -> None:
 def test_hints_hold_over_500_steps(
     instruction_set: str, kind: str, momentum: float | None
 ) -> None:
-    """Fresh gradients each step, from an empty state: the data is read once a step."""
+    """With fresh gradients each step, from an empty state, the data is read about once a step."""
     if instruction_set == "twin":
         pytest.skip("the twin has no hints")
     n, steps = 50_000, 500

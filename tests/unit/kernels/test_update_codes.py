@@ -27,7 +27,7 @@ SIZES = [0, 1, 7, 255, 256, 257, 511, 512, 513, 1279, 4095, 4096, 4097, 8193, 20
 
 
 def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
-    """As that of `samples`, fast for large tensors."""
+    """As `samples.same`, but fast for large tensors."""
     if x is None or y is None:
         return x is y
     if not x.is_floating_point():
@@ -120,7 +120,7 @@ def test_drawn(
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
 def test_gradients_that_are_not_finite(value: float, form: str, name: str) -> None:
-    """Reported, and left out: velocity and residual stay there, and nothing else suffers."""
+    """They are reported and left out: velocity and residual stay there, all else is updated."""
     momentum, nesterov = FORMS[form]
     for n, dtype in ((1, DTYPES[0]), (256, DTYPES[1]), (513, DTYPES[2]), (9001, DTYPES[0])):
         for places in ([0], [n - 1], [n // 2], list(range(n))):
@@ -136,7 +136,7 @@ def test_gradients_that_are_not_finite(value: float, form: str, name: str) -> No
 @CODED
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_a_journal_takes_it_back_bit_for_bit(form: str, name: str) -> None:
-    """hint 0: everything is kept; the codes that left return first."""
+    """With hint 0 everything is kept; codes that were sent are added back first."""
     momentum, nesterov = FORMS[form]
     for n in (1, 257, 4097, 20_001):
         for broken in (False, True):
@@ -202,7 +202,7 @@ def test_every_native_set_writes_the_same_bits() -> None:
 
 
 def test_with_one_scale_in_all_it_is_one_after_the_other() -> None:
-    """No member asks for it."""
+    """A format with one scale for all gives the bits of separate calls; no member uses it."""
     (held, wanted), g = (Held("ternary", 1281, None) for _ in "ab"), draw("normal", 1281, 3)
     assert held.fused(g)
     assert wanted.one_by_one(g)

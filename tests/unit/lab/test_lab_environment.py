@@ -1,4 +1,4 @@
-"""The variables a rank sees, without any cluster."""
+"""The environment variables of a rank, without any cluster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What leaves, spines and hosts are told, without any namespace."""
+"""The settings of leaves, spines and hosts, without any namespace."""
 
 import json
 from dataclasses import asdict

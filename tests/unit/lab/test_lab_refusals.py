@@ -1,4 +1,4 @@
-"""What the lab refuses before it builds anything, and how it says so."""
+"""What the lab refuses before it builds anything, and with which words."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What goes down when, read from text and found in a wiring; nothing is built."""
+"""Which links go down when, read from text and found in a wiring; nothing is built."""
 
 from __future__ import annotations
 

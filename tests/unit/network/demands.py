@@ -11,11 +11,11 @@ FABRICS = (
     fat_tree(3, 2, 3, 2, 2), fat_tree(2, 3, 4, 3, 2),
 )  # fmt: skip
 SIZE = 720_720
-"""Bytes: many numbers divide it."""
+"""Bytes; many numbers divide it."""
 
 
 def permutation(fabric: Fabric, seed: int, bytes: int = SIZE) -> Flows:
-    """Every host sends to another."""
+    """A random permutation: one flow from each host, unless it would send to itself."""
     dice = np.random.default_rng(seed)
     target = dice.permutation(fabric.hosts)
     hosts = np.arange(fabric.hosts)
@@ -24,7 +24,7 @@ def permutation(fabric: Fabric, seed: int, bytes: int = SIZE) -> Flows:
 
 
 def groups(fabric: Fabric, size: int, seed: int, bytes: int = SIZE) -> Flows:
-    """Hosts in groups at random places, all to all in each."""
+    """Random groups of hosts, each of which sends all to all."""
     order = np.random.default_rng(seed).permutation(fabric.hosts)
     own = order[: len(order) // size * size].reshape(-1, size)
     pairs = [(a, b) for group in own.tolist() for a in group for b in group if a != b]
@@ -32,7 +32,7 @@ def groups(fabric: Fabric, size: int, seed: int, bytes: int = SIZE) -> Flows:
 
 
 def unequal(flows: Flows, seed: int) -> Flows:
-    """The same between the same, of any sizes."""
+    """The same pairs with random sizes."""
     sizes = np.random.default_rng(seed).lognormal(10, 1.5, len(flows))
     return Flows(flows.src, flows.dst, sizes.astype(np.int64) + 1, flows.step)
 
@@ -42,7 +42,7 @@ def demands(fabric: Fabric) -> list[Flows]:
 
 
 def same(one: Fabric, other: Fabric) -> bool:
-    """Names of switches aside."""
+    """Whether two fabrics are equal, apart from the names of switches."""
     columns = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")
     return one.cores == other.cores and all(
         np.array_equal(getattr(one, c), getattr(other, c)) for c in columns

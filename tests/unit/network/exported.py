@@ -1,4 +1,4 @@
-"""What exports say, read back as who takes them reads them: routes again."""
+"""Exports read back into routes, as the tools that receive them read them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gradwire.pins import Pins
 
 
 def of_pins(pins: Pins, fabric: Fabric, flows: Flows) -> Routes:
-    """Every flow cut as its pair."""
+    """Cuts every flow as its pair's shares say."""
     return cut(fabric, flows, pins.shares)
 
 
 def cut(
     fabric: Fabric, flows: Flows, shares: Mapping[tuple[int, int], Sequence[tuple[int, int]]]
 ) -> Routes:
-    """Of every flow, what its pair's shares are of it."""
+    """Cuts every flow between leaves by its pair's shares."""
     rows = []
     stays = fabric.leaf_of[flows.src] == fabric.leaf_of[flows.dst]
     for i, flow in enumerate(flows):
@@ -34,7 +34,7 @@ def cut(
 
 
 def routes_of(fabric: Fabric, flows: Flows, rows: Sequence[tuple[int, int, Fraction]]) -> Routes:
-    """Of (flow, path, bytes)."""
+    """The routes of rows of (flow, path, bytes)."""
     unit = lcm(1, *(bytes.denominator for *_, bytes in rows))
     return Routes(
         fabric, flows, np.array([flow for flow, *_ in rows], np.int64),

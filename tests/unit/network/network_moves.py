@@ -1,4 +1,4 @@
-"""Moves as pricing writes them, made by hand."""
+"""Moves in the form that pricing gives, made by hand."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from gradwire.planner.priced import PricedMove
 def move(
     name: str, bytes: int, group: str = "world", to: tuple[tuple[int, int], ...] = ()
 ) -> PricedMove:
-    """Of four ranks; what it sends is not looked at."""
+    """A move among four ranks, whose payload does not matter."""
     return PricedMove(name, bytes, 0.0, 0.0, "uint8", group, 4, to)

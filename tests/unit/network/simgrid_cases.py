@@ -26,7 +26,7 @@ TOPOLOGIES = (
 
 
 def made(case: int) -> tuple[Any, Any]:
-    """Flows of unequal size on hashed paths, one for a pair of hosts; sorted by pair."""
+    """Flows of unequal size on hashed paths, at most one for a pair of hosts, sorted by pair."""
     import numpy as np
 
     from gradwire.network import Flows, route
@@ -41,7 +41,7 @@ def made(case: int) -> tuple[Any, Any]:
 
 
 def simulated(case: int) -> list[float]:
-    """Seconds at which each flow ends, by SimGrid."""
+    """The seconds at which each flow ends, as SimGrid computes them."""
     from simgrid import Comm, Engine, LinkInRoute
 
     from gradwire.network.engines.flow import transfers_of

@@ -1,4 +1,4 @@
-"""What to do: nothing where nothing helps, whole flows before cut ones."""
+"""Advice: no change where nothing helps, and whole flows before cut ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FABRIC = leaf_spine(8, 8, 8)
 
 
 def test_an_ordered_ring_is_left_alone() -> None:
-    """One flow leaves each leaf, so none can collide on the way up; hosts bind."""
+    """One flow leaves each leaf, so none can collide on the way up; hosts are the bottleneck."""
     advice = advise(Placement.in_order(64).placed(ring(64, 6400)), FABRIC)
     assert advice.bounds.binding == "host"
     assert advice.recommended is None
@@ -87,7 +87,7 @@ def test_only_what_is_asked_for_is_shown_beside_hashes_and_the_choice() -> None:
 
 
 def test_steps_that_are_alike_are_routed_once() -> None:
-    """510 steps of 256 flows: told in a moment."""
+    """510 steps of 256 flows are answered at once, as equal steps are routed a single time."""
     fabric = fat_tree(4, 8, 8, 8, 8)
     flows = Placement.shuffled(256, 2).placed(ring(256, 256 * 100))
     advice = advise(flows, fabric, ("coloured", "spray"))

@@ -1,4 +1,4 @@
-"""Amounts are exact, however fine their parts: what a hostile reading found."""
+"""Amounts are exact, however fine their parts; an adversarial review found these cases."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_planes_of_many_different_rates_and_none(scheme: str) -> None:
 
 
 def test_steps_are_bound_one_by_one() -> None:
-    """The first by a host, the second by the fabric: hashes are not faster than the bound."""
+    """A host binds the first step, the fabric the second: hashes are no faster than the bound."""
     fabric = leaf_spine(2, 4, 4).without("spine0")
     flows = Flows([0, 0, 0, 0, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7], 10**7, [0] * 3 + [1] * 4)
     advice = advise(flows, fabric)

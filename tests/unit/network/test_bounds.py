@@ -1,4 +1,4 @@
-"""Bounds: what binds, and that spraying reaches it where all links are equal."""
+"""Bounds: which limit binds, and that spraying reaches it if all links are equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.network.routing import Spray
 
 
 def test_an_ordered_ring_is_bound_by_hosts() -> None:
-    """One flow of each leaf crosses, on 16 uplinks."""
+    """One flow of each leaf crosses to another leaf, over 16 uplinks."""
     fabric, hosts = leaf_spine(16, 16, 16, host_gbps=8), np.arange(256)
     found = bounds(Flows(hosts, (hosts + 1) % 256, 10**9), fabric)
     assert found.host_seconds == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""gradwire network simulate: what dies meanwhile, jobs that share, and what is lost on the way."""
+"""gradwire network simulate: links that fail in a run, jobs that share, packets that are lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_scheme_stands_beside_itself_with_nothing_failing(
     assert all(row["seconds"] >= row["whole"] * (1 - 1e-9) for row in found.values())
     whole = {row["scheme"]: row["seconds"] for row in rows(capsys, *JOB, "--engine", engine)}
     assert {name: row["whole"] for name, row in found.items()} == whole
-    # Hashes wait for routing; hosts that pin by packets do not, nor do packets.
+    # Hashed flows wait until routing has converged; pinned and sprayed packets do not.
     assert found["ecmp"]["seconds"] > 1e-3
     if engine == "packet":
         assert max(found[name]["seconds"] for name in ("ethereal", "coloured")) < 1e-3
@@ -63,7 +63,7 @@ def test_seconds_of_a_job_are_from_its_start(
 
 
 def test_each_job_is_told_beside_its_own_least(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not the largest job's: nobody takes less than it needs alone."""
+    """Each job's least time is its own, not the largest job's; no job takes less than it."""
     asked = ["network", "simulate", "--topology", "leaf_spine(4, 8, 4)", "--jobs", str(JOBS),
              "--scheme", "coloured"]  # fmt: skip
     found = rows(capsys, *asked)

@@ -1,4 +1,4 @@
-"""gradwire network: tables, verdicts, pictures, and what is refused."""
+"""gradwire network: tables, verdicts, pictures, and refusals."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
 def test_flows_start_when_their_file_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two to one host, 4 MB each: the second when the first has long ended, or at once."""
+    """Two flows of 4 MB to one host: the second starts at once, or long after the first ended."""
     for start in (0, 900):
         (tmp_path / "b.cm").write_text(
             f"Nodes 4\n1->0 id 1 start 0 size 4194304\n2->0 id 2 start {start} size 4194304\n"
@@ -160,7 +160,7 @@ def test_flows_start_when_their_file_says(
 def test_packets_have_the_latency_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A byte over four links. By a number, by what the topology's file says, or 500 ns."""
+    """A byte over four links, with the option's latency, the topology file's, or 500 ns."""
     file = tmp_path / "small.topo"
     file.write_text(
         "Nodes 4\nTiers 2\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 2\nRadix_Up 2\n"
@@ -180,7 +180,7 @@ def test_packets_have_the_latency_that_is_asked_for(
 def test_packets_have_headers_acknowledgements_and_switches_that_choose(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two hosts that send to each other; then 32, by what switches choose."""
+    """Two hosts send to each other; then 32 hosts, whose switches choose the paths."""
     asked = ["--engine", "packet", "--bytes", "4096000", "--traffic", "direct", "--json"]
     two = [*asked, "--topology", "leaf_spine(1, 2, 1)", "--scheme", "coloured"]
 
@@ -280,7 +280,7 @@ def test_groups_exchange_among_themselves(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:
-    """A hundredth of the places, and an all-gather of them."""
+    """topk(0.01) is an all-gather of a hundredth of the entries, less traffic than dense."""
     dense, sparse = (
         told(capsys, [*SHUFFLED, "--strategy", text, "--scheme", "coloured"])["bounds"]
         for text in ("none | allreduce", "topk(0.01)+ef | allgather")

@@ -1,4 +1,4 @@
-"""Equitable colourings: what every vertex and group sees of every colour."""
+"""Equitable colourings: every vertex and group has each colour equally often."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 
 
 def seen(vertex: NDArray[np.integer], found: NDArray[np.int32], colours: int) -> NDArray[np.int64]:
-    """How often each vertex sees each colour."""
+    """Counts how often each vertex has each colour."""
     counts = np.zeros((int(vertex.max()) + 1, colours), np.int64)
     np.add.at(counts, (vertex, found), 1)
     return counts
@@ -71,7 +71,7 @@ def test_the_twin_colours_as_well(given_graph: tuple[int, int, int, int], colour
 def test_groups_see_powers_of_two_equally_often(
     given_graph: tuple[int, int, int, int], power: int, of_a_group: int
 ) -> None:
-    """Leaves and their pods at once."""
+    """With a power of two of colours, leaves and their pods are equitable at the same time."""
     left, right = (
         Side.of(side.vertex, np.arange(len(side.group)) // of_a_group)
         for side in graph(*given_graph)
@@ -155,7 +155,7 @@ def test_what_is_no_graph_is_refused(
 
 
 def test_numbers_of_any_kind_and_step_are_read() -> None:
-    """Every other of small ones, and a billion colours: as many vertices see each once."""
+    """Strided small integers are read; with a billion colours a vertex has each at most once."""
     own = np.array([0, 9, 0, 9, 1, 9], np.uint8)[::2]
     found = colour(Side.alone(own), Side.alone(own), 1 << 30)
     assert found[0] != found[1]

@@ -1,4 +1,4 @@
-"""Flows of moves, as pricing writes them."""
+"""Flows made from moves in the form that pricing gives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_exchanges_go_where_each_rank_says(world: int) -> None:
 
 
 def test_levels_use_machines_and_what_is_across() -> None:
-    """Four machines of two: within a machine nothing is sent, across by equal places."""
+    """Four machines of two: inside a machine nothing is sent, across only between equal places."""
     placement = Placement.in_order(8, 2)
     moves = price("none | hierarchical(outer='allreduce')", [8000], 8, per_node=2).moves
     assert {m.group for m in moves} == {"node", "cross"}

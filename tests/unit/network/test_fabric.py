@@ -1,4 +1,4 @@
-"""Fabrics: their links, their paths, and what fails."""
+"""Fabrics: their links, their paths, and failures."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str)
 
 @pytest.mark.parametrize("leaves", [9, 1 << 16])
 def test_pairs_are_counted_once_in_order(leaves: int) -> None:
-    """And take no memory of the square of many leaves."""
+    """Pairs are found without memory of the order of the squared number of leaves."""
     source, target = np.array([7, 0, 7, 3, 0]), np.array([1, 8, 1, 2, 2])
     (a, b), which = leaf_spine(leaves, 1, 1).pairs(source, target)
     assert (a.tolist(), b.tolist()) == ([0, 0, 3, 7], [2, 8, 2, 1])
@@ -161,6 +161,6 @@ def test_pairs_are_counted_once_in_order(leaves: int) -> None:
     ],
 )
 def test_a_fabric_has_so_many_links_at_most(build: Any, what: str) -> None:
-    """Said before anything is made of so many."""
+    """The error comes before anything of that size is made."""
     with pytest.raises(NetworkError, match=f"^{what} is a whole number of at most"):
         build()

@@ -1,4 +1,4 @@
-"""Flows go over what works, by every scheme, whatever failed; only a cut pair is refused."""
+"""Whatever failed, every scheme uses links that work; only a disconnected pair is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CORES = [
 
 
 def failures(fabric: Fabric) -> Iterator[tuple[Link | str, ...]]:
-    """One switch, or two; some links, and some two, one way."""
+    """Yields failures: one switch or two; some links or pairs of links, in one direction."""
     switches = sorted({name for link in fabric.links for name in link[:2] if "leaf" not in name})
     for many in (1, 2):
         yield from combinations(switches, many)
@@ -58,7 +58,7 @@ def everybody(fabric: Fabric) -> Flows:
 
 
 def cut_pairs(fabric: Fabric) -> set[tuple[int, int]]:
-    """Hosts between which no path works: by names of links, one after the other."""
+    """Pairs of hosts without a working path, found link by link from their names."""
     works = {link for link, rate in zip(fabric.links, fabric.rates.tolist()) if rate}
     leaf, pod = fabric.leaf_of.tolist(), fabric.pod_of.tolist()
 
@@ -77,7 +77,7 @@ def cut_pairs(fabric: Fabric) -> set[tuple[int, int]]:
 
 
 def check(fabric: Fabric, flows: Flows, scheme: str) -> None:
-    """Every flow is routed whole, over links that work."""
+    """Checks that every flow is routed whole, over links that work."""
     routes = route(flows, fabric, scheme)
     sums = np.zeros(len(flows), np.int64)
     np.add.at(sums, routes.flow, routes.amount)
@@ -95,7 +95,7 @@ def check(fabric: Fabric, flows: Flows, scheme: str) -> None:
 def test_only_a_cut_pair_is_refused(
     name: str, twin: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then by whom, with a pair's name. Two failures at once where colours decide."""
+    """Every scheme refuses such a pair, naming it. Two failures at once where colours decide."""
     if twin:
         monkeypatch.setenv(VARIABLE, twin)
     fabric = TINY[name]
@@ -121,8 +121,8 @@ def test_only_a_cut_pair_is_refused(
     ],
 )
 def test_what_is_left_is_shared_evenly(fabric: Fabric, failed: list[str], most: int) -> None:
-    """A dead plane, and uplinks that lead to no core, get no flows that others must take over; in
-    their pod these uplinks work."""
+    """A dead plane, and uplinks that lead to no core, get no flows that others would have to take
+    over; inside their pod these uplinks are used."""
     state, hosts = fabric.without(*failed), np.arange(8)
     for scheme in COLOURED:
         assert route(Flows(hosts, (hosts + 4) % 8, 1000), state, scheme).max_load == most

@@ -1,4 +1,4 @@
-"""What failures cost: the sweep against one by one, and what is known."""
+"""The cost of failures: the sweep against one failure at a time, and known results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_cable_has_two_ways() -> None:
 
 
 def test_a_lost_uplink_costs_its_leaf_a_share() -> None:
-    """4 flows of each leaf on 4 uplinks: one link has two when one uplink is lost."""
+    """Each leaf has 4 flows on 4 uplinks, so one link carries two when one uplink is lost."""
     fabric = leaf_spine(4, 4, 4)
     hosts = np.arange(16)
     routes = route(Flows(hosts, (hosts + 4) % 16, SIZE), fabric)

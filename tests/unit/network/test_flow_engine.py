@@ -1,4 +1,4 @@
-"""Fair shares: textbook cases, the twin, and what routes take."""
+"""Fair shares: textbook cases, the twin, and the time of routes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def transfers(
     waits: list[tuple[int, int]] = [], delay: list[float] | None = None,  # noqa: B006
     many: list[int] | None = None,
 ) -> Transfers:  # fmt: skip
-    """waits: (which, for whom)."""
+    """Makes transfers. waits: (transfer, the one that it waits for)."""
     n = len(uses)
     rows = np.repeat(np.arange(n), [len(own) for own in uses])
     pairs = np.array(sorted((before, after) for after, before in waits), np.int64).reshape(-1, 2)
@@ -48,14 +48,14 @@ def transfers(
 
 
 def test_a_parking_lot() -> None:
-    """One flow over k links, and one on each: all have a half."""
+    """One flow over k links and one flow on each link: all get a half."""
     for k in (1, 2, 7):
         lot = transfers([list(range(k)), *([i] for i in range(k))], [1.0] * k)
         assert rates(lot).tolist() == [0.5] * (k + 1)
 
 
 def test_a_triangle() -> None:
-    """Each flow uses two of three links."""
+    """Each of three flows uses two of three links, so all get a half."""
     assert rates(transfers([[0, 1], [1, 2], [2, 0]], [1.0] * 3)).tolist() == [0.5] * 3
 
 
@@ -77,7 +77,7 @@ def test_when_one_ends_the_others_go_faster() -> None:
 
 
 def test_transfers_wait_for_others_and_a_delay() -> None:
-    """0, then 1 after 5 seconds, then 3, which waits for 2 as well; 2 moves nothing."""
+    """0 runs, then 1 after a delay of 5 s, then 3, which waits for 2 as well; 2 moves no bytes."""
     chain = transfers(
         [[0], [0], [], [0]], [1.0], [1.0, 2.0, 0.0, 3.0], [(1, 0), (3, 1), (3, 2)],
         [0.0, 5.0, 20.0, 0.5],
@@ -88,8 +88,8 @@ def test_transfers_wait_for_others_and_a_delay() -> None:
 
 
 def test_rates_and_links_change_meanwhile() -> None:
-    """Two share a link; from second 1 on it is dead, from 3 on the first has another. The second's
-    comes back at 5, when the first has long ended."""
+    """Two share a link, which dies at second 1; from 3 on the first has another link. The second's
+    comes back at 5, after the first has ended."""
     two = transfers([[0], [0]], [1.0, 2.0], bytes=[1.0, 2.0])
     first = Rows(np.array([0, 1, 2]), np.array([1, 0]))
     parts, dead = np.ones(2), np.array([0.0, 2.0])
@@ -128,7 +128,7 @@ def any_transfers(draw: st.DrawFn) -> Transfers:
 
 
 def _change(dice: np.random.Generator, when: float, n: int, links: int) -> Change:
-    """Other links for all"""
+    """A change to other random links and rates for all."""
     uses = [dice.choice(links, dice.integers(1, links + 1), False).tolist() for _ in range(n)]
     other = transfers(uses, dice.uniform(0.5, 3, links).tolist())
     part = dice.uniform(0.1, 1, len(other.part))
@@ -141,14 +141,14 @@ def test_the_twin_finds_the_same(given_: Transfers, tolerance: float) -> None:
     assert rates(given_) == pytest.approx(rates_twin(given_, np.arange(len(given_))))
     begin, end, _ = run_twin(given_, tolerance)
     times = run(given_, tolerance)
-    near = 1e-6 + tolerance / 10  # of two that end at once the one or the other may be the first
+    near = 1e-6 + tolerance / 10  # of two that end at the same time, either may be first
     assert times.begin == pytest.approx(begin, rel=near)
     assert times.end == pytest.approx(end, rel=near)
 
 
 @given(any_transfers())
 def test_no_link_is_overfull_and_everyone_has_a_full_one(given_: Transfers) -> None:
-    """The definition: each uses a full link on which nobody is faster."""
+    """Max-min fairness by its definition: each uses a full link on which none is faster."""
     rate = rates(given_)
     row = np.repeat(np.arange(len(given_)), np.diff(given_.uses.start))
     load = np.zeros(len(given_.rate))
@@ -190,7 +190,7 @@ def test_by_two_ports_a_flow_is_twice_as_fast() -> None:
 
 
 def test_the_fullest_link_is_busy_to_the_end() -> None:
-    """So by ECMP, where all start together, flows take what the fullest link does, nearly."""
+    """With ECMP and a common start, flows take about as long as the fullest link is busy."""
     fabric = leaf_spine(8, 8, 8)
     flows = groups(fabric, 8, 2)
     for seed in range(3):
@@ -228,7 +228,7 @@ def test_nothing_takes_no_time() -> None:
 
 @pytest.mark.parametrize("case", range(simgrid_cases.CASES))
 def test_flows_end_when_simgrid_says(case: int) -> None:
-    """Ten random cases of hashed flows of unequal size; links are left one after the other."""
+    """Ten random cases of hashed flows of unequal size end when SimGrid says."""
     _, routes = simgrid_cases.made(case)
     ends = run(transfers_of(routes)).end[: len(routes.flows)]
     wanted = json.loads(simgrid_cases.FILE.read_text())[case]
@@ -257,6 +257,6 @@ def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str)
 
 
 def test_columns_of_any_kind_and_step_are_read() -> None:
-    """Every other byte count, of 32 bits."""
+    """A strided array of 32-bit byte counts is read."""
     two = replace(transfers([[0], [0]], [1.0]), bytes=np.array([1, 9, 3, 9], np.int32)[::2])
     assert run(two).end.tolist() == [2.0, 4.0]

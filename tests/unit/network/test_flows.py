@@ -1,4 +1,4 @@
-"""Flows as columns, and what they refuse."""
+"""Flows as columns, and the columns that they refuse."""
 
 from __future__ import annotations
 

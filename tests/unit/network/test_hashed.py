@@ -1,4 +1,4 @@
-"""What hashes do: samples, and the exact distribution, which lies beside the benchmarks."""
+"""Loads under hashing: samples, and the exact distribution, which is kept with the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of loads: a cell for every link, black where it is fullest."""
+"""The picture of loads: a cell for every link, darkest where it is fullest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def cells(svg: str) -> list[tuple[str, str]]:
-    """What each is, and how full: how much of the ink's colour it has."""
+    """The title and the opacity of each cell; the opacity shows how full the link is."""
     root = ElementTree.fromstring(svg)
     found = [
         (rect.find(f"{SVG}title"), rect.get("fill-opacity")) for rect in root.iter(f"{SVG}rect")

@@ -1,4 +1,4 @@
-"""Topologies and traffic of others: read as they mean, refused with the line."""
+"""Topologies and traffic of other tools: read with their meaning, or refused with the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gradwire.network.topologies import topology_of
 
 
 def cables_of(fabric: Fabric) -> list[Cable]:
-    """Of a fabric with one port a host, as somebody would list them."""
+    """The cables of a fabric with one port a host, in the form of a list by hand."""
     found = [
         Cable(f"h{h}", f"leaf{leaf}", fabric.host_up[h, 0] / 1e9)
         for h, leaf in enumerate(fabric.leaf_of.tolist())
@@ -150,7 +150,7 @@ def test_htsim_topologies_are_two_or_three_tiers() -> None:
 
 
 def test_cables_to_a_core_are_cores() -> None:
-    """Two cables from each switch to each of 4 cores below it: as many links as to 8 cores."""
+    """Two cables from each switch to each of 4 cores: as many links as one to each of 8."""
     bundled = TREE.replace("Radix_Down 16", "Radix_Down 32\nBundle 2")
     assert same(htsim.topology(bundled), htsim.topology(TREE))
     with pytest.raises(
@@ -265,7 +265,7 @@ trigger id 2 count 1 barrier
 
 
 def test_triggers_make_steps() -> None:
-    """Also those that are named before who pulls them."""
+    """Triggers make steps, also when they are named before the flow that pulls them."""
     text = """Nodes 4
 Connections 5
 Triggers 2
@@ -283,7 +283,7 @@ trigger id 2 oneshot
 
 
 def test_a_barrier_waits_for_the_last_that_pulls_it() -> None:
-    """In a chain of three, and beside it."""
+    """A barrier waits for the last of a chain of three, with another flow beside it."""
     text = """0->1 id 1 start 0 size 10 send_done_trigger 1
 1->0 id 2 trigger 1 size 10 send_done_trigger 2
 2->1 id 3 start 0 size 10 send_done_trigger 2

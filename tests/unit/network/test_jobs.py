@@ -1,4 +1,4 @@
-"""Two jobs on one fabric: each goes through its own steps, and they share what they meet on."""
+"""Two jobs on one fabric: each goes through its own steps, and they share common links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.network.jobs import routed, together
 from gradwire.network.sharing import Job, jobs_of, placed
 
 FABRIC = leaf_spine(2, 2, 1, host_gbps=8, fabric_gbps=8)
-"""One link each way between leaves: a megabyte takes a millisecond."""
+"""Leaves have one link each way, on which a megabyte takes a millisecond."""
 MB = 10**6
 ENGINES = pytest.mark.parametrize("engine", ["flow", "packet"])
 KERNELS = pytest.mark.parametrize("kernels", ["", "twin"])
@@ -24,7 +24,7 @@ HOW = Transport(packet_bytes=1000, latency_ns=1.0)
 
 
 def ends(engine: str, *flows: Flows) -> list[float]:
-    """Milliseconds."""
+    """The milliseconds at which each job ends."""
     jobs = routed(flows, FABRIC, "coloured")
     found = simulate_jobs(jobs, engine, transport=HOW)  # type: ignore[arg-type]
     return (found * 1e3).tolist()
@@ -33,8 +33,8 @@ def ends(engine: str, *flows: Flows) -> list[float]:
 @ENGINES
 @KERNELS
 def test_jobs_that_meet_share(engine: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone a millisecond each; together two. If the second begins half a millisecond later, the
-    first has half left then, and takes twice as long for it."""
+    """Each takes a millisecond alone, both two. If the second begins half a millisecond later, the
+    first has half left, which takes twice as long."""
     monkeypatch.setenv(VARIABLE, kernels)
     one, other = Flows([0], [2], MB), Flows([1], [3], MB)
     assert ends(engine, one) == pytest.approx([1.0], rel=0.01)
@@ -46,8 +46,8 @@ def test_jobs_that_meet_share(engine: str, kernels: str, monkeypatch: pytest.Mon
 @ENGINES
 @KERNELS
 def test_steps_are_of_each_job(engine: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first job's three steps go up; the second's only one comes down: they never meet, and
-    nobody waits for the other's steps."""
+    """The first job's three steps go up, the second's two come down: they share no link, and
+    neither waits for the other's steps."""
     monkeypatch.setenv(VARIABLE, kernels)
     one = Flows([0, 1, 0], [2, 3, 2], [MB // 4, MB // 2, MB // 4], [0, 1, 7])
     other = Flows([2, 3], [0, 1], [2 * MB, MB], [3, 4], [0, 0])
@@ -57,7 +57,7 @@ def test_steps_are_of_each_job(engine: str, kernels: str, monkeypatch: pytest.Mo
 
 @ENGINES
 def test_one_job_is_as_if_there_were_no_others(engine: str) -> None:
-    """Where nothing is shared; and hashes of jobs are not alike."""
+    """Jobs that share no link do not change each other; and each job has its own hashes."""
     fabric = leaf_spine(4, 4, 4)
     flows = Flows(np.arange(8), np.arange(8) + 8, MB)
     (alone,) = simulate_jobs(routed([flows], fabric, "ecmp", 3), engine)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_what_is_no_set_of_jobs_is_refused() -> None:
 
 
 def test_jobs_have_hosts_of_their_own() -> None:
-    """Those that are named, then the next that are free, in the scheduler's order."""
+    """Named hosts go first, then the next free ones, in the scheduler's order."""
     jobs = [Job("ring", MB, ranks=2), Job("ring", MB, hosts=[5, 1]), Job("direct", MB, ranks=3,
             start_seconds=0.5, name="late")]  # fmt: skip
     first, second, third = placed(jobs, [7, 1, 4, 0, 3, 2, 5, 6])

@@ -1,4 +1,4 @@
-"""Piece after piece by the path where least is: the kernel and its twin, and who uses them."""
+"""Each piece takes the least loaded path: the kernel, its twin, and the schemes that use them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_twin_chooses_the_same_paths(
 
 
 def test_each_piece_goes_where_it_is_done_first() -> None:
-    """Before it: 3, 0 and 5 bytes on the ways up, 0, 4 and 0 on those down."""
+    """Loads before it: 3, 0 and 5 bytes on the uplinks, 0, 4 and 0 on the downlinks."""
     fabric = leaf_spine(2, 1, 3)
     load = np.array([3.0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0])
     ends = np.array([0]), np.array([1])
@@ -60,7 +60,7 @@ def test_a_slow_link_gets_less() -> None:
 
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_longest_first_is_near_the_best(fabric: Fabric) -> None:
-    """No link has more than its share and the largest flow."""
+    """No link has more than twice its share plus the largest flow."""
     for flows in (unequal(permutation(fabric, 2), 1), unequal(groups(fabric, 4, 3), 2)):
         whole, ideal = (route(flows, fabric, scheme) for scheme in ("lpt", "spray"))
         assert whole.splits == 0
@@ -74,7 +74,7 @@ def test_one_large_and_many_small_flows_are_packed() -> None:
 
 
 def test_leaves_see_their_own_links_only() -> None:
-    """Every leaf balances what it sends, and collisions happen on the way down."""
+    """Every leaf balances only what it sends, so collisions happen on the way down."""
     fabric = leaf_spine(16, 16, 16)
     routes = route(permutation(fabric, 1), fabric, "adaptive", 5)
     low = fabric.leaves * len(fabric.uplinks)
@@ -107,7 +107,7 @@ def test_pieces_of_another_topology_are_refused(source: Any, load: Any, said: st
 
 
 def test_pods_without_cores_have_no_paths() -> None:
-    """A fabric that an importer may make of two networks."""
+    """An importer may make such a fabric from two separate networks."""
     apart = replace(leaf_spine(2, 2, 2), pod_of=np.array([0, 1]))
     with pytest.raises(NetworkError, match="of 1 pieces some have none"):
         least_loaded(apart, [0], [1], [10], 0)

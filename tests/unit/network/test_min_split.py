@@ -1,4 +1,4 @@
-"""The spraying bound with few cuts."""
+"""The spraying bound, reached with few cuts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.network import Fabric, Flows, Link, Routes, fat_tree, leaf_spine, 
 
 
 def fullest(fabric: Fabric, flows: Flows) -> tuple[int, int]:
-    """The most flows that a leaf sends, or receives, and how many sides of leaves have so many."""
+    """The most flows that a leaf sends or receives, and how many leaves have so many on a side."""
     ends = [fabric.leaf_of[end] for end in (flows.src, flows.dst)]
     far = ends[0] != ends[1]
     counts = np.concatenate([np.bincount(end[far], minlength=fabric.leaves) for end in ends])
@@ -51,7 +51,7 @@ def test_for_any_leaf_spine(leaves: int, hosts: int, spines: int, seed: int, all
 
 @pytest.mark.parametrize(("rest", "ways"), [(5, 16), (8, 16), (3, 7), (6, 9), (1, 4)])
 def test_flows_of_one_leaf_are_cut_in_as_few_pieces_as_can_be(rest: int, ways: int) -> None:
-    """r + s - gcd(r, s) instead of r * s / gcd(r, s)."""
+    """They are cut into r + s - gcd(r, s) pieces instead of r * s / gcd(r, s)."""
     n = ways + rest
     flows = Flows(np.arange(n), np.arange(n) + n, SIZE)
     routes = route(flows, leaf_spine(2, n, ways), "min_split")
@@ -95,7 +95,7 @@ def test_uplinks_of_unequal_rates_have_what_they_are_worth() -> None:
 
 
 def test_between_pods_whole_and_cut_flows_have_their_shares() -> None:
-    """Every link to a core: what its switch sends there, by cores, and one flow's part more."""
+    """Each link to a core has its equal share of its switch's flows, and at most one flow more."""
     fabric = fat_tree(3, 2, 4, 3, 2)
     for flows in demands(fabric):
         routes = route(flows, fabric, "min_split", 3)

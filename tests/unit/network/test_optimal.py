@@ -1,4 +1,4 @@
-"""The best shares: what no routing can beat, and a plan that takes it."""
+"""The optimal shares: a bound for any routing, and a plan that reaches it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.network.optimum import best_shares
 
 
 def optimum(flows: Flows | list[tuple[int, ...]], topology: Fabric) -> float:
-    """Seconds that links between switches need at least, steps one after the other."""
+    """The least seconds that links between switches need, one step after the other."""
     given, leaf = Flows.of(flows), topology.leaf_of
     given = given[leaf[given.src] != leaf[given.dst]]
     return sum(
@@ -46,7 +46,7 @@ def test_around_failures_nothing_is_faster(fabric: Fabric) -> None:
 
 
 def test_classes_of_links_change_nothing() -> None:
-    """Against the same program with a variable for every path: rates that all differ a little."""
+    """Rates that all differ a little give every path its own variable, and the same optimum."""
     fabric = leaf_spine(4, 4, 4).without(Link("leaf2", "spine1"))
     nearly = fabric.with_rates({
         link: fabric.rates[i] + i for i, link in enumerate(fabric.links) if fabric.rates[i]

@@ -1,4 +1,4 @@
-"""Links that die while traffic runs: what is lost, who waits, and where all go then."""
+"""Links that die while traffic runs: which packets are lost, who waits, and which paths follow."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gradwire.network.engines.transport import Spraying, Transport
 from gradwire.network.outages import paths_after
 
 FAST = Transport(packet_bytes=1000, latency_ns=1.0, window=200, timeout_us=30.0)
-"""On links of 8 Gbit/s a packet takes a microsecond, and is a nanosecond under way."""
+"""On links of 8 Gbit/s a packet takes 1 µs to send, and 1 ns to travel a link."""
 ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
 
 
 def one_message(repath: bool, converged: float) -> Sent:
-    """A hundred packets by one of two spines, whose link up dies after 50.5 µs. Packet 49 is on it
-    then, 50 to 99 are sent into it: 51 are lost."""
+    """Sends 100 packets by one of two spines, whose uplink dies after 50.5 µs. Packet 49 is on it
+    then, and 50 to 99 are sent into it: 51 are lost."""
     fabric = leaf_spine(2, 1, 2, host_gbps=8)
     routes = route([(0, 1, 100_000)], fabric, "coloured")
     lost = {Link("leaf0", f"spine{routes.path[0]}"): 50.5e-6}
@@ -46,8 +46,8 @@ def one_message(repath: bool, converged: float) -> Sent:
 def test_who_cannot_take_another_path_waits_for_routing(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first that is lost is so at 51.002 µs, and its timer runs out at 81.002. The host's link
-    is free at 100: all 51 go again, the first is lost at 101.001, and so on at 131.001 and 151. At
+    """The first loss is at 51.002 µs, and its timer runs out at 81.002. The host's link is free at
+    100, so all 51 are sent again; the first is lost at 101.001, and so on at 131.001 and 151. At
     182.001 routing has converged (150.5): what is sent from 202 on takes 51 packets, and three
     more hops for the last."""
     monkeypatch.setenv(VARIABLE, engine)
@@ -68,7 +68,7 @@ def test_who_can_does_not(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_gives_up_before_routing_has_converged(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred tries in vain, where a connection gives up after 64; without routing it does."""
+    """A hundred tries fail before it has; without routing a connection gives up after 64."""
     monkeypatch.setenv(VARIABLE, engine)
     sent = one_message(False, 100 * 51e-6)
     assert 51 * 90 < sent.dropped < 51 * 110
@@ -84,7 +84,7 @@ def test_nobody_gives_up_before_routing_has_converged(
 def test_nobody_gives_up_when_routing_converges_with_the_last_timer(
     engine: str, off: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one packet, sent every 101.01 µs into a link that is dead from the start."""
+    """One packet is sent every 101.01 µs into a link that is dead from the start."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 1, 2, host_gbps=8)
     routes = route([(0, 1, 1000)], fabric, "ecmp")
@@ -101,7 +101,7 @@ def test_nobody_gives_up_when_routing_converges_with_the_last_timer(
 def test_what_is_under_way_where_no_path_is_left_is_lost(
     engine: str, spraying: Spraying, topology: Fabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packets at a switch that chooses, which has no way to go once routing has converged."""
+    """A switch that chooses paths loses its packets if none is left once routing has converged."""
     monkeypatch.setenv(VARIABLE, engine)
     flows = Flows([0], [topology.hosts - 1], 400_000)
     named = [link for link in topology.links if "host" not in f"{link}"]
@@ -116,7 +116,7 @@ def test_what_is_under_way_where_no_path_is_left_is_lost(
 def test_a_timer_of_the_old_path_does_not_move_who_has_a_new_one(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Routing converges before timers run out: the scheme's path is kept. All others are slow."""
+    """Routing converges before timers run out: its new path is kept. All others are slow."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 1, 8, host_gbps=8)
     fast = {"leaf0", "leaf1", "spine2", "spine5"}
@@ -133,7 +133,8 @@ def test_a_timer_of_the_old_path_does_not_move_who_has_a_new_one(
 def test_sprayed_packets_avoid_what_failed_once_routing_has_converged(
     spraying: Spraying, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once: as on a fabric that never had the link, though paths are other numbers there."""
+    """With convergence at once it is as on a fabric without the link, whose paths are
+    renumbered."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 2, 4, host_gbps=8)
     lost = {Link("spine1", "leaf1"): 0.0}
@@ -170,8 +171,8 @@ def test_what_a_host_avoided_is_forgotten_when_routing_has_converged(
     converged: list[float], took: float, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two packets meet in a queue for one: the second host's is lost at 1.001 µs, sent again by
-    the other, slow path from 31.001 on, and there at 53.005. Its next message, 100 µs later, is
-    pinned to the fast path, which it has avoided since."""
+    the other, slow path at 31.001, and arrives at 53.005. Its next message, 100 µs later, is
+    pinned to the fast path, which the host has avoided since."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     slow = {link: 8 * 10**8 for link in fabric.links if "spine1" in link}
@@ -185,7 +186,7 @@ def test_what_a_host_avoided_is_forgotten_when_routing_has_converged(
 
 
 def two(scheme: str) -> tuple[Routes, Fabric]:
-    """Two flows of a second each, alone on a spine each, or sprayed over both."""
+    """Two flows of a second each: each alone on its spine, or both sprayed over both."""
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     routes = route(Flows([0, 1], [2, 3], 10**9), fabric, scheme)
     return routes, fabric
@@ -217,7 +218,7 @@ def test_rates_change_when_a_link_dies_and_when_routing_has_converged(
 
 
 def test_packets_take_what_fair_shares_take_when_a_link_dies() -> None:
-    """The same in thousandths of a second: timers wake who waits within a hundredth of that."""
+    """The same in milliseconds: a timer wakes a waiting flow within a hundredth of one."""
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     flows = Flows([0, 1], [2, 3], 10**6)
     lost = {Link("leaf0", "spine1"): 0.25e-3}
@@ -232,14 +233,14 @@ def test_packets_take_what_fair_shares_take_when_a_link_dies() -> None:
 
 
 def test_failures_one_after_the_other() -> None:
-    """Two of four spines, each for itself: routing goes around the first, then around both."""
+    """Two of four spines fail in turn: routing goes around the first, then around both."""
     fabric = leaf_spine(2, 4, 4, host_gbps=8)
     flows = Flows(np.arange(4), np.arange(4) + 4, 10**9)
     lost = {Link("leaf0", "spine0"): 0.1, Link("leaf0", "spine1"): 0.2}
     dying = outages([flows], fabric, "coloured", lost, 0.0)
     assert [when for when, _ in dying.converged] == [0.1, 0.2]
     took = simulate(route(flows, fabric, "coloured"), "flow", outages=dying)
-    # 0.1 s whole, then two flows on one spine at least, for 0.1 s, then two on each.
+    # 0.1 s alone, then at least two flows on one spine for 0.1 s, then two on each.
     assert 1.8 < took <= 2.0
     after = [own[0] for _, own in dying.converged]  # type: ignore[index]
     assert 0 not in after[0].path
@@ -266,7 +267,7 @@ def test_a_piece_goes_where_its_bytes_go(scheme: str) -> None:
 
 
 def test_it_is_the_middle_byte_that_says_where() -> None:
-    """Halves, then a fifth, a fifth and the rest: bytes 250 and 750 of a thousand."""
+    """A piece takes the path of its middle byte: 250 and 750 of 1000, in 200, 200 and 600."""
     fabric = leaf_spine(2, 2, 4)
     flows, path = Flows([1, 0], [3, 2], [7, 1000]), np.array([3, 1, 0, 2])
     halves = Routes(fabric, flows, np.array([1, 1, 0]), path[:3], np.array([500, 500, 7]))

@@ -1,4 +1,4 @@
-"""Packets: headers, and acknowledgements that take their part of links."""
+"""Packets: headers, and acknowledgements that use a part of the links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
 
 FAST = Transport(packet_bytes=1000, latency_ns=1.0)
-"""On links of 8 Gbit/s a packet takes a microsecond."""
+"""On links of 8 Gbit/s a packet takes 1 µs."""
 ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
 
 
@@ -23,7 +23,7 @@ ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
 def test_each_packet_has_its_header(
     engine: str, header: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty packets and a short one, over four links."""
+    """Twenty packets and a short one cross four links, each with its header."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route([(0, 2, 20_500)], leaf_spine(2, 2, 2, host_gbps=8))
     took = simulate(routes, "packet", transport=replace(FAST, header_bytes=header))
@@ -32,7 +32,7 @@ def test_each_packet_has_its_header(
 
 
 def test_queues_and_marks_count_headers() -> None:
-    """Two hosts to one: what does not fit with headers would without."""
+    """Two hosts send to one: with headers the queue overflows and marks, without it does not."""
     routes = route(Flows([0, 1], 2, 4000), leaf_spine(2, 2, 1, host_gbps=8))
     short = replace(FAST, queue_bytes=5000, mark_bytes=4000, timeout_us=50.0)
     without, with_headers = (send(routes, replace(short, header_bytes=h)) for h in (0, 1000))
@@ -46,8 +46,8 @@ def test_queues_and_marks_count_headers() -> None:
 def test_acknowledgements_take_their_part_of_links(
     engine: str, bytes: int, packets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two hosts send to each other: each link carries one's packets, and what is for the other's;
-    but for what only the last hop waits for."""
+    """Two hosts send to each other: each link carries one's packets and the acknowledgements of
+    the other's, apart from a rest at the last hop."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route([(0, 1, 2_000_000), (1, 0, 2_000_000)], leaf_spine(1, 2, 1, host_gbps=8))
     how = replace(FAST, ack_bytes=bytes, ack_packets=packets)
@@ -56,13 +56,13 @@ def test_acknowledgements_take_their_part_of_links(
 
 
 def test_a_link_that_idles_has_time_for_acknowledgements() -> None:
-    """One way only, nothing else is on their links: as if there were none."""
+    """Traffic in one direction leaves the way back idle, so acknowledgements cost no time."""
     routes = route([(0, 1, 200_000)], leaf_spine(1, 2, 1, host_gbps=8))
     assert send(routes, replace(FAST, ack_bytes=900)).seconds == send(routes, FAST).seconds
 
 
 def test_some_ways_back_meet() -> None:
-    """Pinned paths are even, ways back are hashes: the link that has most of them is last."""
+    """Pinned paths are even, ways back are hashed: the link with most of those ends last."""
     fabric = leaf_spine(8, 8, 8)
     routes = route(permutation(fabric, 3, 1 << 22), fabric, "coloured")
     alone, each, some = (
@@ -78,7 +78,7 @@ def test_some_ways_back_meet() -> None:
 def test_one_for_more_packets_than_the_window_allows(
     scheme: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last that the window allows asks for one: nobody waits forever."""
+    """The last packet of the window requests an acknowledgement, so no sender waits forever."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route([(0, 2, 30_000)], leaf_spine(2, 2, 2, host_gbps=8), scheme)
     how = replace(FAST, window=4, ack_packets=100)
@@ -89,7 +89,7 @@ def test_one_for_more_packets_than_the_window_allows(
 
 
 def test_what_is_lost_or_marked_is_told_at_once() -> None:
-    """Full queues, few acknowledgements: all arrives, and windows shrink as with each."""
+    """With full queues and few acknowledgements all arrives, and windows shrink as with many."""
     fabric = leaf_spine(2, 4, 1, host_gbps=8)
     routes = {s: route(Flows(np.arange(4), [4, 5, 6, 7], 300_000), fabric, s)
               for s in ("coloured", "spray")}  # fmt: skip
@@ -105,8 +105,8 @@ def test_what_is_lost_or_marked_is_told_at_once() -> None:
 
 
 def test_few_acknowledgements_bring_few_paths_back() -> None:
-    """Recycled paths beat random ones where every packet is acknowledged, and do not where every
-    fourth is: uet-htsim says 1.065, 1.113 and 1.147 times the bound of such traffic."""
+    """Recycled paths beat random ones if every packet is acknowledged, and do not if every fourth
+    is: uet-htsim gives 1.065, 1.113 and 1.147 times the bound for such traffic."""
     fabric = leaf_spine(8, 8, 8)
     routes = route(permutation(fabric, 3, 1 << 22), fabric, "spray")
     how = Transport(header_bytes=64, ack_bytes=64)

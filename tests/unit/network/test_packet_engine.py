@@ -1,4 +1,4 @@
-"""Packets: against the twin, theory, and what happens when something is lost."""
+"""The packet engine: against its twin, against theory, and with losses."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from gradwire.network.simulate import simulate_jobs
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 FAST = Transport(packet_bytes=1000, latency_ns=1.0)
-"""On links of 8 Gbit/s a packet takes a microsecond."""
+"""On links of 8 Gbit/s a packet takes 1 µs."""
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[Routes], Transport, Outages, int]:
-    """One job or two, on links of which one may die."""
+    """Draws one job or two, on links of which one may die."""
     fabric: Fabric = draw(st.sampled_from([*FABRICS, dual_plane(3, 2, 2)]))
     if draw(st.booleans()):
         fabric = fabric.without(Link("leaf0", fabric.links[0].target))
@@ -89,7 +89,7 @@ def _flows(
 def by_both(
     jobs: Jobs, transport: Transport, dying: Outages = NONE, seed: int = 1
 ) -> tuple[Sent, Sent]:
-    """What the extension sends, and what its twin does."""
+    """Returns what the extension and what its twin computes."""
     native = send(jobs, transport, dying, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "twin")
@@ -98,7 +98,7 @@ def by_both(
 
 @NATIVE
 def test_windows_shrink_alike() -> None:
-    """Eight hosts send to one: packets are marked, and windows shrink."""
+    """Eight hosts send to one: packets are marked, and windows shrink alike in both."""
     fabric = leaf_spine(3, 4, 2)
     routes = route([(source, 8, 200_000) for source in range(8)], fabric, "ecmp", 1)
     steady = replace(FAST, window=16, mark_bytes=4000)
@@ -131,7 +131,7 @@ def test_the_twin_sends_every_packet_alike(
 def test_the_twin_is_alike_where_all_send_to_all(
     fabric: Fabric, window: int, packets: int, spraying: Spraying
 ) -> None:
-    """Pinned and sprayed: turns of hosts, and acknowledgements that take their time in between."""
+    """Both agree for pinned and sprayed packets, with turns of hosts and slow acknowledgements."""
     how = Transport(
         packet_bytes=1000, header_bytes=64, window=window, ack_bytes=700, ack_packets=packets,
         latency_ns=90.0, spraying=spraying, band_bytes=1500, entropies=8,
@@ -148,7 +148,7 @@ def test_the_twin_is_alike_where_all_send_to_all(
 
 
 def alone(bytes: int, hops: int, rate: float = 8e9, transport: Transport = FAST) -> float:
-    """Seconds of a message on an idle path: its bytes once, a packet at every other hop."""
+    """Seconds of a message on an idle path: its bytes once, and a packet at every other hop."""
     last = bytes % transport.packet_bytes or transport.packet_bytes
     most = transport.packet_bytes if bytes > transport.packet_bytes else last
     return (bytes + (hops - 2) * most + last) * 8 / rate + hops * transport.latency_ns * 1e-9
@@ -162,7 +162,7 @@ def test_a_message_alone_takes_what_its_bytes_take(target: int, hops: int, bytes
 
 
 def test_a_small_window_waits_for_what_comes_back() -> None:
-    """One packet at a time: every one there and back."""
+    """With a window of one packet, each waits for the acknowledgement of the one before."""
     routes = route([(0, 2, 10_000)], leaf_spine(2, 2, 2, host_gbps=8))
     one = Transport(packet_bytes=1000, window=1, latency_ns=100.0)
     there = 4 * (1e-6 + 1e-7)
@@ -179,8 +179,8 @@ def test_many_to_one_take_what_the_one_needs(senders: int) -> None:
 
 
 def test_a_parking_lot_keeps_both_links_busy() -> None:
-    """One spine: the way up of leaf 0 and the way down of leaf 2 have two flows each, and one
-    flow has both. It waits twice, so it gets less than half, and the others end before it."""
+    """Over one spine, leaf 0's uplink and leaf 2's downlink have two flows each, and one flow uses
+    both. It waits twice, so it gets less than half, and the others end before it."""
     fabric = leaf_spine(3, 2, 1, host_gbps=8)
     routes = route(Flows([0, 1, 2], [4, 2, 5], 200_000), fabric)
     sent = send(routes, replace(FAST, window=16))
@@ -190,8 +190,8 @@ def test_a_parking_lot_keeps_both_links_busy() -> None:
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_a_queue_of_chance_arrivals_waits_as_theory_says(load: float) -> None:
-    """M/D/1: the mean wait is load / (2 (1 - load)) packets. Many hosts, one packet each, to
-    one; a packet's wait is what it takes longer than alone."""
+    """M/D/1: the mean wait is load / (2 (1 - load)) packets. Many hosts send one packet each to
+    one; a packet's wait is its time beyond that of a packet alone."""
     dice = np.random.default_rng(5)
     arrivals = np.cumsum(dice.exponential(1 / load, 40_000))
     waits, free = [], 0.0
@@ -211,7 +211,7 @@ def test_a_queue_of_chance_arrivals_waits_as_theory_says(load: float) -> None:
 
 
 def _mean_wait(routes: Routes, arrivals: np.ndarray) -> float:
-    """Packets that each waits, at the way down of the spine."""
+    """The mean wait, in packets, at the spine's downlink."""
     from gradwire.network.engines import packet
 
     rows, own = packet._connections(together(routes), FAST, NONE, 0)
@@ -236,7 +236,7 @@ def test_sprayed_packets_use_all_paths(spraying: str) -> None:
 
 
 def test_pinned_paths_without_collisions_need_no_queue() -> None:
-    """One packet waits for one at most."""
+    """No packet waits for more than one other."""
     fabric = leaf_spine(8, 8, 8, host_gbps=8)
     sent = send(route(permutation(fabric, 3, 300_000), fabric, "coloured"), FAST)
     assert sent.seconds.max() == pytest.approx(alone(300_000, 4), rel=0.01)
@@ -258,7 +258,7 @@ def test_a_full_queue_drops_and_all_arrives_in_the_end() -> None:
 
 
 def test_windows_shrink_by_marks() -> None:
-    """Once they have, queues are short and few packets are marked; no link idles for it."""
+    """With shorter windows queues are short and few packets are marked, but no link idles."""
     fabric = leaf_spine(2, 8, 2, host_gbps=8)
     routes = route(Flows(np.arange(8), np.arange(8) + 8, 800_000), fabric)
     loud, calm = (
@@ -292,7 +292,7 @@ def test_sprayed_packets_are_sent_again(spraying: str) -> None:
 
 
 def test_switches_that_look_at_queues_see_what_failed() -> None:
-    """What is on the link is lost, and nothing after that."""
+    """Only the packets on the link are lost; later ones take other links."""
     sent, before = failing("spray", spraying="adaptive")
     assert 0 < sent.dropped < 16
     assert before < sent.seconds.max() < 1.4 * before, "three of four uplinks are left"
@@ -309,7 +309,7 @@ def test_recycled_paths_avoid_what_failed() -> None:
 def test_a_host_remembers_where_a_timer_ran_out(
     exclude_us: float, windows: int, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three messages, one after the other, all pinned to a path that is down from the start."""
+    """Three messages in turn are all pinned to a path that is down from the start."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 1, 4, host_gbps=8)
     routes = route([(0, 1, 64_000, step) for step in range(3)], fabric, "coloured")
@@ -322,7 +322,7 @@ def test_a_host_remembers_where_a_timer_ran_out(
 
 
 def test_what_is_avoided_is_so_for_the_host_alone() -> None:
-    """Four hosts, all pinned to the path that is down, to two leaves: each finds out."""
+    """Four hosts are pinned to a path that is down, to two leaves: each must find out itself."""
     fabric = leaf_spine(3, 4, 4, host_gbps=8)
     flows = Flows(np.arange(8) % 4, [4, 5, 6, 7, 8, 9, 10, 11], 10_000, np.repeat([0, 1], 4))
     routes = route(flows, fabric, "coloured")
@@ -357,8 +357,8 @@ def test_steps_wait_for_each_other() -> None:
 
 @pytest.mark.parametrize("engine", ["flow", "packet"])
 def test_flows_start_so_long_after_their_step_began(engine: str) -> None:
-    """The second step's, 50 µs after the first has arrived; the first's last begins after 30 µs.
-    Pieces that are alike but for their starts are not one."""
+    """The second step starts 50 µs after the first has arrived, whose last flow starts after 30
+    µs. Pieces that differ only in their starts are not merged."""
     fabric = leaf_spine(2, 2, 2, host_gbps=8)
     flows = Flows([0, 1, 2], [2, 3, 0], 10_000, [0, 0, 1], [0, 30_000, 50_000])
     took = simulate(route(flows, fabric), engine, transport=FAST)  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ def test_flows_start_so_long_after_their_step_began(engine: str) -> None:
 
 @NATIVE
 def test_a_trace_begins_where_the_step_before_has_ended() -> None:
-    """Ten packets of a microsecond and four links' latencies; a microsecond later, two more."""
+    """Ten packets of 1 µs and four links' latencies; 1 µs later, the next step's two."""
     flows = Flows([0, 1, 0], [2, 3, 2], [10_000, 5_000, 2_000], [0, 0, 1], [0, 0, 1000])
     routes = route(flows, leaf_spine(2, 2, 2, host_gbps=8), "lpt")
     trace = trace_of([routes], FAST)
@@ -386,7 +386,7 @@ def test_a_trace_begins_where_the_step_before_has_ended() -> None:
 
 
 def test_packets_take_what_fair_shares_take() -> None:
-    """Long flows, small packets: the three engines agree."""
+    """With long flows and small packets the three engines agree."""
     fabric = leaf_spine(4, 4, 4, host_gbps=8)
     routes = route(groups(fabric, 4, 1, 500_000), fabric, "ecmp", 2)
     packets = simulate(routes, "packet", transport=replace(FAST, window=256))
@@ -408,8 +408,8 @@ def test_links_that_are_not_there_do_not_fail() -> None:
 
 
 def test_starts_do_not_follow_the_order_that_a_scheme_drew() -> None:
-    """Ethereal shuffles flows by the seed; were starts drawn alike, all hosts would begin with the
-    same spine: 1.8 × the bound."""
+    """Ethereal shuffles flows by the seed; if starts were drawn alike, all hosts would begin with
+    the same spine, and take 1.8 × the bound."""
     fabric = leaf_spine(16, 16, 16, host_gbps=400)
     there = direct(256, 1 << 23).steps()[0][0]
     flows = direct(256, 1 << 23)[there]
@@ -419,7 +419,7 @@ def test_starts_do_not_follow_the_order_that_a_scheme_drew() -> None:
 
 
 def test_below_a_leaf_all_ports_are_used() -> None:
-    """Two ports: half as long as by one, as fair shares have it."""
+    """With two ports it takes half as long as with one, as with fair shares."""
     fabric = dual_plane(2, 2, 2, host_gbps=100)
     flows = Flows([0, 1, 0], [1, 0, 2], [4096 * 2000, 4096 * 1000, 4096 * 10])
     routes = route(flows, fabric, "lpt")

@@ -1,4 +1,4 @@
-"""Packets: what cannot be is refused, work has bounds, and Ctrl-C ends it."""
+"""Packets: invalid settings are refused, work is bounded, and Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_sent_again_counts_again(
 def test_slow_links_take_as_long_as_they_take(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte at 1 bit/s takes eight seconds; a run of more than a million seconds is refused."""
+    """A byte takes eight seconds at 1 bit/s; a run of over a million seconds is refused."""
     monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 1, 1, host_gbps=1e-9)
     routes = route([(0, 1, 100_000)], fabric)
@@ -135,7 +135,7 @@ def test_a_failure_that_never_comes_changes_nothing(
 
 @NATIVE
 def test_ctrl_c_ends_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2^29 packets take minutes."""
+    """2^29 packets would take minutes."""
     fast, begun = core(), threading.Event()
     assert fast is not None
 
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "core", lambda: SimpleNamespace(send_packets=announced))
     routes = route([(0, 2, 1 << 41)], leaf_spine(2, 2, 2))
     thread = threading.Thread(target=interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt):

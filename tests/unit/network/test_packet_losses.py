@@ -1,4 +1,4 @@
-"""Full queues: what is cut off, what is sent again, and how soon."""
+"""Full queues: which packets are trimmed, which are sent again, and how soon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
 
 SHORT = Transport(packet_bytes=1000, latency_ns=1.0, queue_bytes=1000)
-"""On links of 8 Gbit/s a packet takes a microsecond; a queue holds the one that is being sent."""
+"""On links of 8 Gbit/s a packet takes 1 µs; a queue holds only the packet that is being sent."""
 FABRIC = leaf_spine(2, 3, 2, host_gbps=8)
 ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
 
@@ -22,9 +22,9 @@ ENGINES = pytest.mark.parametrize("engine", ["", "twin"])
 def test_what_is_trimmed_is_sent_again_at_once(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two packets meet below a leaf at 1.001 µs. One is cut; its header has a link to go, and the
-    answer two: at 1.004 it is sent again, and is there two packets later, at 3.006. A timer would
-    have waited for a hundred microseconds."""
+    """Two packets meet below a leaf at 1.001 µs. One is trimmed; its header has one link to go and
+    the answer two: it is sent again at 1.004 and arrives two packets later, at 3.006. A timer
+    would have waited for 100 µs."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route(Flows([0, 1], [2, 2], 1000), FABRIC)
     sent = send(routes, replace(SHORT, trim=True))
@@ -36,7 +36,7 @@ def test_what_is_trimmed_is_sent_again_at_once(
 
 
 def test_headers_leave_room_for_what_they_announce(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 128 hosts that send to one: each header is answered by a packet at once, which is cut."""
+    """128 hosts send to one: each header is answered at once by a packet, which is trimmed."""
     fabric = leaf_spine(4, 64, 64)
     flows = Flows(list(range(64, 192)), [0] * 128, 262_144)
     how = Transport(header_bytes=64, queue_bytes=65_536, trim=True, spraying="random")
@@ -57,19 +57,19 @@ def test_headers_leave_room_for_what_they_announce(monkeypatch: pytest.MonkeyPat
 
 @ENGINES
 def test_headers_take_their_part_of_links(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of the one that is cut, 500 bytes, goes before what comes next."""
+    """The trimmed packet's header, 500 bytes, is sent before the next packet."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route(Flows([0, 1], [2, 2], 1000), FABRIC)
     how = replace(SHORT, trim=True, header_bytes=500, queue_bytes=2000)
     sent = send(routes, how)
-    # At the leaf at 1.501; the first is through at 3.002. The other is there again at 3.005 as
-    # the link is free, and owes it half a microsecond.
+    # At the leaf at 1.501; the first is through at 3.002. The other is back at 3.005 as the link
+    # becomes free, and owes it half a microsecond.
     assert sent.seconds.tolist() == pytest.approx([3.002e-6, 5.002e-6], abs=5e-9)
 
 
 @pytest.mark.parametrize("scheme", ["coloured", "spray"])
 def test_trimming_helps_where_many_meet(scheme: str) -> None:
-    """Eight to one: as long as the one needs, within a round trip or two; timers cost more."""
+    """Eight send to one: it takes the least time and a round trip or two; timers cost more."""
     fabric = leaf_spine(3, 4, 4, host_gbps=8)
     routes = route(Flows(np.arange(8), 8, 50_000), fabric, scheme)
     how = replace(SHORT, queue_bytes=8000, window=8, selective=True)
@@ -93,8 +93,8 @@ def test_windows_shrink_by_what_is_trimmed() -> None:
 def test_what_is_selective_sends_again_what_was_lost_and_no_more(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every packet that arrives takes two links and an acknowledgement, one that is lost a link
-    and a timer; and a start for each. Who goes back sends others again, too."""
+    """A packet that arrives takes two link events and an acknowledgement, a lost one a link event
+    and a timer, and each flow a start. Going back N sends others again, too."""
     monkeypatch.setenv(VARIABLE, engine)
     flows = Flows([0, 1, 2], [3, 3, 3], [20_000, 21_000, 23_000], 0, [0, 300, 600])
     routes = route(flows, leaf_spine(2, 4, 2, host_gbps=8))
@@ -110,7 +110,7 @@ def test_what_is_selective_sends_again_what_was_lost_and_no_more(
 def test_a_queue_for_less_than_a_packet_is_given_up(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where payloads are cut off, too: there is no end otherwise."""
+    """A sender gives up, also with trimming; otherwise the run would never end."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route(Flows([0], [2], 1000), FABRIC)
     for selective in (False, True):
@@ -126,7 +126,7 @@ def test_who_is_cut_off_time_and_again_does_not_give_up(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty connections to one host, through a queue of two packets, go back hundreds of times
-    each: nobody is given up, as by timers they are after 64."""
+    each. None gives up, as it would after 64 timers."""
     monkeypatch.setenv(VARIABLE, engine)
     flows = Flows(np.tile([0, 1, 2], 20), 3, 4000)
     routes = route(flows, leaf_spine(2, 4, 2, host_gbps=8))

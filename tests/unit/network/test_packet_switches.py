@@ -1,4 +1,4 @@
-"""Packets whose way switches choose: the shortest queue, or one after the other."""
+"""Packets whose paths switches choose: the shortest queue, or each path in turn."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def took(fabric: Fabric, spraying: Spraying, seed: int = 3) -> float:
 @pytest.mark.parametrize("fabric", [leaf_spine(8, 8, 8), fat_tree(4, 4, 4, 4, 4)])
 @pytest.mark.parametrize("spraying", ["adaptive", "round_robin"])
 def test_switches_know_of_their_own_queues_only(fabric: Fabric, spraying: Spraying) -> None:
-    """Where ways down meet, they are about as good as any: uet-htsim says 1.08 to 1.17 times."""
+    """With collisions on the way down they are about as good as any: 1.08 to 1.17 by uet-htsim."""
     least = 8 * (1 << 22) / 100e9
     assert 1.04 * least < took(fabric, spraying) < 1.2 * least
     assert took(fabric, "random") < 1.2 * least
 
 
 def test_by_single_bytes_messages_keep_to_the_uplinks_that_they_made_free() -> None:
-    """And meet all along where these lead to the same leaf."""
+    """They meet all along if these uplinks lead to the same leaf."""
     fabric = fat_tree(4, 4, 4, 4, 4)
     routes = route(permutation(fabric, 3, 1 << 22), fabric, "spray")
     how = replace(HUGE, spraying="adaptive", ack_bytes=64)
@@ -42,8 +42,8 @@ def test_by_single_bytes_messages_keep_to_the_uplinks_that_they_made_free() -> N
 
 @pytest.mark.parametrize("spraying", ["adaptive", "round_robin"])
 def test_a_leaf_is_even_whatever_it_sends_where(spraying: Spraying) -> None:
-    """Four hosts of one leaf, four uplinks: nothing waits there for more than a band or its turn;
-    any packet by any uplink, and many wait."""
+    """Four hosts of one leaf send over four uplinks: no packet waits there for more than a band or
+    its turn. With random uplinks many wait."""
     fabric = leaf_spine(5, 4, 4)
     flows = Flows(np.arange(4), [4, 8, 12, 16], 4096 * 400)
     routes = route(flows, fabric, "spray")
@@ -56,9 +56,8 @@ def test_a_leaf_is_even_whatever_it_sends_where(spraying: Spraying) -> None:
 
 
 def test_rounds_are_of_all_ways_and_in_other_orders() -> None:
-    """One host, packets of its own time each: with orders that never change its packets would
-    never wait for each other anywhere; with others the last of a round may be the first of the
-    next."""
+    """With a fixed order of uplinks one host's packets would never wait for each other; with
+    changing orders the last of a round may be the first of the next."""
     fabric = leaf_spine(2, 1, 4, host_gbps=100, fabric_gbps=25)
     routes = route([(0, 1, 4096 * 4000)], fabric, "spray")
     packet = 4096 * 8 / 25e9
@@ -68,7 +67,7 @@ def test_rounds_are_of_all_ways_and_in_other_orders() -> None:
 
 
 def test_a_switch_with_two_ports_of_hosts_keeps_to_the_port() -> None:
-    """What came by one plane cannot leave by the other: as many bytes by each port."""
+    """A packet cannot leave by another plane than it came by: both ports carry equal bytes."""
     fabric = dual_plane(2, 2, 2, host_gbps=100)
     routes = route([(0, 2, 4096 * 4000)], fabric, "spray")
     for how in (replace(HUGE, spraying="adaptive"), replace(HUGE, spraying="round_robin")):

@@ -1,4 +1,4 @@
-"""Packets: connections of a host take turns at its link."""
+"""Packets: the connections of a host take turns at its link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 FAST = Transport(packet_bytes=1000, latency_ns=1.0)
-"""On links of 8 Gbit/s a packet takes a microsecond."""
+"""On links of 8 Gbit/s a packet takes 1 µs."""
 
 
 def seconds(routes: Routes, how: Transport = FAST) -> list[float]:
@@ -28,7 +28,7 @@ def seconds(routes: Routes, how: Transport = FAST) -> list[float]:
 def test_a_short_message_waits_for_one_packet_of_each_other(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To hosts of their own; by the order of begins the last would wait for all windows."""
+    """The three go to three hosts; in order of starts the last would wait for whole windows."""
     monkeypatch.setenv(VARIABLE, engine)
     flows = Flows(0, [1, 2, 3], [60_000, 60_000, 5000])
     ends = seconds(route(flows, leaf_spine(1, 4, 1, host_gbps=8)))
@@ -50,7 +50,7 @@ def test_a_message_that_begins_later_has_its_turn_at_once(
 
 
 def all_to_all(fabric: Fabric, bytes: int) -> Flows:
-    """Every host begins with host 0."""
+    """Every host sends to all others, beginning with host 0."""
     hosts = np.arange(fabric.hosts)
     source, target = np.repeat(hosts, fabric.hosts), np.tile(hosts, fabric.hosts)
     return Flows(source[source != target], target[source != target], bytes)
@@ -69,8 +69,8 @@ def test_an_all_to_all_does_not_grow_with_the_window(scheme: str) -> None:
 
 @NATIVE
 def test_queue_pairs_of_a_host_do_not_send_bursts() -> None:
-    """Of 1 MiB, with headers of 64 bytes: another simulator, uet-htsim, whose network cards serve
-    connections in turn, says 92.5 µs."""
+    """Messages of 1 MiB, with headers of 64 bytes: uet-htsim, a simulator whose network cards
+    serve connections in turn, gives 92.5 µs."""
     fabric = leaf_spine(8, 8, 8)
     order = np.random.default_rng(3).permutation(64)
     flows = Flows(order, np.roll(order, -1), 4160 * 256)
@@ -95,7 +95,7 @@ BEFORE = {  # picoseconds: last end, all ends, all longest waits; events, droppe
     ("three tiers", "ecmp", "random"): (131869721, 931306065, 100501933, 3513, 164, 317),
     ("three tiers", "spray", "recycled"): (139045166, 1509046982, 103134873, 3166, 106, 242),
 }
-"""As it was when a host's link served first who came first."""
+"""The results from when a host's link served packets in the order of their arrival."""
 
 
 @NATIVE

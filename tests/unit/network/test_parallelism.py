@@ -1,4 +1,4 @@
-"""A training step: closed forms, and what paths do to it."""
+"""A training step of a parallel job: closed forms, and the effect of paths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_work_alone_takes_its_seconds() -> None:
 @pytest.mark.parametrize("pp", [1, 2, 4, 8])
 @pytest.mark.parametrize("microbatches", [1, 4, 9])
 def test_a_pipeline_fills_and_drains(pp: int, microbatches: int) -> None:
-    """(m + p - 1) (f + b): Narayanan et al. 2021, section 2.2."""
+    """It takes (m + p - 1) (f + b): Narayanan et al. 2021, section 2.2."""
     job = replace(JOB, dp=1, tp=1, pp=pp, microbatches=microbatches)
     expected = (microbatches + pp - 1) * 0.03
     assert workload_of(job).seconds(FAST) == pytest.approx(expected, rel=1e-4)
@@ -42,21 +42,21 @@ def test_a_pipeline_fills_and_drains(pp: int, microbatches: int) -> None:
 
 @pytest.mark.parametrize("dp", [2, 4, 16])
 def test_gradients_go_round(dp: int) -> None:
-    """2 (n - 1) / n of the bytes by a host's link, after the last backward pass."""
+    """After the last backward pass a host's link carries 2 (n - 1) / n of the bytes."""
     job = replace(JOB, dp=dp, pp=1, tp=1, gradient_bytes=16 * 10**6, microbatches=1)
     took = workload_of(job).seconds(leaf_spine(4, 4, 4, host_gbps=8), tolerance=0.0)
     assert took == pytest.approx(0.03 + 2 * (dp - 1) / dp * 16e6 / 1e9)
 
 
 def test_buckets_begin_before_backward_ends() -> None:
-    """Four buckets of 4 ms each, ready every 5 ms: only the last is left."""
+    """Four buckets of 4 ms each are ready every 5 ms, so only the last is exposed."""
     job = replace(JOB, dp=16, pp=1, tp=1, gradient_bytes=16 * 10**6, microbatches=1, buckets=4)
     took = workload_of(job).seconds(leaf_spine(4, 4, 4, host_gbps=15), tolerance=0.0)
     assert took == pytest.approx(0.03 + 2 * 15 / 16 * 4e6 * 8 / 15e9)
 
 
 def test_activations_hold_up_stages() -> None:
-    """One microbatch through two stages and back: a message each way."""
+    """One microbatch goes through two stages and back, with a message each way."""
     job = replace(JOB, dp=1, tp=1, microbatches=1)
     took = workload_of(job).seconds(leaf_spine(2, 1, 1, host_gbps=8), Placement((0, 1)))
     assert took == pytest.approx(0.06 + 2 * 1e6 / 1e9)
@@ -103,7 +103,7 @@ def test_pinned_paths_are_faster_than_hashed_ones_at_random_places() -> None:
 
 
 def test_a_trace_shows_passes_and_messages() -> None:
-    """Every microbatch, forward and backward; activations, their gradients, and rings."""
+    """All microbatches, forward and backward; activations, their gradients, and rings."""
     made = workload_of(replace(JOB, buckets=3))
     trace = made.trace(leaf_spine(4, 4, 4))
     assert max(s.end_seconds for s in trace.spans) == pytest.approx(

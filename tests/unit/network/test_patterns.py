@@ -1,4 +1,4 @@
-"""Patterns: every rank ends with what it should, and sends no more than it must."""
+"""Patterns: every rank ends with its result, and sends no more than needed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_ring_hands_every_part_round_twice(ranks: int, bytes: int) -> None:
 
 @given(RANKS, BYTES)
 def test_in_halving_and_doubling_each_part_has_one_keeper(ranks: int, bytes: int) -> None:
-    """Parts are followed through the steps: what a rank has, and of how many it is the sum."""
+    """Follows parts through the steps: which a rank has, and the sum of how many ranks it is."""
     flows, power = halving_doubling(ranks, bytes), 1 << (ranks.bit_length() - 1)
     per_rank = sent(flows, ranks)
     extra = [bytes if r + power < ranks else 0 for r in range(power)]
@@ -174,7 +174,7 @@ def test_ranks_that_are_not_there_are_refused(wrong: Callable[[], object], said:
 
 @pytest.mark.parametrize("pattern", [all_to_all, direct])
 def test_all_pairs_in_an_order_in_which_nobody_meets(pattern: Pattern) -> None:
-    """The k-th of every rank goes to another."""
+    """In each turn, every rank sends to a different rank."""
     flows = pattern(8, 8000)
     first = flows[flows.step == 0]
     for place in range(7):

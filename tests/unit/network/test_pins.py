@@ -1,4 +1,4 @@
-"""Routes as senders need them: whatever the size of a message, its parts are its bytes."""
+"""Routes in the form that senders need: a message of any size is cut into exactly its bytes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_turns_are_the_plans_steps(pattern: Callable[[int, int], Flows], turns: 
     pins = pinned("coloured", placement.placed(pattern(16, 16 << 20)), fabric)
     every = [(a, b) for a in range(16) for b in range(16) if a != b]
     assert len({pins.turn(a, b) for a, b in every}) == turns
-    if pattern is pairwise:  # in a turn no uplink of a leaf has two messages, up or down
+    if pattern is pairwise:  # in a turn, no uplink of a leaf has two messages, up or down
         used = [
             (pins.turn(a, b), way, fabric.leaf_of[end], part.path)
             for a, b in every

@@ -1,4 +1,4 @@
-"""The face: texts of schemes, steps, and what is refused."""
+"""The function `route`: schemes as text, steps, and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_flows_are_given_as_tuples_too() -> None:
 
 
 def test_steps_are_routed_one_by_one() -> None:
-    """Two steps of the same flows take the same paths, as if each were alone."""
+    """Two equal steps take the same paths, as if each were alone."""
     once = permutation(FABRIC, 1)
     twice = Flows(
         *(np.tile(c, 2) for c in (once.src, once.dst, once.bytes)),

@@ -1,4 +1,4 @@
-"""Every scheme: bytes are kept, paths work, loads are what the theory says, exactly."""
+"""Every scheme keeps the bytes, uses working paths, and has exactly the loads of theory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ethereal_loads_every_link_as_spraying_does(fabric: Fabric) -> None:
 
 @given(st.integers(1, 40), st.integers(1, 17), st.integers(1, 10_000))
 def test_ethereal_cuts_the_remainder_into_equal_pieces(n: int, spines: int, bytes: int) -> None:
-    """n flows from one host to one leaf."""
+    """n flows go from one host to one leaf."""
     fabric = leaf_spine(2, max(n, 2), spines)
     flows = Flows([0] * n, np.arange(n) + max(n, 2), bytes)
     routes = Ethereal().route(fabric, flows, 5)
@@ -97,7 +97,7 @@ def test_coloured_loads_are_the_least_that_whole_flows_can_have(fabric: Fabric) 
 
 
 def test_a_ring_over_leaves_needs_no_cut_where_a_host_would_cut_all() -> None:
-    """16 leaves of 16 hosts, 16 spines: the permutation of the published comparison."""
+    """16 leaves of 16 hosts and 16 spines, with the permutation of the published comparison."""
     fabric = leaf_spine(16, 16, 16)
     flows = permutation(fabric, 0)
     coloured, ethereal = (s.route(fabric, flows, 0) for s in (Coloured(), Ethereal()))

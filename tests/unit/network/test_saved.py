@@ -1,4 +1,4 @@
-"""Routes as a file: the same when read back, refused where they cannot be."""
+"""Routes as a file: equal when read back, refused when they are impossible."""
 
 from __future__ import annotations
 

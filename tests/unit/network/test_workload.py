@@ -1,4 +1,4 @@
-"""Work, messages and waits: closed forms."""
+"""Computation, messages and dependencies: closed forms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def took(*buckets: Bucket, backward: float = 0.0) -> float:
 
 
 def test_a_collective_waits_for_its_last_rank() -> None:
-    """Rank 2 comes 10 ms late. What it has goes around in 6 more."""
+    """Rank 2 begins 10 ms late; the all-reduce then takes 6 ms more."""
     late = Workload(4)
     begin = late.work(np.array([0.0, 0.0, 0.01, 0.0]), 4)
     end = late.exchange(begin, ring(4, 4_000_000))
@@ -58,7 +58,7 @@ def test_who_takes_no_part_waits_for_nobody() -> None:
 
 
 def test_who_only_receives_may_be_late_too() -> None:
-    """The message is there after 1 ms; rank 2 comes after 5, and goes on after 5."""
+    """The message arrives after 1 ms, but rank 2 is busy until 5 ms, and goes on then."""
     late = Workload(4)
     begin = late.work(np.array([0.0, 0.0, 0.005, 0.0]), 4)
     end = late.exchange(begin, Flows([0], [2], [1_000_000]))
@@ -67,8 +67,8 @@ def test_who_only_receives_may_be_late_too() -> None:
 
 
 def test_a_trace_says_when_each_rank_does_what() -> None:
-    """A bucket that is ready after 3 ms is encoded for 1, goes around a ring in 6 and is decoded
-    for 2; another one has nothing to send."""
+    """A bucket is ready after 3 ms, is encoded for 1, goes around a ring for 6 and is decoded for
+    2; another one has nothing to send."""
     bucket = replace(RING, ready_seconds=0.003, before_seconds=0.001, after_seconds=0.002)
     nothing = Bucket(lane=1, ready_seconds=0.004, after_seconds=0.001, name="other")
     made = workload_of([bucket, nothing], Placement.in_order(4), 0.005)
@@ -89,7 +89,7 @@ def test_a_trace_says_when_each_rank_does_what() -> None:
 
 
 def test_a_span_lasts_until_all_pieces_are_there() -> None:
-    """A message that is cut goes by both spines."""
+    """A message that is cut goes over both spines."""
     made = Workload(4)
     sent = made.send(made.connect(Flows([0], [2], [2_000_000])), 2_000_000)
     made.show("wire", "message", np.array([0]), sent, bytes=2_000_000)
@@ -99,7 +99,7 @@ def test_a_span_lasts_until_all_pieces_are_there() -> None:
 
 
 def test_connections_are_kept() -> None:
-    """A ring has one for each rank; the same again uses the same, other lanes have their own."""
+    """A ring has a connection a rank; its lane uses them again, other lanes have their own."""
     made = Workload(4)
     end = made.exchange(made.work(0.0, 4), ring(4, 4000))
     assert len(made.connections()) == 4
@@ -112,7 +112,7 @@ def test_connections_are_kept() -> None:
 
 
 def test_messages_of_a_connection_may_differ() -> None:
-    """1 MB and 3 MB, cut as the connection is."""
+    """Messages of 1 MB and 3 MB are cut as their connection is."""
     made = Workload(4)
     connection = made.connect(Flows([0], [2], [10]))
     first = made.send(connection, 1_000_000)
@@ -133,7 +133,7 @@ def test_a_lane_takes_one_bucket_after_the_other() -> None:
 
 
 def test_two_lanes_work_at_once_and_share_links() -> None:
-    """The second begins 3 ms after the first: 3 alone, 6 with half, 3 alone."""
+    """The second begins 3 ms after the first: 3 ms alone, 6 ms at half rate, 3 ms alone."""
     second = replace(RING, lane=1, before_seconds=0.003)
     assert took(RING, second) == pytest.approx(0.012)
     assert took(replace(RING, before_seconds=0.1), RING) == pytest.approx(0.112)
@@ -141,7 +141,7 @@ def test_two_lanes_work_at_once_and_share_links() -> None:
 
 
 def test_moves_follow_each_other() -> None:
-    """To their owners, 1 MB to each of 3, and on to all."""
+    """1 MB goes to each of 3 owners, and then on to all."""
     there_and_back = (move("all_to_all", 4_000_000), move("all_gather", 1_000_000))
     assert took(Bucket(moves=(there_and_back,))) == pytest.approx(0.006)
 
@@ -173,7 +173,7 @@ def test_nothing_takes_no_time() -> None:
 
 
 def made() -> Workload:
-    """Three rows, and a connection between the first two of three ranks."""
+    """A workload of three rows, with a connection between the first two of three ranks."""
     own = Workload(3)
     own.work(1.0, 3)
     own.connect(Flows([0], [1], [10]))
@@ -205,7 +205,7 @@ def made() -> Workload:
     ],
 )  # fmt: skip
 def test_rows_that_are_not_there_are_refused(use: Callable[[Workload], None], said: str) -> None:
-    """Before anything runs: what was added stays as it was."""
+    """They are refused before anything runs, and the rows added so far stay as they were."""
     own = made()
     with pytest.raises(NetworkError, match=said):
         use(own)

@@ -1,4 +1,4 @@
-"""Flows of any sizes, cut where paths' shares end: as much on every link as by spraying."""
+"""Flows of any sizes, cut where paths' shares end: the same load on each link as by spraying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles made up: ResNet-50's tensors, and wires that follow a law."""
+"""Made-up profiles: ResNet-50's tensors, and wires with known costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCAL = {
 
 
 def resnet50() -> list[Parameter]:
-    """161 tensors, 25.6 million elements."""
+    """The 161 tensors of ResNet-50, with 25.6 million elements."""
     found = [Parameter("conv1.weight", (64, 3, 7, 7)), *_norm("bn1", 64)]
     wide = 64
     for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 1):
@@ -59,7 +59,8 @@ def profile(
     parameters: Sequence[Parameter] = (), backward_seconds: float = 0.2,
     strategies: Sequence[str] = tuple(LOCAL),
 ) -> Profile:  # fmt: skip
-    """One rank to a host. Larger tensors take backward longer; the last registered come first."""
+    """One rank on each host. Larger tensors take longer in backward; the last registered go
+    first."""
     own = list(reversed(list(parameters) or few()))
     total, at, ready = sum(p.elements**0.5 for p in own), 0.0, []
     for p in own:
@@ -75,15 +76,15 @@ KINDS = {
     "all_reduce float32": 1.5, "reduce float32": 2.0, "reduce_scatter float32": 1.5,
     "all_gather uint8": 3.0, "gather uint8": 3.0, "broadcast uint8": 2.0, "all_to_all uint8": 0.8,
 }  # fmt: skip
-"""How often what a rank brings passes a link, among four."""
+"""How many times a rank's bytes pass a link, among four ranks."""
 
 
 def with_parts(
     given: Profile, left: str = "topk(0.01)+ef", *, bits_per_second: float = 1e9,
     start_seconds: float = 1e-4, work: float = 1e-9,
 ) -> Profile:  # fmt: skip
-    """With single moves, ten times as fast inside machines, and compressors. work: seconds per
-    element that is compressed."""
+    """The profile with costs of single moves, ten times as fast inside machines, and of
+    compressors. work: seconds per element that is compressed."""
     links = {"world": (1.0, 1.0), "cross": (1.0, 2.0), "node": (0.3, 0.1)}
     moves = {
         f"{kind} {where}": line(start * start_seconds, rate * times * 8 / bits_per_second)
@@ -99,7 +100,7 @@ def with_parts(
 
 
 def line(fixed: float, slope: float) -> Fit:
-    """Seconds of size 0, and per unit."""
+    """The seconds of size 0, and the seconds per unit."""
     return Fit(Curve(((0.0, fixed),), slope))
 
 

@@ -1,4 +1,4 @@
-"""The published planners on a profile's costs: each by its own rule, tensor by tensor."""
+"""The published planners on a profile's costs: each decides by its own rule, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_hipress_looks_at_each_tensor_alone() -> None:
 
 
 def test_mergecomp_of_three_groups_by_trying_all() -> None:
-    """In a step that is two valleys at most the bisection finds what is best of its probes, which
-    all cuts bound."""
+    """In a step with at most two valleys the bisection finds the best of its probes, which an
+    exhaustive search bounds from below."""
     own = problem([TOPK], 1e7)
     count = len(own.tensors)
 

@@ -1,4 +1,4 @@
-"""The benchmark's costs of paths: the library's tree, priced by the library, in made-up times."""
+"""The benchmark's costs of paths: the library's tree and prices, with made-up times."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MODULES = ("models", "shapes", "replay", "turns")
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[dict[str, ModuleType]]:
-    """The modules, as scripts beside them import them."""
+    """The benchmark's modules, imported as the scripts beside them import them."""
     with script("planner", *MODULES):
         yield {name: __import__(name) for name in MODULES}
 
@@ -146,7 +146,7 @@ def test_an_interval_holds_the_ratio(bench: dict[str, ModuleType]) -> None:
 
 
 def test_the_luckiest_of_many_is_not_the_best(bench: dict[str, ModuleType]) -> None:
-    """Of twenty equal plans none is better than another, though one has the smallest median."""
+    """Of twenty equal plans none is found better, although one has the smallest median."""
     dice, ratios, naive = random.Random(1), list[float](), list[float]()
     for _ in range(30):
         of_turns = [[dice.uniform(0.8, 1.2) for _ in range(6)] for _ in range(20)]

@@ -1,4 +1,4 @@
-"""The device or the host's memory: the program that compares plans with what is replayed."""
+"""The device or the host's memory: the program that compares plans with their replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def machine(program: ModuleType) -> Any:
 
 
 def seconds(program: ModuleType, machine: Any, *buckets: tuple[float, list[Any]]) -> float:
-    """Of a backward of one second. buckets: each with stages of activities as (parts, seconds)."""
+    """Seconds, with 1 s of backward. buckets: (ready, stages of activities as (parts,
+    seconds))."""
     part, activity = (getattr(sys.modules["replayed"], name) for name in ("Part", "Activity"))
     made = [
         (ready, [
@@ -51,7 +52,7 @@ def test_what_needs_different_parts_goes_on_at_once(program: ModuleType, machine
 
 
 def test_a_device_is_shared_with_backward(program: ModuleType, machine: Any) -> None:
-    """Each at half its speed; and a bucket is ready later where backward is slower."""
+    """A device runs each at half its speed; and a bucket is ready later if backward is slower."""
     work = [[("DEVICE", 1.0)]]
     assert seconds(program, machine, (0.0, work)) == pytest.approx(2.0)
     late = seconds(program, replace(machine, lanes=2), (0.0, work), (0.5, [[("LINK", 2.0)]]))
@@ -78,13 +79,13 @@ def test_few_cores_are_shared(
 def test_lanes_take_turns_and_share(
     program: ModuleType, machine: Any, parts: str, lanes: int, wanted: float
 ) -> None:
-    """Two buckets of a second, ready when backward ends."""
+    """Two buckets, of a second each, are ready when backward ends."""
     buckets = [(1.0, [[(part, 1.0)]]) for part in parts.split()]
     assert seconds(program, replace(machine, lanes=lanes), *buckets) == pytest.approx(wanted)
 
 
 def test_stages_are_what_a_strategy_is_priced_at(program: ModuleType, machine: Any) -> None:
-    """Gradients go over the bus, 4 bytes an element; from the device, messages do."""
+    """Gradients go over the bus to the host, 4 bytes an element; from the device, messages do."""
     part = sys.modules["replayed"].Part
     bucket = Bucket((Parameter("a", (1000, 1000)), Parameter("b", (500, 1000))))
     taken = []
@@ -126,7 +127,7 @@ def test_a_processor_is_measured(program: ModuleType) -> None:
 
 
 def test_a_cell_is_planned_and_replayed(program: ModuleType) -> None:
-    """A small model, whose launches take longer than its work: the host's."""
+    """The launches of a small model take longer than its work, so the host wins."""
     cell = program.Cell("perceptron", "top-k", 10, 5, 8, 2)
     found = program.look_at(cell, program.Times.load(), steps=2)
     assert found["named"] == found["faster"] == "host"

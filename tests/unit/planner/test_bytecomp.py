@@ -1,4 +1,4 @@
-"""The published algorithms, and where they are known to fail."""
+"""The published algorithms, and the cases in which they are known to fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradwire.planner.timeline import Executor, Job, Resource, simulate
 def tensor(
     ready: float, size: float, *, gpu: float = 1.0, cpu: float = 4.0, ratio: float = 0.25
 ) -> Tensor:
-    """Uncompressed, or compressed to a quarter, on the GPU or the CPU."""
+    """A tensor, sent as it is, or compressed to a quarter on the GPU or the CPU."""
     sent = wire(ratio * size)
     return Tensor(
         ready, int(100 * size),
@@ -30,7 +30,7 @@ def tensor(
 
 
 def lemma() -> list[Tensor]:
-    """Compute (1, 1, 1); two equal tensors around one that is not compressed."""
+    """Lemma 1: compute (1, 1, 1), and two equal tensors around one that is not compressed."""
     return [tensor(1, 4), Tensor(2, 401, (Option((wire(4),)),)), tensor(3, 4)]
 
 
@@ -40,7 +40,7 @@ def test_algorithm_1_compresses_what_pays() -> None:
 
 
 def test_algorithm_1_goes_by_size_and_latest_first() -> None:
-    """With one compression to give away, the later of the two large ones gets it."""
+    """The larger tensors are tried first, and of two equal ones the later."""
     own = [tensor(1, 6), tensor(2, 6), tensor(3, 1)]
     order: list[tuple[int, ...]] = []
 
@@ -66,7 +66,7 @@ def test_algorithm_1_leaves_out_what_is_before_the_last_bubble() -> None:
 
 
 def test_algorithm_1_looks_for_bubbles_anew() -> None:
-    """Compressing the largest makes a bubble after the second, which is then left alone."""
+    """Compressing the largest makes a bubble after the second, which then stays as it is."""
     own = [tensor(1, 2), tensor(2, 3, gpu=0.1), tensor(5.5, 9, gpu=0.1)]
     assert last_bubble(jobs(own, [Choice(0)] * 3)) == 0
     found = greedy(own)
@@ -76,7 +76,7 @@ def test_algorithm_1_looks_for_bubbles_anew() -> None:
 
 
 def test_algorithm_1_is_not_optimal() -> None:
-    """Of 300 random instances most are, some are not: tensor by tensor is not enough."""
+    """It is optimal for most of 300 random instances, not for all: one by one is not enough."""
     rng, best, worst = random.Random(1), 0, 1.0
     for _ in range(300):
         ready = sorted(8 * rng.random() for _ in range(rng.randrange(3, 7)))
@@ -100,7 +100,7 @@ def test_groups_have_one_size_and_one_option() -> None:
 
 
 def test_algorithm_2_offloads_the_earliest_of_a_group_although_another_is_better() -> None:
-    """Lemma 1 allows the first of the two equal ones: 11. The last would give 9, and none 8."""
+    """Lemma 1 allows only the first of the two equal ones: 11. The last would give 9, none 8."""
     own = lemma()
     on_gpu = [Choice(1), Choice(0), Choice(1)]
     seen: list[tuple[bool, ...]] = []
@@ -118,7 +118,7 @@ def test_algorithm_2_offloads_the_earliest_of_a_group_although_another_is_better
 
 
 def test_algorithm_2_offloads_where_it_pays() -> None:
-    """Encoding on the GPU keeps backward from going on; the CPU has time."""
+    """Encoding on the GPU interrupts backward, while the CPU is free."""
     own = [tensor(1, 8, gpu=3, cpu=3), tensor(9, 8, gpu=3, cpu=3)]
     on_gpu = [Choice(1)] * 2
     found = offload(own, on_gpu)

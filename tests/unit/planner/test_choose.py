@@ -1,4 +1,4 @@
-"""Plans for profiled jobs: limits that have an obvious answer, bounds, what a plan must hold."""
+"""Plans for profiled jobs: limits with an obvious answer, bounds, and a plan's properties."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELEMENT_BYTES = {FP32: 4.0, BF16: 2.0, INT8: 1.0, TOPK: 0.06}
 
 
 def cost(per_element: float, start: float, local: float = 1e-10, further: float = 0.0) -> Any:
-    """Seconds per element on the wire, to start a move, per element of local work."""
+    """Costs: seconds per element on the wire, per start of a move, per element of local work."""
 
     def line(fixed: float, slope: float) -> Fit:
         return Fit(Curve(((0.0, fixed),), slope))
@@ -42,7 +42,7 @@ def cost(per_element: float, start: float, local: float = 1e-10, further: float 
 
 
 def model(layers: int = 12, width: int = 128, dtype: str = "float32") -> list[Ready]:
-    """Matrices with their vectors, the last layer's first; 1 ms of backward to a layer."""
+    """Matrices with their vectors, the last layer's first, with 1 ms of backward per layer."""
     ready = []
     for i in reversed(range(layers)):
         at = 1e-3 * (layers - i)
@@ -67,7 +67,7 @@ def profile(
 
 
 def main_kinds(plan: Any) -> set[str]:
-    """By which strategies matrices travel."""
+    """The strategies of the buckets that have matrices."""
     return {
         str(s) for b, s in zip(plan.buckets, plan.strategies)
         if any(len(p.shape) > 1 for p in b.parameters)
@@ -105,8 +105,8 @@ def test_where_starting_costs_much_there_is_one_group_and_where_nothing_many() -
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_of_ties_the_one_with_fewer_groups(lanes: int) -> None:
-    """Merged neighbours, that hardly lengthen the step, whether moves take as long as measured or
-    longer; and none that could still be merged so."""
+    """Neighbours are merged if that hardly lengthens the step, with moves as measured or slower;
+    no other two could still be merged."""
     problem = Problem(Stages(profile(2e8, start=1e-6)), TENSORS, [BF16], lanes)
     every = Grouping(tuple(range(1, len(TENSORS) + 1)), (0,) * len(TENSORS))
     found = fewer(problem, every)
@@ -133,8 +133,8 @@ def test_a_slower_network_is_slower_for_tables_and_vectors_too() -> None:
 
 
 def test_what_fills_the_link_to_the_brim_gives_way() -> None:
-    """fp32 is hidden behind backward, just so, and bf16 with room to spare: neither is faster as
-    measured, and fp32 would be slower were the network."""
+    """Backward just hides fp32, and bf16 easily: by measured times neither is faster, but on a
+    slower network fp32 would be slower."""
     ready = model(layers=60)
     needed = sum(r.parameter.bytes for r in ready) / 60e-3  # bytes a second
     brim = profile(1.15 * needed, start=1e-6, ready=ready)
@@ -166,7 +166,7 @@ def test_never_worse_than_the_baselines_nor_better_than_the_bound(
 
 
 def test_the_bound_is_of_vectors_as_fp32_too() -> None:
-    """Whatever may be chosen: over a fast network top-k costs more than it saves."""
+    """Vectors may always be fp32: over a fast network top-k costs more than it saves."""
     given = profile(1e9, local=1e-6)
     assert choose(given, [TOPK]).lower_bound <= choose(given, [FP32]).lower_bound
 
@@ -225,7 +225,7 @@ def test_tables_travel_as_rows_whatever_is_chosen() -> None:
 
 
 def test_a_large_table_hides_no_rivals() -> None:
-    """It is most of the elements, and nothing is chosen for it."""
+    """The table has most of the elements, but nothing is chosen for it."""
     table = Ready(Parameter("table.weight", (10**6, 64), "float32", True), 0.012)
     without, given = (choose(profile(1e7, ready=r)) for r in (model(), [*model(), table]))
     kinds = [{str(c.plan.main_strategy) for c in found.finalists} for found in (without, given)]
@@ -246,8 +246,8 @@ def test_near_the_best_plans_of_all_numbers_of_buckets_are_tried() -> None:
 
 
 def test_predictions_are_of_the_plan_in_its_own_order() -> None:
-    """A vector that is ready just before the matrix at the end of backward: who waits for a lane
-    to wake must not let the matrix overtake it."""
+    """A vector is ready just before the matrix at the end of backward: the matrix must not
+    overtake it while it waits for a lane to wake."""
     ready = [Ready(Parameter("w", (300, 300)), 0.01), Ready(Parameter("b", (300,)), 0.00999)]
     given = profile(1e6, ready=ready, contention=Contention(2.0, wake_seconds=1e-3))
     for candidate in choose(given).finalists:
@@ -288,7 +288,7 @@ def test_what_cannot_be_planned_is_refused() -> None:
 
 
 def best_of_all(problem: Problem) -> float:
-    """Every grouping and every choice."""
+    """The least seconds over every grouping and every choice."""
     n, best = len(problem.tensors), float("inf")
     for cuts in itertools.product([False, True], repeat=n - 1):
         ends = (*(i + 1 for i, cut in enumerate(cuts) if cut), n)

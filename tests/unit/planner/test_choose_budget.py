@@ -1,4 +1,4 @@
-"""Choosing: budgets are kept and well spent, published planners are there, wrong asks are told."""
+"""Choosing: budgets are kept and well spent, published planners are included, errors are clear."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def groupings(count: int, options: int) -> list[Grouping]:
 
 
 def test_near_the_best_of_all_that_fit() -> None:
-    """All groupings and options of four tensors, within 3 % in the mean and 20 % at worst."""
+    """It is 3 % above the best of all groupings and options in the mean, and 20 % at worst."""
     dice, gaps = random.Random(0), []
     own = known(profile(4, 2e8, strategies=[FP32, BF16, "topk(0.01)+ef | allgather"]))
     every = groupings(4, 3)
@@ -107,7 +107,7 @@ def test_near_the_best_of_all_that_fit() -> None:
 
 
 def test_a_mixture_may_fit_where_nothing_fits_alone() -> None:
-    """Each of two strategies is exact where the other one is not."""
+    """Each of two strategies is exact for the parameters where the other is not."""
     own, one, other = SLOW, "int8+ef | alltoall", "topk(0.01)+ef | allgather"
     names = [p.name for p in own.parameters if len(p.shape) > 1]
     errors = {
@@ -168,7 +168,7 @@ def test_errors_are_saved() -> None:
 
 
 def test_a_baseline_that_may_not_be_used_is_no_reason_to_stop() -> None:
-    """bf16 would be enough, fp32 is not."""
+    """bf16 would be enough, but is not allowed; fp32 is not enough."""
     own = profile(parameters=few(), bits_per_second=3e9, backward_seconds=0.2)
     allowed = [FP32, "topk(0.01)+ef | allgather"]
     steps = choose(own, lanes=[1]).baselines

@@ -1,4 +1,4 @@
-"""Plans whose strategies mean the same to the optimizer: who has the momentum has it in all."""
+"""Plans of one dynamics: all strategies keep a momentum, or the optimizer does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOMENTUM = "none+server_momentum | allreduce"
 
 
 def knowing(*texts: str, per_element: float = 0.05, rate: float = SLOW) -> Profile:
-    """A profile in which these were measured, too, at so many bytes an element."""
+    """A profile in which these strategies are measured too, at so many bytes an element."""
     known = profile(rate)
     more = {text: cost(per_element / rate, 1e-4, 1e-10) for text in texts}
     return replace(known, strategies={**known.strategies, **more})

@@ -1,4 +1,4 @@
-"""Plans beside Muon: hidden matrices by one rule, embeddings and the head by the other."""
+"""Plans for Muon: hidden matrices by its rule, embeddings and the head by the other rule."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gpt() -> tuple[Ready, ...]:
 
 
 def knowing(rate: float = SLOW, **per_element: float) -> Profile:
-    """A profile in which these were measured, too, at so many bytes an element."""
+    """A profile in which these strategies are measured too, at so many bytes an element."""
     made = {"MUON": MUON, "WHOLE": WHOLE, "ADAM": ADAM, "WHOLE_ADAM": WHOLE_ADAM, "TURNS": TURNS,
             "QSGD": "qsgd | alltoall"}  # fmt: skip
     known = profile(rate, ready=gpt())
@@ -50,7 +50,7 @@ def knowing(rate: float = SLOW, **per_element: float) -> Profile:
 
 
 def travelling(plan: Plan) -> dict[str, set[str]]:
-    """Names by the strategy of turn 0."""
+    """The names of parameters, by their strategy in turn 0."""
     found = dict[str, set[str]]()
     for bucket, strategy in zip(plan.buckets, plan.strategies):
         found.setdefault(str(turns(strategy)[0]), set()).update(bucket.names)
@@ -79,7 +79,7 @@ def test_hidden_matrices_and_others_travel_by_their_own_rules() -> None:
 
 
 def test_costs_of_others_are_those_of_their_own_way() -> None:
-    """Where others take long, so does the step."""
+    """If the other parameters' strategy takes long, so does the step."""
     quick = choose(knowing(MUON=0.3, ADAM=0.3), [MUON]).best
     slow = choose(knowing(MUON=0.3, ADAM=3.0), [MUON]).best
     assert slow.seconds > 1.5 * quick.seconds
@@ -95,7 +95,7 @@ def test_others_may_be_sent_whole_beside_matrices_that_are_not() -> None:
 
 
 def test_beside_others_what_has_one_rule_is_grouped_as_ever() -> None:
-    """Only Muon's buckets end where the rule changes."""
+    """Without Muon, groups do not end where the rule would change."""
     one = profile(SLOW, ready=gpt())
     plain = profile(SLOW, ready=tuple(r._replace(is_other=False) for r in gpt()))
     assert choose(one).best.plan == choose(plain).best.plan
@@ -157,7 +157,7 @@ def test_an_error_budget_looks_at_both() -> None:
 
 
 def test_what_was_measured_for_others_leads_no_plan() -> None:
-    """Whoever names no strategies gets a plan by Muon's rule, not all matrices by Adam's."""
+    """Without named strategies a plan goes by Muon's rule; Adam's is not used for all matrices."""
     known = knowing(MUON=0.3, WHOLE=4.0, ADAM=0.001, WHOLE_ADAM=0.001)
     alone = {t: c for t, c in known.strategies.items() if "muon" in t or "adam" in t or t == FP32}
     found = choose(replace(known, strategies=alone))

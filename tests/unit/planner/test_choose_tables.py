@@ -1,4 +1,4 @@
-"""Tables whose gradients are rows: by the fastest way that was measured, and on the timeline."""
+"""Tables whose gradients are rows: their fastest measured strategy, on the timeline."""
 
 from __future__ import annotations
 

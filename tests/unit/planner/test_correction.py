@@ -1,4 +1,4 @@
-"""What real steps say of a profile: right, wrong about the network, or nothing."""
+"""What real steps show about a profile: it is right, wrong about the network, or neither."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suites import first
 
 
 def raced(said: Profile, real: Profile, noise: float = 0.0) -> list[tuple[Plan, float]]:
-    """The finalists of what a profile says, with the steps that they really take."""
+    """The finalists of what a profile predicts, with the seconds that their steps really take."""
     dice = random.Random(0)
     return [
         (c.plan, timeline_of(real, c.plan).iteration_seconds * (1 + noise * dice.uniform(-1, 1)))
@@ -61,7 +61,7 @@ def test_what_no_factor_explains_is_left() -> None:
 @pytest.mark.parametrize("off", [-0.1, 0.0, 0.03])
 def test_what_all_plans_are_off_by_is_around_backward(off: float) -> None:
     measured = [(plan, seconds + off) for plan, seconds in raced(SLOW, SLOW)]
-    measured[0] = (measured[0][0], 9.0)  # a step that somebody disturbed
+    measured[0] = (measured[0][0], 9.0)  # a step that something else disturbed
     found = with_around(SLOW, measured)
     assert found.around_seconds == pytest.approx(SLOW.around_seconds + off)
     assert found.backward_seconds == SLOW.backward_seconds

@@ -1,4 +1,4 @@
-"""Curves: values, scalings, saved and read again, and what is refused."""
+"""Curves: values, scaling, saving and reading, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNEE = Curve(((10.0, 1.0), (20.0, 1.0), (30.0, 4.0)))
 
 
 def drawn(steps: list[tuple[float, float]], slope: float | None = None) -> Curve:
-    """A curve by its steps right and up."""
+    """A curve from its steps to the right and up."""
     points, x, y = [], 0.0, 0.0
     for right, up in steps:
         x, y = x + right, y + up
@@ -124,7 +124,7 @@ def test_errors_are_gradwires() -> None:
 
 @pytest.mark.parametrize("slope", [1e-10, 5.28e-8, 3.3e-7, 1e-6])
 def test_a_line_without_noise_is_fitted_as_a_line(slope: float) -> None:
-    """Rounding is nothing that a floor or a knee could explain."""
+    """Rounding errors are not taken for a floor or a knee."""
     sizes = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
     found = fit([(n, [6e-4 + slope * n]) for n in sizes])
     assert len(found.curve.points) == 1

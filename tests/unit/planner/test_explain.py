@@ -1,4 +1,4 @@
-"""Stories: the verdict first, true gains, and what decided; in files too."""
+"""Explanations: the verdict first, true gains, and the deciding reason; written to files too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_verdict_comes_first() -> None:
 
 
 def test_it_says_with_which_optimizers_the_plan_is_sound() -> None:
-    """The worst of all groups decides."""
+    """The group with the worst verdict decides."""
     plan = choose(SLOW, lanes=[1]).best.plan
 
     def told(*texts: str) -> Explanation:
@@ -81,7 +81,7 @@ def test_do_not_compress() -> None:
 
 
 def test_gains_are_what_the_timeline_says() -> None:
-    """Against the same group as fp32, with all else as it is."""
+    """A group's gain is the difference to the same group as fp32, with all else equal."""
     found = choose(SLOW, lanes=[1])
     story, plan = explain(found, SLOW), found.best.plan
     for number, group in enumerate(story.groups):
@@ -107,7 +107,7 @@ def test_every_group_of_the_plan_is_there() -> None:
 
 
 def test_the_pause_decides() -> None:
-    """Two matrices, far apart: the first is sent long before the second is ready."""
+    """The first of two matrices is sent long before the second is ready."""
     early, late = Parameter("early", (512, 512)), Parameter("late", (512, 512))
     ready = (Ready(early, 0.001), Ready(late, 2.0))
     own = replace(SLOW, ready=ready, backward_seconds=2.0)
@@ -121,7 +121,7 @@ def test_the_pause_decides() -> None:
 
 
 def test_what_a_group_would_delay() -> None:
-    """Two matrices, one after the other: the link has no pause between them."""
+    """Two matrices are ready one after the other, so the link has no pause between them."""
     ready = tuple(Ready(Parameter(n, (512, 512)), t) for n, t in (("a", 0.001), ("b", 0.002)))
     own = replace(SLOW, ready=ready, backward_seconds=0.002)
     plan = Plan(tuple(Bucket((r.parameter,)) for r in ready), (Strategy.parse(TOPK),) * 2)

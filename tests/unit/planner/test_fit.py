@@ -1,4 +1,4 @@
-"""Fits of synthetic curves: what they find again, and what they refuse."""
+"""Fits of synthetic curves: which are found again, and which inputs are refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_repetitions_that_agree_by_chance_do_not_bind_the_curve() -> None:
 
 
 def test_what_is_known_well_binds_the_curve() -> None:
-    """Small messages differ from run to run and among each other, large ones do neither."""
+    """Small messages vary between runs and among each other; large ones do neither."""
     noise = (0.6, 0.8, 1.0, 1.2, 1.4)
     small = [(n, [y * f for f in noise]) for n, y in ((256, 1.3e-3), (4096, 0.7e-3))]
     large = [(n, [3e-8 * n] * 5) for n in (262_144, 1_048_576, 4_194_304)]

@@ -1,4 +1,4 @@
-"""The published model: Lemma 1's instances, bubbles, and that no cost that rises helps."""
+"""The published model: Lemma 1's instances, bubbles, and that a higher cost never helps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def lemma(ready: list[float], ways: list[tuple[Stage, ...]]) -> list[Job]:
 
 
 def test_lemma_1_fails_where_links_serve_in_order() -> None:
-    """Three tensors, the first and the last compressed to 1 unit; one of them on the CPU. The
-    first one's slow encoding keeps the link from all behind it (research page, A.3)."""
+    """Of three tensors the first and the last are compressed to 1 unit, one of them on the CPU. If
+    that is the first, its slow encoding keeps the link from all others (research page, A.3)."""
     gpu, cpu = (encode(1), wire(1)), (encode(4, Resource.WORKERS), wire(1))
     plain = (wire(4),)
     assert ordered(lemma([1, 2, 3], [cpu, plain, gpu])) == 11
@@ -44,7 +44,7 @@ def test_encoding_delays_all_later_backward() -> None:
 
 
 def test_decoding_on_compute_comes_last() -> None:
-    """max(C + D, M): it waits for backward and for all encoding, and runs one at a time."""
+    """The end is max(C + D, M): decoding waits for backward and all encoding, one at a time."""
     own = [job(1, wire(1), decode(1)), job(2, wire(1), decode(1))]
     assert ordered(own) == 4 + 0, "C = 2, D = 2; M = 3 + 1"
     assert ordered(own, Executor(backward_seconds=5)) == 7, "C + D"
@@ -83,7 +83,7 @@ def test_where_the_last_bubble_is() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_compressing_before_the_last_bubble_never_helps(seed: int) -> None:
-    """Property 1 of the paper, for any way to compress."""
+    """Property 1 of the paper holds for any way to compress."""
     rng = random.Random(seed)
     ready = sorted(6 * rng.random() for _ in range(6))
     own = [job(r, wait(rng.random() / 4), wire(2 * rng.random())) for r in ready]

@@ -1,4 +1,4 @@
-"""MergeComp's published searches, for two groups and for several."""
+"""MergeComp's published searches, for two groups and for more."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_tensor_is_not_cut() -> None:
 
 
 def measured(ready: list[float], sizes: list[float]) -> partition.Measure:
-    """One link, and one processor that computes and encodes, step by step; costs are affine."""
+    """Seconds with one link and one processor that computes and encodes in turn; affine costs."""
 
     def seconds(cuts: tuple[int, ...]) -> float:
         delay = link = 0.0

@@ -1,4 +1,4 @@
-"""The tree's paths for a profiled job: which fit, what they take, which are offered, and that a
+"""The tree's paths for a profiled job: which fit, what they cost, which are offered, and that a
 plan with them is no longer than one without."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_a_pattern_and_what_stands_for_it() -> None:
 
 
 def seconds_by_hand(own: Profile, path: tasks.Path, n: int) -> tuple[float, float]:
-    """Local work, and moves, of a path of one matrix."""
+    """The seconds of local work and of moves, for a path of one matrix."""
     left = LEFT if path.compressions else "none"
     local = own.compressors[f"{LEFT} @ cpu"]
     plain = own.compressors["none @ cpu"]
@@ -97,7 +97,7 @@ def seconds_by_hand(own: Profile, path: tasks.Path, n: int) -> tuple[float, floa
 
 
 def test_every_flat_path_by_hand() -> None:
-    """Sums without compression too, whose numbers are copied before moves and after them."""
+    """Sums without compression are included; their numbers are copied before and after moves."""
     parts, sizes = Parts(FLAT, LEFT), sizes_of(FLAT)
     for path in fitting(FLAT):
         text = f'{LEFT if path.compressions else "none"} | steps("{path}")'
@@ -115,7 +115,8 @@ def test_every_flat_path_by_hand() -> None:
 
 
 def test_what_is_compressed_in_pieces_is_priced_so() -> None:
-    """For each who will have to have his own; at the end of a path nobody has to."""
+    """Encoding a piece for each receiver has its own price; at a path's end there are no
+    pieces."""
     known = FLAT.compressors[f"{LEFT} @ cpu"]
     apart = replace(known, encode=line(1.0, 0.0))
     own = replace(FLAT, compressors={**FLAT.compressors, f"{LEFT} in pieces @ cpu": apart})
@@ -134,7 +135,7 @@ def test_what_is_compressed_in_pieces_is_priced_so() -> None:
 
 @pytest.mark.parametrize("own", first([LEVELS, FLAT]), ids=["2x2", "4x1"])
 def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
-    """Nobody is dominated, in the obvious way; nobody else is cheaper at the usual price."""
+    """None offered is dominated, by an obvious search; no other is cheaper at the usual price."""
     offered = offer(own, PATTERN)
     assert offered.fitting == len(fitting(own))
     sizes = [n for n in sizes_of(own) if n % 256 == 0]
@@ -195,7 +196,7 @@ def test_undominated_by_trying_all_pairs(own: Profile) -> None:
 def test_prices_are_those_of_the_path_as_it_runs(
     own: Profile, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In lockstep: the bytes of the first rank, and the seconds of the moves that it made."""
+    """Lockstep agrees: the bytes of the first rank, and the seconds of the moves that it made."""
     made = list[Move]()
     perform: Any = ranks._perform
 
@@ -223,7 +224,7 @@ def test_prices_are_those_of_the_path_as_it_runs(
 
 
 def test_a_measured_strategy_stands_for_its_path() -> None:
-    """Whose moves are the same is not offered once more; nor is what was measured priced anew."""
+    """A path with the same moves is not offered again, and no measured strategy is priced anew."""
     own = with_parts(profile())
     assert f"{LEFT} | allgather" in own.strategies
     own = replace(own, moves={**own.moves, "all_to_all uint8 world": line(1.0, 1.0)})
@@ -281,7 +282,7 @@ def test_a_search_that_paths_lead_astray_costs_nothing(monkeypatch: pytest.Monke
 
 
 def test_a_path_wins_where_it_has_the_least_to_move() -> None:
-    """Without compression: an all-to-all that takes next to nothing."""
+    """Its numbers are not compressed, and its all-to-all takes next to nothing."""
     given = with_parts(profile(bits_per_second=2e8), bits_per_second=2e8)
     given = replace(given, moves={**given.moves, "all_to_all uint8 world": line(1e-4, 1e-9)})
     plain = choose(given, ["none | allreduce"]).best.seconds
@@ -334,7 +335,7 @@ def test_the_command_offers_and_tells(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_a_path_that_compresses_once_loses_what_its_compressor_does() -> None:
-    """So that an error budget and a pattern go together."""
+    """Its error is known, so an error budget and a pattern can be combined."""
     gathered = f"{LEFT} | allgather"
     cost = profile(strategies=[gathered]).strategies[gathered]
     known = {**FLAT.strategies, gathered: replace(cost, error=0.4, errors={"w0": 0.3})}

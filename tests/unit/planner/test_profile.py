@@ -1,4 +1,4 @@
-"""Profiles as files, what they refuse, and the stages that are made of them."""
+"""Profiles as files, their refusals, and the stages made from them."""
 
 from __future__ import annotations
 

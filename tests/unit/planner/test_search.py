@@ -30,7 +30,7 @@ def by_hand(jobs: list[Alternatives], runs: Executor) -> float:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_all_choices_are_tried(seed: int) -> None:
-    """With pruning, the best is what it is without."""
+    """With pruning, the best is the same as without."""
     rng = random.Random(seed)
     jobs, runs = alternatives(rng, most=4, options=3), executor(rng)
     found = exhaust(jobs, runs)
@@ -42,7 +42,7 @@ def test_all_choices_are_tried(seed: int) -> None:
 
 @native
 def test_the_search_finds_the_best_of_nearly_all_instances() -> None:
-    """Of 300: half of any stages, half plausible ones. Deterministic, so the count is exact."""
+    """Of 300, half random and half plausible. All is deterministic, so the count is exact."""
     best, worst = 0, 0.0
     for seed in range(300):
         rng = random.Random(seed)
@@ -58,7 +58,7 @@ def test_the_search_finds_the_best_of_nearly_all_instances() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_the_bound_is_one(seed: int) -> None:
-    """No choice comes below it, nor below the twin's weaker one."""
+    """No choice is below the bound, nor below the twin's, which is weaker."""
     rng = random.Random(seed)
     jobs = alternatives(rng) if seed % 2 else two_levels(rng)
     runs = executor(rng)
@@ -73,7 +73,7 @@ def test_the_bound_is_one(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_result_is_what_it_says_and_beats_its_starts(seed: int) -> None:
-    """Not longer than: the start, one option for all, each job's shortest, the first options."""
+    """No longer than: the start, one option for all, each job's shortest, the first options."""
     rng = random.Random(seed)
     jobs = [plausible(rng, ready) for ready in ready_times(rng, 12)]
     runs = executor(rng)
@@ -102,7 +102,7 @@ def test_the_search_is_not_worse_than_the_greedy_of_bytecomp(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_dropping_dominated_options_loses_nothing_with_one_lane(seed: int) -> None:
-    """With processors for all. The first option is plain; worse ones are beside each."""
+    """There are processors for all. The first option is plain; a worse one is beside each."""
     rng = random.Random(seed)
     jobs = two_levels(rng, most=4)
     runs = Executor(lanes=1, workers=1.0)
@@ -158,7 +158,7 @@ def test_no_jobs_and_no_time() -> None:
 
 
 def test_a_bound_by_hand() -> None:
-    """Two lanes, one link: 2, then the least of four jobs, then the last one's decoding."""
+    """On two lanes and one link: 2, then the least of four jobs, then the last one's decoding."""
     job = Alternatives(
         2.0, ((wire(3), encode(1, Resource.WORKERS)), (wire(4), encode(1, Resource.WORKERS)))
     )

@@ -76,7 +76,7 @@ def test_two_lanes_hide_each_others_latency_and_share_the_link() -> None:
 
 
 def test_a_lane_keeps_its_jobs_whatever_is_ready() -> None:
-    """Lane 0 has jobs 0 and 2: job 2 waits for job 0, though lane 1 is idle."""
+    """Lane 0 has jobs 0 and 2: job 2 waits for job 0, although lane 1 is idle."""
     own = [job(0, wait(5)), job(0, wait(1)), job(0, wait(1))]
     assert times(own, lanes=2) == [(0, 5), (0, 1), (5, 6)]
 
@@ -113,7 +113,7 @@ def test_workers_share_what_there_is_of_them() -> None:
 
 
 def test_processors_slow_all_that_demand_them() -> None:
-    """Backward and a worker on one processor: half speed each until the worker is done."""
+    """Backward and a worker share one processor: each has half speed until the worker is done."""
     own = [job(0, encode(1, Resource.WORKERS))]
     line = simulate(own, Executor(cores=1.0, backward_seconds=2))
     assert line.jobs == ((0, 2),)
@@ -123,7 +123,7 @@ def test_processors_slow_all_that_demand_them() -> None:
 
 
 def test_a_link_demands_processor_once_and_is_slowed_too() -> None:
-    """Backward 1, the link 1: on one processor both at half; two on the link demand no more."""
+    """On one processor both run at half speed; two jobs on the link demand no more of it."""
     one = simulate([job(0, wire(1))], Executor(cores=1.0, wire_demand=1.0, backward_seconds=2))
     assert (one.jobs[0][1], one.backward_end_seconds) == (2, 3)
     own = [job(0, wire(1)), job(0, wire(1))]
@@ -137,7 +137,7 @@ def test_a_link_demands_processor_once_and_is_slowed_too() -> None:
 
 
 def test_a_start_up_waits_for_busy_processors_and_takes_some_of_them() -> None:
-    """4 times as long beside backward, as long as its rest once that is over."""
+    """It takes 4 times as long beside backward, and normal time for its rest after that."""
     own = [job(0, wait(1))]
     beside = simulate(own, Executor(start_slowdown=4.0, backward_seconds=8))
     assert beside.jobs == ((0, 4),)
@@ -164,7 +164,7 @@ def test_the_end_waits_for_backward_and_the_last_ready_time_lengthens_it() -> No
 
 
 def test_bubbles_are_waits_for_readiness_only() -> None:
-    """The link is idle from 1 to 3 for job 1, and during latency, which is no bubble."""
+    """The link waits for job 1 from 1 to 3; its waiting during latency is no bubble."""
     own = [job(0, wire(1)), job(3, wire(1)), job(3, wait(1), wire(1))]
     assert simulate(own, Executor()).bubbles == ((1, 3),)
     apart = [job(0, wire(1)), job(0, encode(1, Resource.WORKERS), wire(1))]
@@ -250,7 +250,7 @@ def test_no_resource_does_more_than_it_can(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[:50])
 def test_all_times_scale_together(seed: int) -> None:
-    """By a power of two, so that not a bit differs."""
+    """All times are scaled by a power of two, so the results are equal to the bit."""
     rng = random.Random(seed)
     own, runs = jobs(rng), executor(rng)
     longer = [
@@ -267,7 +267,7 @@ def test_all_times_scale_together(seed: int) -> None:
 
 
 def test_limits() -> None:
-    """Nothing to send: backward. Backward at once: the wire. A slow wire: nothing else counts."""
+    """Nothing to send: backward alone. Backward at once: the wire. A slow wire hides the rest."""
     rng = random.Random(3)
     ready = [float(i) for i in range(5)]
     free = [job(r, encode(0), wire(0), decode(0)) for r in ready]

@@ -1,4 +1,4 @@
-"""A plan's traffic, and the step that it makes over a network."""
+"""A plan's traffic, and the step time that follows from it over a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan(strategy: Strategy, lanes: int = 2) -> Plan:
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("strategy", [BF16, TOPK])
 def test_without_a_network_only_local_work_is_left(strategy: Strategy, lanes: int) -> None:
-    """The planner's own timeline, of which moves are taken away, where nothing is shared."""
+    """Where nothing is shared, the planner's own timeline remains, without its moves."""
     job = profile(parameters=resnet50())
     buckets = traffic_of(plan(strategy, lanes), job)
     ends = [0.0] * lanes
@@ -45,7 +45,7 @@ def test_without_a_network_only_local_work_is_left(strategy: Strategy, lanes: in
 
 
 def test_all_but_the_link_is_before_or_after() -> None:
-    """Encoding and starting moves, and decoding: what the planner's stages have beside links."""
+    """They are encoding, starts of moves, and decoding: all of the planner's stages but links."""
     job, planned = profile(parameters=resnet50()), plan(BF16)
     jobs = jobs_of(job, planned)
     for bucket, stages in zip(traffic_of(planned, job), jobs, strict=True):
@@ -58,7 +58,7 @@ def test_all_but_the_link_is_before_or_after() -> None:
 
 
 def test_the_timeline_is_near() -> None:
-    """Two ways to tell the same step: links as one pipe with measured rates, and as they are. The
+    """Two models of the same step: links as one pipe with measured rates, or as they are. The
     profile's moves need a tenth more than their bytes."""
     job = profile(parameters=resnet50(), bits_per_second=1e9, start_seconds=0.0)
     made = workload_of(traffic_of(plan(BF16), job), Placement.in_order(4), job.backward_seconds)
@@ -92,7 +92,7 @@ def test_rows_are_refused() -> None:
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four profiled ranks, and 16 as on the topology: ranks at random places wait for hashes."""
+    """The profile has four ranks, the topology 16; ranks at random places collide with hashes."""
     files = tmp_path / "plan.json", tmp_path / "profile.json"
     plan(BF16).save(files[0])
     profile(parameters=resnet50()).save(files[1])

@@ -1,4 +1,4 @@
-"""Other densities, bits and ranks: which there are, what they cost, and how a budget is spent."""
+"""Other densities, bits and ranks: which exist, what they cost, and how a budget is spent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_variants_cost_follows_from_what_was_measured() -> None:
 
 
 def test_a_variant_worked_out_is_near_the_variant_measured() -> None:
-    """Of a law that is known: each wire is of start-ups and bytes."""
+    """The costs follow a known law: each wire is start-ups plus bytes."""
     own = profile(parameters=few(), strategies=[TOPK])
     with patch.dict(LOCAL, {THICK: LOCAL[TOPK]}):
         measured = cost(THICK, 4, 1e9, 1e-4)
@@ -64,7 +64,7 @@ def test_a_variant_worked_out_is_near_the_variant_measured() -> None:
 
 
 def erring(errors: Mapping[str, Mapping[str, float]], own: Profile = MODEL) -> Profile:
-    """With these errors of parameters, by strategy."""
+    """A profile with these errors of parameters, by strategy."""
     made = {**own.strategies, **worked_out(own)}
     strategies = {}
     for text, own_cost in made.items():
@@ -83,7 +83,7 @@ KNOWN = erring({
 
 
 def test_the_budget_is_spent_tensor_by_tensor() -> None:
-    """Four are well described by few elements, two are not: each has its own density."""
+    """Four tensors are well described by few elements, two are not: each has its own density."""
     found = choose(KNOWN, [THIN, TOPK, THICK], lanes=[1], error_budget=0.25).best
     of = {name: str(found.plan.strategy_of(name)) for name in NAMES}
     assert {of["w0"], of["w1"]} <= {THICK, FP32, BF16}

@@ -1,4 +1,4 @@
-"""The verdict, in the sentences that are promised."""
+"""The verdict, in the promised sentences."""
 
 from __future__ import annotations
 

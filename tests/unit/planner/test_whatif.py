@@ -1,4 +1,4 @@
-"""Other clusters: the same one again is the same, a law is found again, and what must hold."""
+"""Other clusters: the same one gives the same profile, a law is found again, and invariants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKED_AT = (0, 100, 1000, 10**4, 10**5, 10**6, 1.5e6)
 
 
 def equal_rate(bits_per_second: float) -> float:
-    """Of a cluster whose best move has an inefficiency of 1.1 to its bits."""
+    """The link rate of a cluster whose best move has an inefficiency of 1.1 to its bits."""
     return bits_per_second / 1.1 / EFFICIENCY
 
 
@@ -93,7 +93,7 @@ def test_what_is_fitted() -> None:
 
 
 def test_few_bytes_prove_little() -> None:
-    """A sparse strategy whose wire took 50 ms more of software: other links do not change that."""
+    """A sparse strategy's wire took 50 ms more of software, which other links do not change."""
     own, text = profile(), 'topk(0.01)+ef | gtopk(variant="butterfly")'
     cost = own.strategies[text]
     slow = replace(cost, wire=Fit(Curve(((0.0, 3e-3), (1.6e6, 0.053)))), latency_seconds=3e-3)

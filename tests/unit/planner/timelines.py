@@ -1,4 +1,4 @@
-"""Short words for stages, and random instances."""
+"""Short names for stages, and random instances."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(ready_seconds: float, *stages: Stage) -> Job:
 
 
 def stage(rng: random.Random) -> Stage:
-    """Any stage; some take no time, and some as long as others."""
+    """A random stage; some take no time, and some the same time as others."""
     lane = rng.choice(list(Resource))
     kinds: tuple[Kind, ...] = ("encode", "wire", "decode")
     return Stage(lane, rng.choice((0.0, 0.5, 1.0, 2.0 * rng.random())), rng.choice(kinds))
@@ -74,8 +74,8 @@ def alternatives(rng: random.Random, most: int = 6, options: int = 4) -> list[Al
 
 
 def plausible(rng: random.Random, ready_seconds: float) -> Alternatives:
-    """A bucket on two levels: plain; compressed before the machines, or before all, on the compute
-    lane or by workers; compressed twice."""
+    """A bucket on two levels: plain; compressed before the move between machines or before all, on
+    the compute lane or by workers; compressed twice."""
     size, ratio = rng.uniform(0.2, 4.0), rng.uniform(0.02, 0.4)
     start, effort = rng.uniform(0.0, 0.2), rng.uniform(0.05, 0.6)
     inside = rng.uniform(0.05, 0.5)

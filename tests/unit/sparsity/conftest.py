@@ -1,4 +1,4 @@
-"""Where the study lies, which is no part of gradwire: a package `sparsity`, and scripts."""
+"""Makes the study importable, which is no part of gradwire: a package `sparsity`, and scripts."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "sparse"
 
-# At the end: what other tests import by the names of the scripts is theirs.
+# At the end, so that other tests' modules win over scripts of the same name.
 sys.path.append(str(FOLDER))

@@ -1,4 +1,4 @@
-"""The command: a table, a document, a plot, and measured points in each."""
+"""The command: a table, a document, a plot, and measured points in each of them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_rate_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_counted_is_near_the_formulas(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the busiest rank of every move; where published formulas have COO, ours have codes."""
+    """Counts are of each move's busiest rank; published formulas use COO, members index codes."""
     assert main(["nmt", "--scale", "0.01", "--count", "2", "4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     tensors = synthetic("nmt", 4, scale=0.01)
@@ -124,7 +124,7 @@ def test_what_is_counted_is_near_the_formulas(capsys: pytest.CaptureFixture[str]
 
 
 def test_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list in one file, rows as embeddings have them in another."""
+    """One file holds a list of tensors, another has rows as embeddings have them."""
     tensors = synthetic("bert", 3, scale=0.02)
     torch.save([x.bfloat16() for x in tensors[:2]], tmp_path / "first.pt")
     torch.save(tensors[2].to_sparse(1), tmp_path / "second.pt")
@@ -143,7 +143,7 @@ def test_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_zeros_of_either_sign_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is counted is what the formulas are of; a count between the usual ones has its row."""
+    """Zeros of both signs are left out of counts and formulas; --count 3 adds a row of its own."""
     tensors = [x * -(x != 0).float() for x in synthetic("bert", 6, scale=0.02)]
     assert any(bool((x.view(torch.int32) == -(2**31)).any()) for x in tensors)
     torch.save(tensors, tmp_path / "six.pt")

@@ -1,4 +1,4 @@
-"""The measures against slow twins that follow the definitions set by set, and by hand."""
+"""The measures, compared with slow twins that follow the definitions, and by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ends(m: int, n: int) -> list[set[int]]:
 
 
 def slow(tensors: list[Tensor]) -> dict[str, Any]:
-    """The definitions, set by set."""
+    """The measures by their definitions, with sets."""
     supports, m, n = [places(x) for x in tensors], tensors[0].numel(), len(tensors)
     union = set.union(*supports)
     density = mean([len(s) / m for s in supports])

@@ -1,4 +1,4 @@
-"""The study's page: its Python runs, prints what it says, and its commands can be typed."""
+"""The study's page: its Python code runs and prints what the page says, and its commands work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_command_can_be_typed(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a small scale, if the page says another, too: what is summed grows with it."""
+    """Commands run at a small scale, whatever the page says, since the work grows with it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sparsity.costs.save", lambda panels, title, path: None)
     (tmp_path / "points.json").write_text('[{"scheme": "zen", "n": 4, "bytes": 4e7}]')

@@ -1,4 +1,4 @@
-"""Made-up gradients: as sparse as published ones, equal to closed forms, the same every time."""
+"""Synthetic gradients: as sparse as published ones, equal to closed forms, and reproducible."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ PUBLISHED = {
     "nmt": (0.0247, 0.28, {4: 2.9, 8: 4.9, 16: 7.8, 64: 18.4}, 9.5),
     "bert": (0.0106, 0.20, {4: 3.2, 8: 5.6, 16: 9.3, 64: 25.0}, 9.9),
 }
-"""Density, overlap, γ, the skewness of 16 even ranges."""
+"""Density, overlap, γ by number of workers, and the skewness of 16 even ranges."""
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)
@@ -128,7 +128,7 @@ def test_expectations_are_those_published(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", PUBLISHED)
 def test_what_is_drawn_is_as_published(preset: str) -> None:
-    """At scale 1, but for the columns: rows are drawn before values."""
+    """At scale 1, with a single column, as rows are drawn before values."""
     trace = presets_module._trace(preset, 0, 1.0)
     assert isinstance(trace, ZipfRows)
     thin = replace(trace, shape=(trace.shape[0], 1))
@@ -151,24 +151,24 @@ def test_columns_do_not_change_the_rows() -> None:
 
 
 def test_bert_after_128_workers() -> None:
-    """The paper: 1.06 % become 40.8 %; this model: 40.9 %."""
+    """In the paper 1.06 % becomes 40.8 %, in this model 40.9 %."""
     assert expected("bert").union(128) == pytest.approx(0.409, abs=0.001)
 
 
 def test_lstm_is_skewed_over_128_ranges() -> None:
-    """The paper: over half of all non-zeros in one of 128 ranges, nearly."""
+    """In the paper one of 128 ranges has over half of all non-zeros; in this model nearly."""
     assert expected("lstm").skewness(128) == pytest.approx(62.6, rel=0.01)
 
 
 def test_nmt_s_allgather_meets_dense_where_n_d_is_1() -> None:
-    """The paper: above about 40 workers allgather is worse."""
+    """In the paper allgather is worse above about 40 workers."""
     nmt = expected("nmt")
     assert volumes(nmt, 40)["allgather"] < volumes(nmt, 40)["dense"]
     assert volumes(nmt, 41)["allgather"] > volumes(nmt, 41)["dense"]
 
 
 def test_deepfm_after_8_workers() -> None:
-    """The paper: 2.80 % become 5.2 %."""
+    """In the paper 2.80 % becomes 5.2 %."""
     assert expected("deepfm").gamma(8) == pytest.approx(1.86, abs=0.005)
     assert measure(made("deepfm", 8))["densification"] == pytest.approx(1.86, abs=0.01)
 
@@ -254,7 +254,7 @@ def test_topk_takes_the_largest_of_layers_with_unlike_scales() -> None:
 
 
 def test_the_tail_of_student_s_t_with_four_degrees_of_freedom() -> None:
-    """From its table: 2.132 is passed by 5 %, 2.776 by 2.5 %, 4.604 by 0.5 %."""
+    """By the published table 2.132 is exceeded by 5 %, 2.776 by 2.5 %, 4.604 by 0.5 %."""
     z = torch.tensor([-2.132, 0, 2.132, 2.776, 4.604], dtype=torch.float64)
     tail = torch.tensor([0.95, 0.5, 0.05, 0.025, 0.005], dtype=torch.float64)
     torch.testing.assert_close(_above(z), tail, rtol=1e-3, atol=0)

@@ -1,4 +1,4 @@
-"""The formulas by hand, against published ratios, and against counts of real supports."""
+"""The formulas: by hand, against published ratios, and against counts of real supports."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def uniform(p: float) -> Callable[[int], float]:
 HAND = Sparsity(
     elements=6400, density=0.01, gamma=lambda k: k**0.5, columns=64, skewness=lambda n: 3.0
 )
-"""25,600 bytes dense; for 4 workers 1 % become 2 %."""
+"""25,600 bytes dense; the union of 4 workers' 1 % is 2 %."""
 
 
 def by_columns(one: float, single: float, union: float) -> float:
-    """Of 4 workers: shared rows to owners and back, single ones to all, one number of each row."""
+    """For 4 workers: shared rows to owners and back, single rows to all, one number a row."""
     shared = 0.75 * ((one - single) + (union - 4 * single))
     return 25_600 * (shared + 3 * single) + 3 * 1 * 4
 
@@ -62,7 +62,7 @@ def test_every_scheme_by_hand() -> None:
 
 
 def test_of_columns_that_cannot_be_divided_the_widest_stripe_counts() -> None:
-    """64 columns over 3: stripes of 22, 21, 21; over 100: of 1, and 36 without any."""
+    """64 columns over 3: stripes of 22, 21, 21; over 100: 64 stripes of 1, 36 empty ones."""
     single = 256 * (3**0.5 - 2**0.5)
     one, all_ = 256.0 - single, 256 * 3**0.5 - 3 * single
     by_hand = 2 * 22 / 64 * one + 42 / 64 * all_ + 2 * single + 8
@@ -88,7 +88,7 @@ def test_one_worker_receives_nothing() -> None:
 
 
 def test_density_has_its_limits() -> None:
-    """A union is never more than full, nor a range of it, nor a stream dearer than dense."""
+    """No union or range of it exceeds full, and no stream costs more than dense."""
     full = Sparsity(1000, 0.4, float, skewness=lambda n: 2.5)
     assert full.union(2) == 0.8
     assert full.union(3) == 1
@@ -118,21 +118,21 @@ TABLE = {
     ("bert", 16): (0.170, 0.130, 0.110, 0.076, 0.055, 0.100),
     ("bert", 128): (1.36, 0.658, 0.419, 0.231, 0.210, 0.409),
 }
-"""Bytes over those of a dense all-reduce, computed once from the model by other code."""
+"""Bytes relative to a dense all-reduce, computed once from the model by other code."""
 
 
 @pytest.mark.parametrize(("preset", "n"), TABLE, ids=str)
 def test_ratios_to_dense(preset: str, n: int) -> None:
     found = volumes(expected(preset), n)
     for scheme, ratio in zip(SCHEMES_OF_TABLE, TABLE[preset, n], strict=True):
-        if scheme == "columns":  # the table's gives every row an owner
+        if scheme == "columns":  # in the table every row has an owner
             assert 0.8 * ratio < found[scheme] / found["dense"] < 1.02 * ratio + 0.0006
             continue
         assert found[scheme] / found["dense"] == pytest.approx(ratio, rel=0.02, abs=0.0006), scheme
 
 
 def test_nmt_at_128_saves_what_the_paper_says() -> None:
-    """36 % less than dense with COO; indices double it."""
+    """With COO it sends 36 % less than dense; indices double the bytes of values."""
     found = volumes(expected("nmt"), 128)
     assert found["balanced_coo"] / found["dense"] == pytest.approx(0.64, abs=0.03)
 
@@ -162,7 +162,7 @@ def test_the_paper_s_bitmap_does_not_depend_on_n() -> None:
 
 
 def test_formulas_count_what_would_be_sent() -> None:
-    """Of real supports: what the mean node receives, entry by entry."""
+    """On real supports the formulas equal what the mean node receives, entry by entry."""
     tensors = synthetic("adversarial", 8, scale=1 / 32)
     found = volumes(measured(tensors), 8)
     masks = [x != 0 for x in tensors]
@@ -178,7 +178,7 @@ def test_formulas_count_what_would_be_sent() -> None:
 
 
 def test_the_formula_of_columns_counts_what_is_sent() -> None:
-    """In lockstep, with ids in fewer than 4 bytes."""
+    """Lockstep agrees, whose ids take fewer than 4 bytes."""
     tensors = synthetic("bert", 8, scale=1 / 64)
     sent = gradwire.lockstep("none | columns", tensors)[1].bytes_sent
     found = volumes(measured(tensors), 8)["columns"]
@@ -206,7 +206,7 @@ def test_everything_is_finite_and_nothing_below_the_reference(preset: str) -> No
 
 
 def test_times_by_hand() -> None:
-    """25,600 bytes a second, half a second a wait."""
+    """A second is 25,600 bytes, and each wait half a second."""
     found = times(HAND, 4, 25_600, 0.5)
     assert found.keys() == volumes(HAND, 4).keys()
     assert found["dense"] == pytest.approx(1.5 + 6 * 0.5)
@@ -218,7 +218,7 @@ def test_times_by_hand() -> None:
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["allgather", "sparcml", "sparse_ps", "zen", "columns"])
 def test_waits_are_those_of_members(scheme: str, workers: int) -> None:
-    """Moves in which a rank sends anything."""
+    """The number of waits is that of the moves in which a rank sends anything."""
     trace = gradwire.lockstep(SUMS[scheme], synthetic("nmt", workers, scale=0.01))[1]
     moves = [span for span in trace.of("wire") if span.rank == 0 and span.bytes > 0]
     assert len(moves) == WAITS[scheme](workers)

@@ -1,4 +1,4 @@
-"""What zen saves beside the paper's, on gradients as published models have them."""
+"""zen's savings beside the paper's, on gradients like those of the published models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the tuner watches, and whom it lets race."""
+"""How long the tuner measures, and which plans it lets race."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
 def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(
     optimizer: Any, rule: str
 ) -> None:
-    """As it would be planned: with the momentum that all of a plan have."""
+    """They are planned with the dynamics that all strategies of a plan share."""
     own = optimizer([torch.nn.Parameter(torch.ones(4, 4))], lr=0.1)
     usual = beside_moments(own)
     assert bool(usual) == (rule != "sgd")

@@ -1,4 +1,4 @@
-"""From slowdowns to what processors are shared."""
+"""The sharing of processors, worked out from measured slowdowns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the probe makes of its runs: blocks, the slowest rank, sizes."""
+"""The probe's results from its runs: blocks, the slowest rank, sizes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_ranks_are_combined_run_by_run_and_the_most_bytes_count() -> None:
 
 def test_sizes_end_with_the_largest_bucket() -> None:
     assert _ladder((256, 4096, 65_536), 10_000) == [256, 4096, 10_000]
-    assert _ladder((256, 4096, 65_536), 4900) == [256, 4096]  # hardly more than one there is
+    assert _ladder((256, 4096, 65_536), 4900) == [256, 4096]  # 4900 is too near to 4096
     assert _ladder((256,), 100) == [100]
     assert _ladder((256,), 0) == [1]
 

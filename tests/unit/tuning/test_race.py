@@ -1,4 +1,4 @@
-"""The race: whose turn it is, who is out, who wins."""
+"""The race: which plan runs next, which is out, and which wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.tuning.race import Race, ratio_interval
 
 
 def drive(race: Race, seconds: Callable[[int], float], ranks: int = 1) -> list[int]:
-    """Runs it to its end; whose turns there were."""
+    """Runs the race to its end; returns the plans in the order of their turns."""
     turns = list[int]()
     while not race.is_over:
         while not race.is_round_over:

@@ -1,4 +1,4 @@
-"""How targets are written: a function that draws the arguments of another."""
+"""Registers targets: a function that draws the arguments of another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def target(
     do: Callable[..., object], *, name: str = "", same: Same | None = everything,
     weight: int = 4, spoiled: float = 0.6,
 ) -> Callable[[Drawing], Drawing]:  # fmt: skip
-    """Decorates the function that draws what `do` is called with, by name."""
+    """Decorates the function that draws the arguments of `do`, by name."""
     own = name or f"{do.__module__.removeprefix('gradwire.')}.{do.__name__}"
 
     def register(draw: Drawing) -> Drawing:
@@ -29,18 +29,18 @@ def target(
 
 
 def status() -> torch.Tensor:
-    """A word that is not raised."""
+    """A status word that is not raised."""
     return torch.zeros(1, dtype=torch.int64)
 
 
 def unless_raised(given: dict[str, Any], none: object) -> object:
-    """All tensors that were written, unless they are worthless: then that they are."""
+    """All tensors that were written, or, if they are worthless, only the raised status."""
     written = everything(given, None)
     return given["status"] if given["status"].any() else written
 
 
 def all_unless_raised(given: dict[str, Any], found: object) -> object:
-    """The same of segments: their journals, and the hints that are found, are others of twins."""
+    """The same for segments, without journals and found hints, which differ from the twins'."""
     if given["status"].any():
         return given["status"]
     values = [value for segment in given["segments"] for value in segment]

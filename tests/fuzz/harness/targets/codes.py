@@ -26,7 +26,7 @@ def _noise(draw: Draw) -> Noise:
 
 
 def _rooms(draw: Draw, form: Format, n: int) -> dict[str, object]:
-    """Codes and scales of any content."""
+    """Buffers for codes and scales, of any content."""
     scales = torch.empty(form.scales(n)).uniform_(0, 2, generator=draw.generator)
     return {"codes": draw.bytes(form.code_bytes(n)), "scales": scales}
 
@@ -58,7 +58,7 @@ def _encode_many_codes(draw: Draw) -> dict[str, object]:
 
 
 def recurrence(draw: Draw) -> dict[str, object]:
-    """How state goes on."""
+    """Draws how state goes on from step to step."""
     momentum = draw.one((None, 0.0, 0.5, 0.9))
     return {
         "momentum": momentum, "nesterov": draw.chance(0.3), "scale": draw.one((1.0, 0.5, 3.0)),

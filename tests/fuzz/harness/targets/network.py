@@ -35,7 +35,7 @@ PINNED = ("coloured", "min_split", "wrap", "lpt", "ethereal", "adaptive", "mp_rd
           "ecmp_k(8)", "ecmp")  # fmt: skip
 SPRAYED = ("spray", "reps")
 _NUMBERS: dict[Any, int] = {leaf_spine: 3, dual_plane: 3, fat_tree: 5, rail_optimized: 4}
-"""That make a topology."""
+"""The number of arguments that make each topology."""
 
 
 # -- colourings -------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _colour(draw: Draw) -> dict[str, object]:
 
 
 def fabric(build: Any, shape: list[int], down: list[int]) -> Fabric:
-    """A topology, of which some links or switches are down."""
+    """A topology with some links or switches down."""
     made: Fabric = build(*(*shape, 1, 1, 1, 1, 1)[: _NUMBERS[build]])
     names = sorted({name for link in made.links for name in link[:2] if name[:4] != "leaf"})
     what = [*names, *made.links]
@@ -64,7 +64,7 @@ def fabric(build: Any, shape: list[int], down: list[int]) -> Fabric:
 
 
 def _fabric(draw: Draw) -> tuple[Made, int]:
-    """And how many hosts it has."""
+    """Draws a topology, and returns how many hosts it has, too."""
     few = [draw.whole(1, 3) for _ in range(5)]
     build = draw.one((leaf_spine, leaf_spine, dual_plane, fat_tree, rail_optimized))
     shape = few[: _NUMBERS[build]]
@@ -99,7 +99,7 @@ def _route(draw: Draw) -> dict[str, object]:
 
 
 def sampled(number: int, **given: Any) -> object:
-    """Few of them, where many are allowed: it takes as much longer."""
+    """`samples`, with few of them where many are allowed, which would take too long."""
     return samples(number=50 if 50 < number <= 1 << 28 else number, **given)
 
 
@@ -126,12 +126,12 @@ def _least_loaded(draw: Draw) -> dict[str, object]:
 
 
 def routed(asked: dict[str, Any], then: Any, **more: Any) -> object:
-    """Something done with routes."""
+    """Finds routes, and calls something with them."""
     return then(route(**asked), **more)
 
 
 def swept(routes: Routes, what: Sequence[tuple[Link, ...]] | None, seed: int) -> object:
-    """Of a large fabric some: each failure is a plan of its own."""
+    """`sweep`, with some failures of a large fabric only: each is a plan of its own."""
     if what is None and isinstance(routes, Routes) and len(routes.fabric.links) > 2000:
         what = failures.cables(routes.fabric)[:100]
     return failures.sweep(routes, what, seed)
@@ -205,7 +205,7 @@ def worked(
     ranks: int, flows: list[tuple[int, ...]], seconds: float, rows: int, before: np.ndarray,
     after: np.ndarray, bytes: int, topology: Fabric, tolerance: float,
 ) -> float:  # fmt: skip
-    """A workload of work, messages and waits, as a caller makes one."""
+    """Makes a workload of work, messages and waits as a caller does. Returns its seconds."""
     own = Workload(ranks)
     own.work(seconds, rows)
     own.send(own.connect(Flows.of(flows)), bytes)
@@ -232,7 +232,7 @@ def _worked(draw: Draw) -> dict[str, object]:
 
 
 def read(routes: Any, at: list[int], put: object) -> object:
-    """Saved routes of which one value was changed, read and simulated."""
+    """Changes one value of saved routes, then reads and simulates them."""
     import json
 
     data = json.loads(saved.to_json(routes))

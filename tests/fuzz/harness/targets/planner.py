@@ -32,7 +32,7 @@ def _begins(lists: list[list[Any]]) -> torch.Tensor:
 
 
 def _jobs(draw: Draw, jobs: int = 12, options: int = 4) -> tuple[Made, torch.Tensor, float]:
-    """Jobs, a choice of each, and when the last is ready."""
+    """Draws jobs, a choice for each, and when the last is ready."""
     every = [_options(draw, options) for _ in range(draw.whole(0, jobs))]
     flat = [option for own in every for option in own]
     stages = [stage for option in flat for stage in option]
@@ -88,7 +88,7 @@ def _start(step: dict[str, object]) -> dict[str, object]:
 
 
 def search_options(limit: float, **given: Any) -> object:
-    """With a limit that is over soon."""
+    """`search_options` with a limit that is reached soon."""
     return choices.search_options(limit=1e4 if limit > 1e4 else limit, **given)
 
 
@@ -146,7 +146,7 @@ def _timed(draw: Draw) -> list[Made]:
 
 
 def search_all(limit: float, **given: Any) -> object:
-    """With a limit that is over soon."""
+    """`search` with a limit that is reached soon."""
     return search.search(limit=1e4 if limit > 1e4 else limit, **given)
 
 

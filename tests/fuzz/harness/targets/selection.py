@@ -15,7 +15,7 @@ from harness.targets.codes import many, recurrence
 
 
 def _written(given: dict[str, Any], hint: float) -> object:
-    """The hint is another where the twin has none to tell."""
+    """The tensors alone: hints differ where the twin has none to return."""
     return [v for v in given.values() if isinstance(v, Tensor)]
 
 
@@ -51,7 +51,7 @@ def _fallbacks(draw: Draw) -> dict[str, object]:
 
 
 def _state(draw: Draw) -> dict[str, object]:
-    """What an update takes, without what it does with its state."""
+    """Draws the arguments of an update around a selection."""
     n, how = draw.size(), recurrence(draw)
     k, given = draw.part(n), how["momentum"] is not None
     return {
@@ -74,7 +74,7 @@ def _update_many_topk(draw: Draw) -> dict[str, object]:
 
 
 def _of_all(own: dict[str, object]) -> dict[str, object]:
-    """Without what is about the elements that are sent."""
+    """The arguments without those about the elements that are sent."""
     sent = ("k", "indices", "values", "velocities", "mask")
     return {name: value for name, value in own.items() if name not in sent}
 
@@ -114,7 +114,7 @@ def _restore_topk(draw: Draw) -> dict[str, object]:
 
 
 def there_and_back(undone: dict[str, Any], **given: Any) -> int:
-    """An update, and its inverse with some arguments changed: journals that are of another."""
+    """Makes an update, and its inverse with changed arguments: the journal is another's."""
     journal = Journal()
     own = {**given, "journal": journal}
     update.update_topk(**own)

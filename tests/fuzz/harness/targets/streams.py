@@ -17,7 +17,8 @@ def _owners(draw: Draw) -> int:
 
 
 def _of_list(given: dict[str, Any], result: Any) -> object:
-    """What is no list is looked at in its first and last entry only: then anything may come."""
+    """Compares everything if places are a list; else only their first and last entry are checked,
+    and any result may come."""
     places = given["places"].long()
     is_list = bool((places.diff() > 0).all()) and not bool((places < 0).any())
     return is_list and everything(given, result)
@@ -73,7 +74,7 @@ def _contained(draw: Draw) -> dict[str, object]:
 
 
 def _matrix(draw: Draw, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """(r, d), with rows of zeros."""
+    """Draws a matrix (r, d) with rows of zeros."""
     r, d = draw.whole(0, 40), draw.one((0, 1, 2, 3, 7, 16, 33))
     x = draw.floats(r * d, dtype).view(r, d)
     if r:
@@ -127,7 +128,7 @@ def _sum_rows(draw: Draw) -> dict[str, object]:
 
 
 def rows_of(ids: torch.Tensor, values: torch.Tensor, rows: int, dtype: torch.dtype) -> object:
-    """`kernels.rows_of` of ids that torch takes."""
+    """`kernels.rows_of` with ids that torch accepts."""
     if ids.dim() != 1 or values.dim() < 2 or ids.numel() != values.shape[0]:
         return None
     ids = ids.long() % max(rows, 1)
@@ -147,13 +148,13 @@ def _rows_of(draw: Draw) -> dict[str, object]:
 
 
 def _by_owner(given: dict[str, Any], found: Any) -> object:
-    """With several threads the order within an owner's part is any."""
+    """Sorts each owner's part, whose order is arbitrary with several threads."""
     parts = torch.split(given["indices_out"], found.counts)
     return found.counts, [part.sort().values for part in parts]
 
 
 def hash_partition(owners: int, **given: Any) -> object:
-    """Of as many owners as the twin can go through."""
+    """`hash_partition` with only as many owners as the twin can go through."""
     return hash_memory.hash_partition(owners=1000 if 1000 < owners <= 1 << 16 else owners, **given)
 
 

@@ -129,7 +129,7 @@ def _accumulate_many_dense(draw: Draw) -> dict[str, object]:
 
 
 def _list(draw: Draw) -> tuple[int, torch.Tensor]:
-    """Elements, and places of some."""
+    """Draws a number of elements, and the places of some."""
     if draw.chance(0.1):
         n = draw.one(DOMAINS)
         return n, draw.places(draw.whole(0, 40), n)
@@ -142,7 +142,7 @@ def _code(draw: Draw, n: int) -> str:
 
 
 def _section(draw: Draw, n: int, places: torch.Tensor, code: str) -> torch.Tensor:
-    """Its code; often right."""
+    """Draws the code of the places, which is often right."""
     size = index_codes.code_bytes(code, n, places.numel())
     section = draw.bytes(size)
     if draw.chance(0.8):
@@ -202,7 +202,7 @@ def _smallest(draw: Draw) -> dict[str, object]:
 
 
 def _coded(draw: Draw, n: int) -> tuple[list[str], list[torch.Tensor], list[torch.Tensor]]:
-    """Codes, sections and values of a few payloads."""
+    """Draws codes, sections and values of a few payloads."""
     codes, sections, values = list[str](), list[torch.Tensor](), list[torch.Tensor]()
     for _ in range(draw.whole(0, 4)):
         places, value = draw.stream(n)
@@ -292,7 +292,7 @@ def _shape(draw: Draw, places: torch.Tensor, n: int) -> Shape:
 
 
 def _of_list(given: dict[str, Any], shape: Any) -> object:
-    """Of what is no list, which is not looked at, any shape may be told."""
+    """The shape, if places are a list; else, as that is not checked, any may be returned."""
     places = given["places"].long()
     return bool((places.diff() > 0).all()) and not bool((places < 0).any()) and shape
 

@@ -50,7 +50,8 @@ def without_feedback(text: object, whose: str) -> Strategy:
     by_parts = way.per_node is not None or way.tasks is not None
     if made.feedback is not None or way.own_feedback or by_parts:
         raise StrategyError(
-            f"{whose} is a compressor and a collective, between which a feedback comes; got "
-            f"'{made}'. Use for example 'qsgd(4) | alltoall'."
+            f"{whose} must be a compressor without feedback and a collective other than "
+            f"hierarchical, steps or one with its own feedback; got '{made}'. Use for example "
+            "'qsgd(4) | alltoall'."
         )
     return made

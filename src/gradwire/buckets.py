@@ -61,7 +61,8 @@ def parameter_of(name: str, shape: list[int], dtype: str, sparse: bool = False) 
     """Make a parameter of what `Parameter.to_json` wrote; `Broken` if it is too large."""
     found = Parameter(name, tuple(shape), dtype, sparse)
     if found.elements > MOST_ELEMENTS:
-        raise Broken(f"is of at most {MOST_ELEMENTS} elements; got {found.elements}", ".shape")
+        rule = f"must have at most {MOST_ELEMENTS} elements"
+        raise Broken(f"{rule}; got {found.elements}", ".shape")
     return found
 
 

@@ -4,8 +4,8 @@
     COSTS = Document("a list of costs", Table({"costs": List(COST)}), PlanError, "Measure again")
 
     COSTS.read('{"costs": [{"seconds": -1}]}')
-    PlanError: in a list of costs costs[0].seconds is a finite number, 0 or more; got -1. Measure
-    again.
+    PlanError: in a list of costs costs[0].seconds must be a finite number, 0 or more; got -1.
+    Measure again.
 
 A dictionary that torch.save wrote is a document, too: `take` reads it.
 """
@@ -31,7 +31,7 @@ class Syntax(NamedTuple):
 
 
 def _no_number(token: str) -> NoReturn:
-    raise ValueError(f"{token} is no number of JSON")
+    raise ValueError(f"{token} is not a JSON number")
 
 
 JSON = Syntax("JSON", lambda text: json.loads(text, parse_constant=_no_number))
@@ -97,7 +97,7 @@ class Document:
         except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
             why = getattr(error, "strerror", None) or error
             raise self.error(
-                f"the path of {self.name} names a readable file; got '{path}': {why}. "
+                f"the path of {self.name} must name a readable file; got '{path}': {why}. "
                 f"{self.again}."
             ) from error
         return self.read(text, str(path))
@@ -108,7 +108,7 @@ class Document:
             data = self.syntax.parse(text)
         except (ValueError, RecursionError) as error:
             self._refuse_kind(_parsed(text), file)
-            self.refuse(Broken(f"is written in {self.syntax.name}; {error}"), file)
+            self.refuse(Broken(f"must be written in {self.syntax.name}; {error}"), file)
         return self.take(data, file)
 
     def take(self, data: Any, file: str = "") -> Any:
@@ -117,7 +117,7 @@ class Document:
             if self.format is not None and isinstance(data, Mapping):
                 found = data.get("format")
                 if type(found) is not int or found != self.format:
-                    rule = f"has format {self.format} in this version"
+                    rule = f"must have format {self.format} in this version of gradwire"
                     raise broken(rule, found)
                 data = {name: value for name, value in data.items() if name != "format"}
             return self.schema.read(data)
@@ -140,7 +140,7 @@ class Document:
         for kind in KINDS:
             if kind.name != self.name and kind.names <= names and len(kind.names) >= own:
                 use = kind.use.replace("FILE", file or "FILE")
-                raise self.error(f"{self.name} is read here; this is {kind.name}. {use}.")
+                raise self.error(f"{self.name} is needed here; got {kind.name}. {use}.")
 
 
 def _parsed(text: str) -> object:

@@ -89,9 +89,9 @@ class Family(Mapping[str, Any]):
         name = name or _name_of(member)
         rule = self._broken_rule(member, name)
         if rule is None and name in self.own:
-            rule = f"its name is its own, and gradwire has a {self.kind} '{name}'"
+            rule = f"its name must be unique, and gradwire has a {self.kind} '{name}'"
         if rule is None and self._packages.get(name, package) != package:
-            rule = f"its name is its own, and {_said(self._packages[name])} has '{name}', too"
+            rule = f"its name must be unique, and {_said(self._packages[name])} has '{name}', too"
         if rule is not None:
             raise self._error(
                 f"{_said(package)} offers '{name}' as a {self.kind}: {rule}. Correct it, "
@@ -160,7 +160,8 @@ class Family(Mapping[str, Any]):
                 whose = "gradwire" if offer.name in self.own else _package_of(found[offer.name])
                 warnings.warn(
                     f"package {_package_of(offer)} offers '{offer.name}' as "
-                    f"a {self.kind}, which {whose} has; it is left out. Tell its authors.",
+                    f"a {self.kind}, but {whose} has one of that name; the package's is "
+                    "ignored. Tell its authors, or uninstall it.",
                     UserWarning,
                     stacklevel=3,
                 )
@@ -175,7 +176,7 @@ class Family(Mapping[str, Any]):
             member = offer.load()
         except Exception as error:
             raise self._error(
-                f"package {_package_of(offer)} offers '{name}' as a {self.kind}, and "
+                f"package {_package_of(offer)} offers '{name}' as a {self.kind}, but it "
                 f"cannot be loaded: {type(error).__name__}: {error}. Tell its authors, or "
                 "uninstall it."
             ) from error
@@ -184,18 +185,22 @@ class Family(Mapping[str, Any]):
     def _broken_rule(self, member: Any, name: str) -> str | None:
         is_function = self._is_of_functions
         if is_function and not inspect.isfunction(member):
-            return f"it is a function that returns a {self.base.__name__}"
+            return f"it must be a function that returns a {self.base.__name__}"
         if not is_function and not self.takes(member):
-            return f"it is a class that derives from {self.base.__module__}.{self.base.__name__}"
+            base = f"{self.base.__module__}.{self.base.__name__}"
+            return f"it must be a class that derives from {base}"
         if not name.isidentifier() or name != _name_of(member):
-            return f"its name is a word, the same as its entry point's; it is {_name_of(member)!r}"
+            return (
+                "its name must be an identifier, the same as its entry point's; got "
+                f"{_name_of(member)!r}"
+            )
         if is_function:
             return None
         if inspect.isabstract(member):
-            return f"it lacks {', '.join(sorted(member.__abstractmethods__))}"
+            return f"it must define {', '.join(sorted(member.__abstractmethods__))}"
         made_so = getattr(member, "__dataclass_params__", None)
         if made_so is None or not (made_so.frozen and made_so.eq):
-            return "it is a frozen dataclass, whose fields are its parameters"
+            return "it must be a frozen dataclass, whose fields are its parameters"
         return None
 
 
@@ -239,7 +244,7 @@ def register(member: T) -> T:
         family = TOPOLOGIES
     if family is None:
         raise StrategyError(
-            "a member is a class that derives from Compressor, Feedback or Collective of "
+            "a member must be a class that derives from Compressor, Feedback or Collective of "
             "gradwire.strategy, or from gradwire.network.routing.Scheme, or a function that "
             f"returns a gradwire.network.Fabric; got {member!r}. Derive it from one of them."
         )

@@ -40,7 +40,7 @@ class Machines:
     def even(world: int, per_node: int) -> Machines:
         """Returns machines with per_node successive ranks each; UsageError if some are left."""
         if world % per_node:
-            raise _uneven(f"{world} ranks are no multiple of per_node={per_node}")
+            raise _uneven(f"{world} ranks are not a multiple of per_node={per_node}")
         first = range(0, world, per_node)
         return Machines(tuple(tuple(range(r, r + per_node)) for r in first))
 
@@ -93,6 +93,6 @@ class Machines:
 
 def _uneven(facts: str) -> UsageError:
     return UsageError(
-        f"every machine has equally many ranks where they sum inside machines first; {facts}. "
-        "Start as many on each, or use hierarchical(per_node=1)."
+        f"summing inside machines first needs the same number of ranks on each; {facts}. "
+        "Start the same number on each, or use hierarchical(per_node=1)."
     )

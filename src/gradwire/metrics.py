@@ -41,7 +41,7 @@ class TensorBoard:
     def __init__(self, writer: Any) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
             raise UsageError(
-                "TensorBoard is told by a writer that has add_scalar(name, value, step); got "
+                "a TensorBoard writer must have the method add_scalar(name, value, step); got "
                 f"{type(writer).__name__}. Pass torch.utils.tensorboard.SummaryWriter()."
             )
         self._writer = writer
@@ -64,14 +64,14 @@ class OpenMetrics:
         self._path = Path(path)
         if not self._path.parent.is_dir():
             raise UsageError(
-                f"metrics are written into a folder that is there; '{self._path.parent}' is none. "
-                "Make it, or pass another path."
+                f"the folder of the metrics file must exist; '{self._path.parent}' is not a "
+                "folder. Create it, or pass another path."
             )
         for name in labels or ():
             if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):
                 raise UsageError(
-                    f"a label's name has letters, digits and _; got {name!r}. Pass for example "
-                    'labels={"rank": "3"}.'
+                    "a label's name must be of letters, digits and _, and not begin with a digit; "
+                    f'got {name!r}. Pass for example labels={{"rank": "3"}}.'
                 )
         pairs = (f'{name}="{_escaped(value)}"' for name, value in (labels or {}).items())
         inside = ",".join(pairs)

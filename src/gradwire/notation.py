@@ -29,11 +29,12 @@ class Notation:
     def read(self, text: object) -> ast.expr:
         """Parse a text; raises the error if it is no expression."""
         if not isinstance(text, str) or not text.strip():
-            self.fail(text, "it is a text", f"'{self.example}'")
+            self.fail(text, "it must be a non-empty string", f"'{self.example}'")
         try:
             return ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too deep
-            self.fail(text, f"it reads '{self.reads}'", self._or_installed(f"'{self.example}'"))
+            rule = f"it must have the form '{self.reads}'"
+            self.fail(text, rule, self._or_installed(f"'{self.example}'"))
 
     def member(
         self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str,
@@ -43,13 +44,13 @@ class Notation:
         them. Raises the error if the family cannot make it."""
         name = name_of(node)
         if name is None:
-            rule = f"'{ast.unparse(node)}' is no {kind}; it reads '{self.reads}'"
+            rule = f"'{ast.unparse(node)}' is not a {kind}; the form is '{self.reads}'"
             self.fail(text, rule, self._or_installed(f"'{self.example}'", family))
         if name not in family:
             near = nearest(self.others.get(name.lower(), name), family)
             known = ", ".join(family)
             hint = self._or_installed(f"'{near}'" if near else "one of these", family)
-            self.fail(text, f"'{name}' is no {kind} (there are {known})", hint)
+            self.fail(text, f"'{name}' is not a {kind} (known: {known})", hint)
         positional, named = self._arguments(text, node)
         try:
             return family[name](*given, *positional, **named)
@@ -78,8 +79,8 @@ class Notation:
             named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
             return [ast.literal_eval(a) for a in node.args], named
         except (ValueError, TypeError, MemoryError, RecursionError):
-            rule = f"parameters are plain values, in '{ast.unparse(node)}'"
-            self.fail(text, rule, "numbers, as 0.01, or text in quotes, as 'auto'")
+            rule = f"the parameters in '{ast.unparse(node)}' must be plain values"
+            self.fail(text, rule, "numbers such as 0.01, or text in quotes such as 'auto'")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

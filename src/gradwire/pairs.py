@@ -47,21 +47,21 @@ def check_promises(parts: Parts) -> None:
             )
     if collective.own_feedback and feedback is not None:
         raise StrategyError(
-            f"the collective '{collective}' keeps what it did not send itself; got the feedback "
-            f"'{feedback}' beside it. Use '{compressor} | {collective}'."
+            f"the collective '{collective}' has its own error feedback and takes no other; got "
+            f"the feedback '{feedback}'. Use '{compressor} | {collective}'."
         )
     claims = compressor.claims(1 << 20)
     in_parts = collective.per_node is not None or collective.tasks is not None
     if in_parts and feedback is not None and feedback.rule == "orthogonal":
         raise StrategyError(
-            f"the feedback '{feedback}' takes whole matrices; '{collective}' cuts them "
+            f"the feedback '{feedback}' needs whole matrices; '{collective}' cuts them "
             f"before they are compressed. Use '{parts.left} | allgather', or alltoall."
         )
     if feedback is not None and feedback.turns > 1 and claims.elements and not claims.entries:
         raise StrategyError(
-            f"'{feedback}' sends each parameter in one of {feedback.turns} steps, and "
-            f"'{compressor}' the part that the step decides: some would never be sent. Use only "
-            "one of them."
+            f"'{feedback}' sends each parameter only in one of {feedback.turns} steps, and "
+            f"'{compressor}' only the part that the step's number selects, so some elements would "
+            "never be sent. Use only one of them."
         )
     collective.check(parts)
 

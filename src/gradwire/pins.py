@@ -93,7 +93,8 @@ class Pins:
 def _pins(hosts: int, pairs: list[tuple[int, int, int, list[tuple[int, int]]]]) -> Pins:
     for i, (source, target, *_) in enumerate(pairs):
         if source == target or max(source, target) >= hosts:
-            raise broken(f"is a pair of {hosts} hosts", [source, target], f".pairs[{i}]")
+            rule = f"must be a pair of different hosts, each below {hosts}"
+            raise broken(rule, [source, target], f".pairs[{i}]")
     return Pins(
         hosts,
         {(source, target): tuple(shares) for source, target, _, shares in pairs if shares},

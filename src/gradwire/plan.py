@@ -55,26 +55,27 @@ class Plan:
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise PlanError(
-                f"a parameter is in one bucket; {', '.join(twice[:5])} is in several. "
+                f"a parameter must be in one bucket only; {', '.join(twice[:5])} is in several. "
                 "Remove it from all but one."
             )
         if len(self.strategies) != len(self.buckets) or self.lanes < 1:
             raise PlanError(
-                f"a plan has one strategy per bucket and at least one lane; got "
-                f"{len(self.strategies)} for {len(self.buckets)} buckets, {self.lanes} lanes."
+                "a plan needs one strategy per bucket and at least one lane; got "
+                f"{len(self.strategies)} strategies for {len(self.buckets)} buckets, and "
+                f"{self.lanes} lanes. Pass one strategy for each bucket, and lanes=1 or more."
             )
         for bucket, strategy in zip(self.buckets, self.strategies):
             if bucket.has_rows and not beside.takes_rows(strategy):
                 raise PlanError(
-                    "sparse gradients travel whole, by a collective that takes rows; "
-                    f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use "
+                    "sparse gradients must be sent uncompressed, by a collective that takes rows; "
+                    f"{', '.join(bucket.names[:5])} would be sent by '{strategy}'. Use "
                     f"'{beside.rows(strategy)}' for this bucket."
                 )
             if not takes(strategy, bucket.dtype):
                 raise PlanError(
-                    "float64 travels whole, by 'none | allreduce' or 'none | allgather'; "
-                    f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use one, leave them "
-                    "out by exclude=, or convert to float32."
+                    "float64 must be sent uncompressed, by 'none | allreduce' or 'none | "
+                    f"allgather'; {', '.join(bucket.names[:5])} would be sent by '{strategy}'. "
+                    "Use one of these, list the parameters in exclude=, or convert to float32."
                 )
 
     @staticmethod
@@ -154,7 +155,7 @@ class Plan:
         ]
         if facts:
             raise PlanError(
-                "a plan names exactly the model's trainable parameters; "
+                "a plan must name exactly the model's trainable parameters; "
                 f"{'; '.join(facts)}. Make a new plan for this model."
             )
 
@@ -311,20 +312,20 @@ def _explicit(
         unknown = [name for name in names if name not in known]
         if unknown or not names:
             raise PlanError(
-                f"buckets list trainable parameters of the model by name; not among them: "
-                f"{', '.join(unknown) or '(an empty list)'}. See module.named_parameters()."
+                "each of buckets= must list names of trainable parameters of the model; got "
+                f"{', '.join(unknown) or 'an empty list'}. See module.named_parameters()."
             )
         both = sorted(kept.intersection(names))
         if both:
             raise PlanError(
-                "a bucket that is listed is compressed, whatever is in it; "
-                f"{', '.join(both[:5])} shall not be. Leave it out of buckets, or of exclude."
+                "all parameters in buckets= are compressed, those in exclude= are not; "
+                f"{', '.join(both[:5])} is in both. Remove it from buckets, or from exclude."
             )
         members = tuple(known[name] for name in names)
         kinds = sorted({f"{'sparse ' if p.sparse else ''}{p.dtype}" for p in members})
         if len(kinds) > 1:
             raise PlanError(
-                "a bucket has gradients of one dtype, all sparse or all dense; "
+                "a bucket's gradients must be of one dtype, and all sparse or all dense; "
                 f"{list(names)[:5]} have {', '.join(kinds)}. Split it."
             )
         buckets.append(Bucket(members))

@@ -158,7 +158,7 @@ def _refuse_whole(text: str, left: ast.expr) -> None:
             rule = f"'{name}' is a whole strategy, with its own feedback and collective"
             given = isinstance(part, ast.Call)
             instead = ast.unparse(part) if given else signature(COLLECTIVES[name])
-            NOTATION.fail(text, f"{rule}; nothing stands beside it", f"'{instead}' alone")
+            NOTATION.fail(text, f"{rule}; nothing can be added to it", f"'{instead}' alone")
 
 
 def _refuse_disorder(text: str, tree: ast.expr) -> None:
@@ -178,7 +178,7 @@ def _refuse_disorder(text: str, tree: ast.expr) -> None:
     if not _works(instead):
         instead = NOTATION.example
     wrong = next((i for i, kind in enumerate(kinds) if kind != in_order[i]), -1)
-    rule = "a compressor stands first, its feedback after '+', a collective after '|'"
+    rule = "the compressor must be first, its feedback after '+', the collective after '|'"
     NOTATION.fail(text, f"{rule}; '{_typed(parts[wrong])}' is a {kinds[wrong]}", f"'{instead}'")
 
 
@@ -202,8 +202,9 @@ def _refuse_beside_alias(text: str, left: ast.BinOp, collective: str) -> None:
     alias, other = _typed(left.left), _typed(left.right)
     instead = f"'{short}+{other} | {collective}'"
     if memory is None:
-        NOTATION.fail(text, f"'{alias}' is an alias, of '{short}'", instead)
-    rule = f"'{alias}' is an alias that brings its own memory: '{short}+{memory}'"
+        rule = f"'{alias}' is an alias of '{short}', which must be written out before '+'"
+        NOTATION.fail(text, rule, instead)
+    rule = f"'{alias}' is an alias that has its own feedback: '{short}+{memory}'"
     NOTATION.fail(text, rule, f"'{alias} | {collective}', or {instead}")
 
 
@@ -212,7 +213,7 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
     rule, name = "it needs a collective after '|'", name_of(tree)
     if name in COLLECTIVES:
         alone = _member(text, tree, COLLECTIVES)
-        rule = f"'{name}' is a collective, and a compressor stands before it"
+        rule = f"'{name}' is a collective, and needs a compressor before it"
         NOTATION.fail(text, rule, f"'{_fitting(alone)}'")
     if _is_sum(tree) and name_of(tree.right) in COLLECTIVES:
         NOTATION.fail(text, rule, f"'{_typed(tree.left)} | {_typed(tree.right)}'")

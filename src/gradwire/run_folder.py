@@ -128,7 +128,7 @@ class _AnyText(Schema):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):
-            raise broken("is text", value)
+            raise broken("must be text", value)
         return value
 
 
@@ -137,7 +137,7 @@ class _Format(Schema):
 
     def read(self, value: Any) -> int:
         if type(value) is not int or value != FORMAT:
-            raise broken(f"is {FORMAT} in this version of gradwire", value)
+            raise broken(f"must be {FORMAT} in this version of gradwire", value)
         return value
 
 
@@ -197,24 +197,24 @@ def spans_of(line: bytes) -> tuple[list[str], list[str], list[SpanRow]]:
     """Returns a line's names of kinds, of labels, and its spans; ValueError if it has none."""
     data = json.loads(line)
     if not isinstance(data, dict):
-        raise ValueError("spans are a table")
+        raise ValueError("spans must be a table")
     kinds, labels, rows = (data.get(name) for name in ("kinds", "labels", "spans"))
     if not (isinstance(kinds, list) and isinstance(labels, list) and isinstance(rows, list)):
-        raise ValueError("spans have kinds, labels and spans")
+        raise ValueError("spans must have the lists kinds, labels and spans")
     if {type(name) for name in (*kinds, *labels)} - {str}:
-        raise ValueError("kinds and labels are names")
+        raise ValueError("kinds and labels must be text")
     if not all(isinstance(row, list) and len(row) == 7 for row in rows):
-        raise ValueError("a span has seven entries")
+        raise ValueError("a span must have seven entries")
     *numbers, groups = zip(*rows) if rows else ((),) * 7
     if not all(Whole(-(1 << 53), 1 << 53).holds(column) for column in numbers):
-        raise ValueError("a span's entries are whole numbers")
+        raise ValueError("a span's first six entries must be whole numbers")
     if {type(group) for group in groups} - {str}:
-        raise ValueError("a span's group is a name")
+        raise ValueError("a span's group must be text")
     for column, names in zip(numbers[1:3], (kinds, labels)):
         if column and not 0 <= min(column) <= max(column) < len(names):
-            raise ValueError("a span's kind and label are numbers of names")
+            raise ValueError("a span's kind and label must be indices into kinds and labels")
     if rows and (min(numbers[4]) < 0 or min(numbers[5]) < 0):
-        raise ValueError("a span lasts 0 or longer, and sends 0 bytes or more")
+        raise ValueError("a span's duration and bytes must be 0 or more")
     return kinds, labels, [tuple(row) for row in rows]
 
 
@@ -239,7 +239,7 @@ class RankFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._file.close()
-            raise OSError(errno.EBUSY, "another process records into it") from error
+            raise OSError(errno.EBUSY, "another process is recording into it") from error
         except OSError:
             pass  # this file system has no locks
         if self._file.tell() and not _ends_whole(self.path):

@@ -2,7 +2,7 @@
 
     COST = Table({"seconds": Number(least=0)}, {"error": Number(least=0, most=1)}, make=Cost)
     List(COST).read([{"seconds": 2.0}])    # [Cost(seconds=2.0)]
-    List(COST).read([{"seconds": -1}])     # Broken: is a finite number, 0 or more; got -1
+    List(COST).read([{"seconds": -1}])     # Broken: must be a finite number, 0 or more; got -1
 
 A schema is anything with a method `read`, which returns what a value means or raises `Broken`.
 `document` reads files with them.
@@ -70,7 +70,7 @@ class Number(Schema):
     def read(self, value: Any) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not (self.above < value and self.least <= value <= self.most):
-            raise broken(f"is a finite number{self._range()}", value)
+            raise broken(f"must be a finite number{self._range()}", value)
         return float(value)
 
     def _range(self) -> str:
@@ -92,7 +92,7 @@ class Whole(Schema):
     def read(self, value: Any) -> int:
         if not self.holds([value]):
             upto = " or more" if self.most is None else f" to {self.most}"
-            raise broken(f"is a whole number, {self.least}{upto}", value)
+            raise broken(f"must be a whole number, {self.least}{upto}", value)
         return int(value)
 
     def holds(self, values: Collection[Any]) -> bool:
@@ -111,7 +111,8 @@ class Text(Schema):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or not value or (self.among and value not in self.among):
-            raise broken(f"is one of {', '.join(self.among)}" if self.among else "is text", value)
+            rule = f"one of {', '.join(self.among)}" if self.among else "text, not empty"
+            raise broken(f"must be {rule}", value)
         return value
 
 
@@ -120,7 +121,7 @@ class Flag(Schema):
 
     def read(self, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise broken("is true or false", value)
+            raise broken("must be true or false", value)
         return value
 
 
@@ -131,11 +132,11 @@ class Plain(Schema):
         level = [value]
         for _ in range(DEPTH):
             if any(isinstance(x, float) and not abs(x) <= _FINITE for x in level):
-                raise broken("has finite numbers", value)
+                raise broken("must have finite numbers only", value)
             level = [x for outer in level for x in _inside(outer)]
             if not level:
                 return value
-        raise broken(f"is nested at most {DEPTH} deep", value)
+        raise broken(f"must be nested at most {DEPTH} deep", value)
 
 
 def _inside(value: Any) -> Collection[Any]:
@@ -184,7 +185,8 @@ class List(Schema):
 
     def read(self, value: Any) -> list[Any]:
         if not isinstance(value, list | tuple) or len(value) < self.least:
-            raise broken(f"is a list{f' of at least {self.least}' if self.least else ''}", value)
+            at_least = f" of at least {self.least}" if self.least else ""
+            raise broken(f"must be a list{at_least}", value)
         if isinstance(self.of, Whole) and self.of.holds(value):
             return list(value)
         return [read_in(self.of, item, i) for i, item in enumerate(value)]
@@ -198,7 +200,7 @@ class Row(Schema):
 
     def read(self, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) != len(self.of):
-            raise broken(f"is a list of {len(self.of)}", value)
+            raise broken(f"must be a list of {len(self.of)}", value)
         return tuple(read_in(of, item, i) for i, (of, item) in enumerate(zip(self.of, value)))
 
 
@@ -211,7 +213,7 @@ class Map(Schema):
 
     def read(self, value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise broken("is a table of names", value)
+            raise broken("must be a table (names with values)", value)
         return {read_in(self.key, k, k): read_in(self.of, v, k) for k, v in value.items()}
 
 
@@ -229,13 +231,13 @@ class Table(Schema):
     def read(self, value: Any) -> Any:
         named = {**self.needed, **self.optional}
         if not isinstance(value, Mapping):
-            raise broken(f"is a table of {', '.join(named)}", value)
+            raise broken(f"must be a table of {', '.join(named)}", value)
         unknown = [name for name in value if name not in named] if self.by_hand else ()
         if unknown:
-            raise broken(f"has {', '.join(named)}", unknown[0])
+            raise broken(f"may have only {', '.join(named)}", unknown[0])
         missing = [name for name in self.needed if name not in value]
         if missing:
-            raise Broken(f"has {', '.join(self.needed)}; got no '{missing[0]}'")
+            raise Broken(f"must have {', '.join(self.needed)}; got no '{missing[0]}'")
         found = {n: read_in(of, value[n], n) for n, of in named.items() if n in value}
         return _made(self.make, **found)
 
@@ -255,7 +257,7 @@ class Columns(Schema):
         found = Table(needed, may_be).read(value)
         if len(set(map(len, found.values()))) > 1:
             lengths = ", ".join(f"{len(column)} of {name}" for name, column in found.items())
-            raise Broken(f"has equally many of each; got {lengths}")
+            raise Broken(f"must have the same number of each; got {lengths}")
         return _made(self.make, **found)
 
 
@@ -277,4 +279,4 @@ def _made(make: Callable[..., Any], *values: Any, **named: Any) -> Any:
     try:
         return make(*values, **named)
     except GradwireError as error:
-        raise Broken(f"cannot be: {error}") from error
+        raise Broken(f"is not valid: {error}") from error

@@ -78,10 +78,10 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     rule, deciding = update_rule(optimizer), list(_deciding(made))
     if not deciding:
-        return Verdict("sound", "what arrives is what was sent, or as good as that")
+        return Verdict("sound", "averages arrive exact, or as good as exact")
     if rule is None:
         if optimizer is None:
-            return Verdict("unknown", "it has not stepped yet; name it, as optimizer='adamw'")
+            return Verdict("unknown", "it has not stepped yet; pass for example optimizer='adamw'")
         return Verdict(
             "unknown",
             f"the update rule of {name_of(optimizer)} is not known; give its class an "
@@ -110,7 +110,7 @@ def update_rule(optimizer: object) -> UpdateRule | None:
         if optimizer.lower() not in _RULE_OF:
             names = ", ".join(name.lower() for names in _RULES.values() for name in names)
             raise UsageError(
-                f"an optimizer's name is one of {names}; got '{optimizer}'. Use for example "
+                f"an optimizer's name must be one of {names}; got '{optimizer}'. Use for example "
                 "'adamw', or pass the optimizer itself."
             )
         return _RULE_OF[optimizer.lower()]
@@ -208,11 +208,9 @@ def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> V
     if feedback is not None and feedback.moments():
         shown = {update_rule(evidence.optimizer) for evidence in feedback.evidence}
         if rule not in {feedback.rule, *shown}:
-            return Verdict(
-                "unsound", f"'{feedback}' keeps a momentum that is not this optimizer's"
-            )
+            return Verdict("unsound", f"'{feedback}' keeps the momentum of another optimizer")
         if member is feedback and is_exact_enough(strategy.compressor):
             return Verdict("sound", "what is sent is as good as exact, and so is its momentum")
     if member is strategy.compressor and strategy.compressor.claims(1 << 20).wants_feedback:
-        return Verdict("unsound", f"what '{member}' does not send is lost without a feedback")
-    return Verdict("unknown", f"no run has shown '{strategy}' with an optimizer that is {rule}")
+        return Verdict("unsound", f"without a feedback, what '{member}' does not send is lost")
+    return Verdict("unknown", f"no run has tested '{strategy}' with an optimizer that is {rule}")

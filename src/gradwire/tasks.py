@@ -158,6 +158,6 @@ def _wrong(text: str, before: Sequence[Task], got: str, state: _State) -> Strate
     choices = [f"'{task}'" for task, _ in state.next(DEVICES)]
     choices += ["the end"] if state.may_end else []
     return StrategyError(
-        f"steps follow each other as data can; {where} of '{text}' stands {got}. There can stand "
-        f"{', '.join(choices)}."
+        f"each step must be able to take what the step before gives; in '{text}', {got} stands "
+        f"{where}. Put one of these there: {', '.join(choices)}."
     )

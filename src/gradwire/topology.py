@@ -71,8 +71,8 @@ class Cluster:
         hosts, rest = divmod(workers, self.ranks_per_host)
         if rest or not hosts:
             raise PlanError(
-                f"hosts have {self.ranks_per_host} ranks each; got {workers} workers, which do "
-                "not fill them. Choose a multiple, or another number per host."
+                f"the workers must fill hosts of {self.ranks_per_host} ranks each; got {workers} "
+                f"workers. Choose a multiple, or another number of ranks per host."
             )
         return replace(self, hosts=hosts)
 

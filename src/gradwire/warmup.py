@@ -43,9 +43,9 @@ class Warmup:
         object.__setattr__(self, "densities", tuple(self.densities))
         if type(self.steps) is not int or self.steps < len(self.densities):
             raise PlanError(
-                "warm-up takes a whole number of steps, at least one for each of its "
-                f"{len(self.densities)} densities; got {self.steps!r}. Give the steps of some "
-                "epochs, as Warmup(4 * len(loader))."
+                "warm-up needs a whole number of steps, at least one for each of its "
+                f"{len(self.densities)} densities; got {self.steps!r}. Pass the steps of some "
+                "epochs, for example Warmup(4 * len(loader))."
             )
         if not self.densities or any(
             type(d) not in (int, float) or not 0 < d <= 1
@@ -53,7 +53,7 @@ class Warmup:
             if not isinstance(d, str)
         ):
             raise PlanError(
-                "warm-up's densities are fractions of elements, above 0 and at most 1, or "
+                "warm-up's densities must be numbers above 0 and at most 1, or "
                 f"strategies without a feedback; got {list(self.densities)!r}. Leave them out for "
                 f"the paper's {PAPER}."
             )
@@ -69,7 +69,7 @@ class Warmup:
         """
         if not 0 < density <= 1 or levels < 1:
             raise PlanError(
-                "exponential warm-up goes down in at least one level to a density above 0 and at "
+                "exponential warm-up needs at least one level, and a density above 0 and at "
                 f"most 1; got levels={levels!r}, density={density!r}. Use for example "
                 "Warmup.exponential(1000, 4, 0.001)."
             )
@@ -110,13 +110,14 @@ def _at(strategy: Strategy, density: float, world: int) -> Strategy:
     claims = compressor.claims(1 << 20)
     if claims.direction:
         raise PlanError(
-            "warm-up sends gradients, at first all of them; "
-            f"'{strategy}' sends directions, whose learning rate is another one. Leave it out."
+            "warm-up begins by sending dense gradients; "
+            f"'{strategy}' sends signs without a scale, which need another learning rate. Leave "
+            "warmup out."
         )
     if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
         raise PlanError(
-            f"'{strategy.feedback}' has no dense form; its first steps may be compressed, too. "
-            "Leave warmup out, or use gradwire.Warmup(steps, ['lloyd(2) | allgather'])."
+            f"'{strategy.feedback}' has no dense form, so its first steps must be compressed, "
+            "too. Leave warmup out, or use gradwire.Warmup(steps, ['lloyd(2) | allgather'])."
         )
     if claims.sums and claims.elements is None and not strategy.collective.own_feedback:
         return strategy  # dense already

@@ -22,7 +22,7 @@ CODED = tuple(TopK(0.25, index=code) for code in CODES)
 SHORT = (TopK(0.25, values="bf16"), TopK(0.25, values="fp16", index="elias_fano"))
 every_code = pytest.mark.parametrize("compressor", CODED, ids=str)
 every = pytest.mark.parametrize("compressor", [*CODED, *SHORT], ids=str)
-NAMED = r"'w' \(payload r came from rank r\): payload 1: the {code} code must hold 5 indices"
+NAMED = r"'w' \(payload numbers are ranks\): payload 1: the {code} code must hold 5 indices"
 
 
 def with_feedback(compressor: TopK) -> Strategy:
@@ -117,7 +117,7 @@ def test_a_message_cut_short_is_an_error(compressor: TopK, cut: int) -> None:
     def damage(messages: Tensor) -> Tensor:
         return messages[:, :-cut].contiguous()
 
-    refused(with_feedback(compressor), damage, r"3 ranks send \d+ bytes each")
+    refused(with_feedback(compressor), damage, r"each of 3 ranks sends \d+ bytes")
 
 
 @every

@@ -138,7 +138,9 @@ def test_garbage_is_refused_or_gives_a_stream(
 def test_a_shape_is_not_believed(told: tuple[int, ...]) -> None:
     """A wrong shape is refused before memory is allocated for it."""
     message = torch.cat([torch.tensor(told).int().view(torch.uint8), torch.zeros(9).byte()])
-    with pytest.raises(PayloadError, match=r"no list of places below 50 has|has no bytes; 25"):
+    with pytest.raises(
+        PayloadError, match=r"no list of places below 50 has|must have no bytes; 25"
+    ):
         stream(1, 50).unpacked(message)
 
 

@@ -233,7 +233,7 @@ def test_states_are_as_before_a_header_that_is_none(text: str) -> None:
         run = Several(text, SHAPES, WORLD, buckets=[["a"], ["b", "c"]])
         run.step(drawn(SHAPES, WORLD, 0))
         before = run.kept()
-        with pytest.raises(PayloadError, match=r"a message begins with gradwire's header"):
+        with pytest.raises(PayloadError, match=r"a message must begin with gradwire's header"):
             run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
         for name, state in run.kept()[0].items():
             for key, x in state.items():

@@ -159,5 +159,5 @@ def test_a_level_beyond_the_largest_is_refused() -> None:
     x = torch.zeros(1000)
     x[7] = 1.0
     section = encoded(ErrorBounded(0.01), x)
-    with pytest.raises(PayloadError, match="levels are at most 11 from 0"):
+    with pytest.raises(PayloadError, match="level must be at most 11 from 0"):
         decoded(ErrorBounded(0.05), section, 1000)

@@ -488,7 +488,7 @@ def test_damage_across_ends_the_machine(what: str) -> None:
     run = Several(text_of("topk(0.1)+ef", "allgather", 2), SHAPES, 4)
     said = failures(run, 2, 2, lambda x: header(x, *WRONG[what], 0, 2))
     assert said[:2] == ["", ""]
-    assert "across machines, where ranks 0, 2 are counted from 0" in said[2]
+    assert "across machines, among ranks 0, 2, which are numbered from 0 here" in said[2]
     assert "damaged" in said[3]
 
 
@@ -498,7 +498,10 @@ def test_what_a_rank_misunderstands_of_other_machines_ends_its_own(outer: str) -
     run = Several(text_of("none", outer, 2), SHAPES, 4)
     said = failures(run, 1, 2, lambda x: header(x, *WRONG["magic"], 0, 2))
     assert said[:2] == ["", ""]
-    assert "across machines, where ranks 0, 2 are counted from 0: a message begins" in said[2]
+    assert (
+        "across machines, among ranks 0, 2, which are numbered from 0 here: a message must begin"
+        in said[2]
+    )
     assert "rank 0 received a damaged payload in step 0" in said[3]
     assert all(x.isnan().all() for c in run.contexts[0] for x in c.results)
 
@@ -523,7 +526,7 @@ def test_damage_in_the_last_move_is_the_receiver_s(what: str) -> None:
 
 @pytest.mark.parametrize(("world", "per_node"), [(1, 2), (3, 2), (6, 4), (2, 3)])
 def test_ranks_that_machines_cannot_share_evenly(world: int, per_node: int) -> None:
-    said = rf"equally many ranks.*{world} ranks are no multiple of per_node={per_node}\. Start as"
+    said = rf"{world} ranks are not a multiple of per_node={per_node}\. Start the same number"
     with pytest.raises(UsageError, match=said):
         lockstep(text_of("none", "allgather", per_node), integers(world, 10))
 
@@ -536,27 +539,39 @@ def test_machines_by_name() -> None:
     assert [str(g) for g in machines.groups()] == [
         "node (0, 3)", "node (1, 2)", "cross (0, 1)", "cross (2, 3)",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"equally many ranks.*'b' has 1, 'a' has 3\. Start"):
+    with pytest.raises(UsageError, match=r"same number of ranks.*'b' has 1, 'a' has 3\. Start"):
         Machines.named(["a", "b", "a", "a"])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("none | hierarchical(outer='zenn')", r"outer is a collective's text.*'zenn' is no coll"),
-        ("none | hierarchical(outer='topk(0.1) | zen')", r"outer is a collective's text"),
-        ("none | hierarchical(outer=3)", r"outer is a collective's text"),
-        ("none | hierarchical(outer='hierarchical')", r"knows of no machines; got 'hierarchical'"),
+        (
+            "none | hierarchical(outer='zenn')",
+            r"outer must be a collective, as text.*'zenn' is not a coll",
+        ),
+        ("none | hierarchical(outer='topk(0.1) | zen')", r"outer must be a collective, as text"),
+        ("none | hierarchical(outer=3)", r"outer must be a collective, as text"),
+        (
+            "none | hierarchical(outer='hierarchical')",
+            r"neither looks at machines .*got 'hierarchical'",
+        ),
         ("none | hierarchical(outer='zen')", r"'hierarchical\(outer=\"zen\"\)' needs .*'entries'"),
         (
             "topk(0.1) | hierarchical(outer='allreduce')",
             r"needs a compressor that promises 'sums'",
         ),
-        ("nonzero+ef | hierarchical(outer='columns')", r"keeps what it did not send itself"),
+        ("nonzero+ef | hierarchical(outer='columns')", r"has its own error feedback"),
         ("topk(0.1)+ef21 | hierarchical", r"'ef21' acts on the whole average\. Use ef or dgc"),
         ("none+server_momentum | hierarchical", r"'server_momentum' acts on the whole average"),
-        ("none | hierarchical(per_node=-1)", r"per_node is a number of ranks.*got -1\. Use"),
-        ("none | hierarchical(per_node=True)", r"per_node is a number of ranks.*got True\. Use"),
+        (
+            "none | hierarchical(per_node=-1)",
+            r"per_node must be the number of ranks.*got -1\. Use",
+        ),
+        (
+            "none | hierarchical(per_node=True)",
+            r"per_node must be the number of ranks.*got True\. Use",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_read(text: str, said: str) -> None:

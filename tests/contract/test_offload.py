@@ -129,10 +129,10 @@ def test_a_price_says_where_work_is_done_and_what_is_copied() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("topk(0.1)+ef | offload(outer='zenn')", r"offload's outer is a collective's text"),
-        ("none | offload(outer='offload')", r"leaves open where work is done; got 'offload'"),
-        ("none | offload(outer='steps(\"all_reduce\")')", r"leaves open where work is done"),
-        ("none | hierarchical(outer='offload')", r"knows of no machines; got 'offload'"),
+        ("topk(0.1)+ef | offload(outer='zenn')", r"offload's outer must be a collective, as text"),
+        ("none | offload(outer='offload')", r"choose where work is done; got 'offload'"),
+        ("none | offload(outer='steps(\"all_reduce\")')", r"itself choose where work is done"),
+        ("none | hierarchical(outer='offload')", r"nor works in host memory; got 'offload'"),
         ("int8 | offload(outer='zen')", r"needs a compressor that promises 'entries'"),
         ("topk(0.1)+ef21 | offload(outer='hierarchical')", r"acts on the whole average"),
     ],

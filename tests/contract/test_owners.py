@@ -198,9 +198,9 @@ def test_means_travel_by_a_compressor_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("means", "said"),
     [
-        ("3", "alltoall's means is a compressor's text; got 3"),
-        ('"foo"', "'foo' is no compressor"),
-        ('"int8+ef"', "'int8 + ef' is no compressor"),
+        ("3", "alltoall's means must be a compressor, as text; got 3"),
+        ('"foo"', "'foo' is not a compressor"),
+        ('"int8+ef"', "'int8 + ef' is not a compressor"),
         ('"nonzero"', "promises 'fixed'"),
         ('"sign"', "'onebit' and 'sign' one sends directions"),
     ],

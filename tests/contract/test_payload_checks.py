@@ -125,13 +125,15 @@ def test_damage_is_an_error_on_every_rank_that_names_the_sender(name: str) -> No
 )
 @pytest.mark.parametrize("text", ["topk(0.25)+ef | allgather", "none | allgather"])
 def test_too_little_or_too_much_is_an_error(text: str, cut: Callable[[Tensor], Tensor]) -> None:
-    refused(Strategy.parse(text), lambda m: cut(m).contiguous(), r"3 ranks send \d+ bytes each")
+    refused(
+        Strategy.parse(text), lambda m: cut(m).contiguous(), r"each of 3 ranks sends \d+ bytes"
+    )
 
 
 def test_the_parameter_is_named() -> None:
     contexts, _, messages = exchange()
     index(messages[BAD], 0, -5)
-    with pytest.raises(PayloadError, match=r"'w' \(payload r came from rank r\): payload 1"):
+    with pytest.raises(PayloadError, match=r"'w' \(payload numbers are ranks\): payload 1"):
         take(contexts[0], messages)
 
 

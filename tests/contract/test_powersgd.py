@@ -292,7 +292,7 @@ def test_clipping_multiplies_the_gradient_first() -> None:
 
 @pytest.mark.parametrize("feedback", ["ef", "dgc", "ef21", "momentum", "server_momentum"])
 def test_feedback_beside_it_is_refused(feedback: str) -> None:
-    with pytest.raises(StrategyError, match=f"keeps what it did not send itself.*{feedback}"):
+    with pytest.raises(StrategyError, match=f"has its own error feedback.*{feedback}"):
         Strategy.parse(f"none+{feedback} | powersgd(4)")
 
 
@@ -304,7 +304,7 @@ def test_a_compressor_that_loses_beside_it_is_refused(compressor: str) -> None:
 
 @pytest.mark.parametrize("rank", ["0", "-1", "2.0", "'2'", "True", "None"])
 def test_a_rank_that_is_no_whole_number_from_1_is_refused(rank: str) -> None:
-    with pytest.raises(StrategyError, match="powersgd's rank is a whole number from 1"):
+    with pytest.raises(StrategyError, match="powersgd's rank must be a whole number, at least 1"):
         Strategy.parse(f"powersgd({rank})")
 
 

@@ -219,7 +219,7 @@ def test_a_collective_of_others_is_priced_by_its_own_rounds(
 def test_a_collective_of_others_that_looks_at_data_is_measured_only() -> None:
     strategy = Strategy(Strategy.parse("none | allgather").compressor, Peeks())
     assert not can_price(strategy)
-    with pytest.raises(PlanError, match=r"what 'peeks' moves .* measured only"):
+    with pytest.raises(PlanError, match=r"what 'peeks' sends .* measured only"):
         price(strategy, [100], 4)
 
 
@@ -281,7 +281,7 @@ def test_what_depends_on_data_is_measured_only(text: str) -> None:
 def test_ranks_and_machines_are_checked() -> None:
     with pytest.raises(PlanError, match="rank 4 of 4"):
         price("none | allreduce", [100], 4, rank=4)
-    with pytest.raises(UsageError, match="equally many"):
+    with pytest.raises(UsageError, match="equally many ranks"):
         price(Strategy.parse("none | allreduce"), [100], 4, per_node=3)
 
 

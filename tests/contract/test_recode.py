@@ -128,7 +128,7 @@ def test_grouping_changes_nothing(world: int) -> None:
 @pytest.mark.parametrize(
     ("by", "why"),
     [
-        (3, "a compressor's text; got 3"), ("zen", "compressor"), ("threshold(0.5)", "fixed"),
+        (3, "a compressor, as text; got 3"), ("zen", "compressor"), ("threshold(0.5)", "fixed"),
         ("sign", "without a size"), ("int8+ef", "compressor"),
     ],
 )  # fmt: skip

@@ -327,11 +327,11 @@ def test_damage_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('none | steps("compress@gpu, all_reduce")', "stands 'all_reduce'"),
-        ("none | steps(3)", "has a path, a text; got 3"),
-        ('none | steps("all_reduce", per_node=2)', "of a path with @node; got per_node=2"),
+        ('none | steps("compress@gpu, all_reduce")', "'all_reduce' stands after"),
+        ("none | steps(3)", "path must be a list of tasks, as text; got 3"),
+        ('none | steps("all_reduce", per_node=2)', "for a path with @node; got per_node=2"),
         (f'none | steps("{ACROSS}", per_node=-1)', "per_node=-1"),
-        ("none+momentum(0.9) | steps('all_reduce')", "never does, beside 'momentum"),
+        ("none+momentum(0.9) | steps('all_reduce')", "never does, but has 'momentum"),
         (f'threshold(0.1)+ef | steps("{ACROSS}")', "promises 'fixed'"),
         (f'topk(0.1)+ef21 | steps("{ACROSS}")', "acts on the whole average"),
     ],

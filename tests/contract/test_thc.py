@@ -143,7 +143,7 @@ def test_grouping_changes_nothing() -> None:
 
 @pytest.mark.parametrize("bits", [1, 9, 4.0, True, "4"])
 def test_what_it_does_not_take(bits: object) -> None:
-    with pytest.raises(StrategyError, match="whole numbers from 2 to 8"):
+    with pytest.raises(StrategyError, match="a whole number from 2 to 8"):
         THC(bits)  # type: ignore[arg-type]
 
 

@@ -81,7 +81,7 @@ def refusals() -> list[str]:
 
 def test_what_it_does_not_take(two: Ranks) -> None:
     (warm, every, eta, density), *_ = two.run(refusals)
-    assert "Leave out warmup=" in warm
+    assert "Attach without warmup=" in warm
     assert "every=0" in every
     assert "eta=-1.0" in eta
-    assert "fractions of elements" in density
+    assert "densities must be numbers" in density

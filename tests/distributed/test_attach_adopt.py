@@ -126,8 +126,8 @@ def of_another_path(first: str, then: str) -> str:
 )
 def test_a_state_goes_on_by_what_it_was_saved_with(four: Ranks, then: str) -> None:
     for said in four.run(of_another_path, IN_TURN[3], then):
-        assert said.startswith("True a state goes on by the strategies that it was saved with")
-        assert f"goes by '{Strategy.parse(then)}' here" in said
+        assert said.startswith("True a state must be loaded with the strategies that it was")
+        assert f"has '{Strategy.parse(then)}' here" in said
         assert "handle.adopt" in said
         assert "strict=False" in said
 
@@ -246,14 +246,18 @@ def refused(strategy: str, other: str) -> str:
 @pytest.mark.parametrize(
     ("strategy", "other", "says"),
     [
-        ("lloyd(2)+adam | allgather", "none+server_adam | allreduce", "means nothing to another"),
-        ("dgc(0.1) | allgather", "topk(0.1)+ef | allgather", "momentum stays where it is"),
+        (
+            "lloyd(2)+adam | allgather",
+            "none+server_adam | allreduce",
+            "cannot be passed on to another",
+        ),
+        ("dgc(0.1) | allgather", "topk(0.1)+ef | allgather", "must keep momentum where it is"),
         (
             "topk(0.1)+ef | allgather",
             f"topk(0.1)+ef | hierarchical({TWO})",
             "sums inside machines",
         ),
-        ("none | allreduce", "bf16 | allreduce ranks", "all ranks attach the same plan"),
+        ("none | allreduce", "bf16 | allreduce ranks", "all ranks must attach the same plan"),
     ],
 )
 def test_what_cannot_be_adopted_leaves_all_as_it_was(

@@ -248,7 +248,7 @@ def with_buckets(**given: Any) -> str:
 @pytest.mark.parametrize("given", [{"buckets": [["one.weight"]]}, {"bucket_bytes": 1000}])
 def test_buckets_are_what_auto_finds(two: Ranks, given: dict[str, Any]) -> None:
     for said in two.run(functools.partial(with_buckets, **given)):
-        assert "finds the buckets" in said
+        assert "chooses the buckets" in said
 
 
 def unknown() -> str:
@@ -261,7 +261,7 @@ def unknown() -> str:
 
 def test_a_strategy_that_is_none_is_refused_at_once(two: Ranks) -> None:
     for said in two.run(unknown):
-        assert "'nowhere' is no collective" in said
+        assert "'nowhere' is not a collective" in said
 
 
 @brief()

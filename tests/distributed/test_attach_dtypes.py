@@ -26,7 +26,7 @@ def no_dtype_for_it() -> None:
     for plan in (TOPK, "fp16 | allreduce", "none | alltoall", "none+ef | allgather"):
         text = raised(lambda p=plan: gradwire.attach(double, p, timeout_seconds=9.0), PlanError)
         assert "weight" in text
-        assert "float64 travels whole" in text
+        assert "float64 must be sent uncompressed" in text
     assert "'weight' is float64" in raised(lambda: gradwire.attach(double, "auto"))
     text = raised(lambda: gradwire.attach(nn.Linear(2, 2, dtype=torch.complex64), TOPK))
     assert "'weight' is torch.complex64" in text

@@ -90,7 +90,7 @@ def test_harm_is_seen_and_said_once(two: Ranks) -> None:
     assert ranks[0][0] == ranks[1][0]
     assert apart > guard.LIMIT
     assert [len(said) for _, said in ranks] == [1, 0], "rank 0 speaks"
-    assert f"by {apart:.0%} of that way" in ranks[0][1][0]
+    assert f"by {apart:.0%} of the distance" in ranks[0][1][0]
     assert "Sound with SGD is" in ranks[0][1][0]
 
 
@@ -241,7 +241,7 @@ def by_local_steps() -> str:
 
 def test_local_steps_are_not_watched(two: Ranks) -> None:
     for said in two.run(by_local_steps):
-        assert "local steps exchange how far ranks came. Leave guard out" in said
+        assert "local steps exchange changes of weights instead. Leave guard out" in said
 
 
 def disagreeing() -> str:
@@ -254,7 +254,7 @@ def disagreeing() -> str:
 
 def test_all_ranks_are_guarded_or_none(two: Ranks) -> None:
     for said in two.run(disagreeing):
-        assert "all ranks attach the same plan" in said
+        assert "all ranks must attach the same plan" in said
 
 
 def deliveries(ddp: bool) -> int:

@@ -148,7 +148,7 @@ def test_parts_that_take_turns_are_attached_one_by_one(three: Ranks) -> None:
     gradient."""
     for said in three.run(in_turn, True):
         assert "'one.weight' still held" in said
-        assert "attach each of them" in said
+        assert "each by itself" in said
     assert three.run(in_turn, False) == ["trained"] * 3
 
 

@@ -140,11 +140,11 @@ def test_machines_are_found_by_name(four: Ranks) -> None:
 
 def test_machines_of_different_sizes_are_refused_everywhere(four: Ranks) -> None:
     for text, _, _ in four.run(found, ["0", "0", "0", "1"], "none | hierarchical"):
-        assert "every machine has equally many ranks" in text
+        assert "needs the same number of ranks on each" in text
         assert "1' has 1" in text
         assert "0' has 3" in text
     for text, _, _ in four.run(found, ["0"] * 4, "none | hierarchical(per_node=3)"):
-        assert "4 ranks are no multiple of per_node=3" in text
+        assert "4 ranks are not a multiple of per_node=3" in text
     assert four.run(found, ["0"] * 4, "none | hierarchical")[0][0] == ""
 
 
@@ -212,8 +212,8 @@ def of_another_part(strategy: str) -> None:
     flat = strategy.partition("|")[0] + "| allgather"
     other = {f"{dist.get_rank()}": {**own, "part": [1 - part[0], 2]}}
     for text, state, says in (
-        (flat, saved, "goes on by the strategies"),
-        (strategy, {**saved, "ranks": other}, "residuals belong"),
+        (flat, saved, "must be loaded with the strategies"),
+        (strategy, {**saved, "ranks": other}, "residuals of the same part"),
     ):
         with attached(small(), text) as handle, pytest.raises(PlanError, match=says):
             handle.load_state_dict(state)

@@ -223,7 +223,7 @@ def refused() -> str:
 
 def test_an_optimizer_without_moments_is_refused(two: Ranks) -> None:
     for said in two.run(refused):
-        assert "this AdamW has none of them" in said
+        assert "this AdamW has none" in said
 
 
 def not_told() -> list[str]:
@@ -234,7 +234,7 @@ def not_told() -> list[str]:
         warnings.simplefilter("always")
         for step in range(3):
             step_of(model, optimizer, step)
-    return [str(w.message) for w in caught if "used by nobody" in str(w.message)]
+    return [str(w.message) for w in caught if "are not used" in str(w.message)]
 
 
 def test_moments_that_nobody_uses_are_told_of_once(two: Ranks) -> None:
@@ -272,7 +272,7 @@ def test_moments_go_to_who_steps_by_them(two: Ranks) -> None:
         assert sizes == [2, 2]
         assert "AdamW with amsgrad has" in amsgrad
         assert "keeps others than AdamW has" in other
-        assert "this SGD has none of them" in taken
+        assert "this SGD has none" in taken
 
 
 def in_their_order() -> bool:

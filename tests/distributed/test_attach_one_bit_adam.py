@@ -140,7 +140,7 @@ def one_bit_adam_attached_anew(plan: str) -> str:
 @pytest.mark.parametrize("plan", ["onebit+ef | alltoall", ""])
 def test_one_bit_adam_is_told_of_gradients_that_come_later(three: Ranks, plan: str) -> None:
     for said in three.run(one_bit_adam_attached_anew, plan):
-        assert "takes the momentum of all ranks instead of a gradient" in said
+        assert "needs the averaged momentum instead of a gradient" in said
 
 
 def one_bit_adam_too_long() -> tuple[str, str]:

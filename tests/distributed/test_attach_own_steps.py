@@ -455,7 +455,7 @@ def test_moments_are_kept_in_one_place(two: Ranks) -> None:
     for theirs, betas, amsgrad, sgd in two.run(refusals):
         assert "Use gradwire.optim.AdamW(betas=(0.9, 0.99)" in theirs
         assert "AdamW has betas=(0.8, 0.99)" in betas
-        assert "knows no amsgrad" in amsgrad
+        assert "does not support amsgrad" in amsgrad
         assert "keeps those of gradwire.optim.AdamW" in sgd
 
 
@@ -645,7 +645,7 @@ def local_steps() -> str:
 
 def test_local_steps_have_the_moments_elsewhere(two: Ranks) -> None:
     for said in two.run(local_steps):
-        assert "keeps moments of gradients; local steps exchange how far ranks came" in said
+        assert "keeps moments of gradients; local steps exchange changes of weights" in said
 
 
 def clipped_late(ddp: bool) -> str:
@@ -663,7 +663,7 @@ def clipped_late(ddp: bool) -> str:
 @pytest.mark.parametrize("ddp", [False, True])
 def test_a_step_is_not_clipped(two: Ranks, ddp: bool) -> None:
     for said in two.run(clipped_late, ddp):
-        assert "was changed after backward(), as clip_grad_norm_ does" in said
+        assert "was, after backward(), as by clip_grad_norm_" in said
 
 
 def clipped_first_and_flushed() -> bool:
@@ -739,4 +739,4 @@ def sharded_muon() -> str:
 
 def test_shards_are_no_matrices(four: Ranks) -> None:
     for said in four.run(sharded_muon):
-        assert "takes whole matrices; fully_shard leaves shards" in said
+        assert "needs whole matrices; fully_shard leaves shards" in said

@@ -107,9 +107,9 @@ def misfits() -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({}, "format"),
             ({**good, "format": 99}, "99"),
-            ({**good, "step": "2"}, "step is a whole number"),
+            ({**good, "step": "2"}, "step must be a whole number"),
             ({**good, "world": 7}, "saved with 7 ranks and loaded with 3"),
-            ({**good, "ranks": {"5": own}}, "each rank loads the state it saved"),
+            ({**good, "ranks": {"5": own}}, "each rank must load the state it saved"),
             ({**good, "plan": {"none | allreduce": ["nobody"]}}, "nobody"),
             ({**good, "ranks": {me: {**own, "state": {}}}}, "fills only"),
             (kept({"nobody": {"residual": torch.zeros(3)}}), "nobody"),
@@ -164,8 +164,8 @@ def test_another_density_is_refused_amid_a_warm_up_too(
         pytest.skip("qsgd has no density to warm up by")
     options = {"warmup": warmup}
     told = three.run(otherwise, {"plan": plan, **options}, {"plan": other, **options})
-    assert all("a state goes on by the strategies" in said for said in told)
-    assert all(f"goes by '{other[:4]}" in said for said in told)
+    assert all("a state must be loaded with the strategies" in said for said in told)
+    assert all(f"has '{other[:4]}" in said for said in told)
 
 
 def test_another_seed_is_refused(three: Ranks) -> None:

@@ -128,9 +128,9 @@ def of_another_warm_up() -> list[str]:
 def test_a_state_goes_on_with_its_warm_up(three: Ranks) -> None:
     for said in three.run(of_another_warm_up):
         longer, denser, none, *fine, begun_again = said
-        assert "saved with, Warmup(6, [0.5, 0.15]); got Warmup(9, [0.5, 0.15])" in longer
-        assert "got Warmup(6, [0.5, 0.2]), and step 3 is amid it" in denser
-        assert "goes by" in none or "got none" in none
+        assert "the same one, Warmup(6, [0.5, 0.15]); got Warmup(9, [0.5, 0.15])" in longer
+        assert "got Warmup(6, [0.5, 0.2]), after 3 steps" in denser
+        assert "was saved with '" in none or "got none" in none
         assert fine == ["", ""]
         assert begun_again
 
@@ -199,14 +199,14 @@ def refused_options(options: dict[str, Any]) -> str:
     ("options", "says"),
     [
         ({"warmup": 2}, "at least one for each of its 4 densities"),
-        ({"warmup": 400, "plan": "signsgd | vote"}, "sends directions"),
-        ({"exclude": ["nobody.*"]}, "'nobody.*' means none"),
-        ({"exclude": [nn.Embedding]}, "'Embedding' means none"),
+        ({"warmup": 400, "plan": "signsgd | vote"}, "sends signs without a scale"),
+        ({"exclude": ["nobody.*"]}, "'nobody.*' matches none"),
+        ({"exclude": [nn.Embedding]}, "'Embedding' matches none"),
         ({"exclude": [nn.Linear], "plan": "auto"}, "Leave them out"),
         ({"exclude": "one.*"}, "Put it in brackets"),
         ({"exclude": nn.Linear}, "Put it in brackets"),
         ({"clip_overlap": True}, "clip_overlap"),
-        ({"clip_norm": "1"}, "clip_norm is above 0; got '1'"),
+        ({"clip_norm": "1"}, "clip_norm must be a number above 0; got '1'"),
     ],
 )
 def test_what_is_refused_is_refused_everywhere(
@@ -265,7 +265,7 @@ def excluded_from_a_plan() -> str:
 
 
 def test_a_plan_says_itself_what_is_dense(three: Ranks) -> None:
-    assert all("a plan says itself" in said for said in three.run(excluded_from_a_plan))
+    assert all("a Plan already decides" in said for said in three.run(excluded_from_a_plan))
 
 
 def names_compiled() -> set[str]:
@@ -582,7 +582,7 @@ def other_density(strict: bool) -> str:
 
 def test_another_density_is_refused_or_gone_on_with(three: Ranks) -> None:
     for said in three.run(other_density, True):
-        assert "saved by 'topk(0.1)+ef | allgather'" in said
+        assert "saved with 'topk(0.1)+ef | allgather'" in said
         assert "strict=False" in said
     assert three.run(other_density, False) == ["step 1"] * 3
 

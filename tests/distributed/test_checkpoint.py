@@ -274,7 +274,7 @@ def loaded(
 def test_what_is_no_checkpoint(four: Ranks, tmp_path: Path) -> None:
     strategy, folder = "topk(0.1)+ef | allgather", tmp_path / "one"
     for said in four.run(loaded, str(folder)):
-        assert "a checkpoint is what torch.distributed.checkpoint.save wrote" in said
+        assert "a folder that torch.distributed.checkpoint.save wrote" in said
     four.run(saved, strategy, str(folder), 2)
     for said in four.run(loaded, str(folder), "compressor"):
         assert "has nothing under 'compressor'" in said
@@ -282,11 +282,11 @@ def test_what_is_no_checkpoint(four: Ranks, tmp_path: Path) -> None:
     larger = small()
     larger.three = nn.Linear(2, 2)
     for said in four.run(loaded, str(folder), "gradwire", larger):
-        assert "three.bias, three.weight is left out" in said
+        assert "three.bias, three.weight is missing" in said
     (folder / "__2_0.distcp").unlink()
-    assert "some cannot be: FileNotFoundError" in four.run(loaded, str(folder))[2]
+    assert "some cannot be read: FileNotFoundError" in four.run(loaded, str(folder))[2]
     shutil.rmtree(folder)
     four.run(saved, "topk(0.2)+ef | allgather", str(folder), 2)
     for said in four.run(loaded, str(folder)):
-        assert "saved by 'topk(0.2)+ef | allgather'" in said
+        assert "saved with 'topk(0.2)+ef | allgather'" in said
     assert four.run(loaded, str(folder), "gradwire", None, False) == ["loaded"] * 4

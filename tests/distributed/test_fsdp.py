@@ -279,7 +279,7 @@ def reentrant() -> str:
 
 
 def test_reentrant_checkpointing_is_refused(four: Ranks) -> None:
-    assert all("use use_reentrant=False" in said for said in four.run(reentrant))
+    assert all("set use_reentrant=False" in said for said in four.run(reentrant))
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -751,8 +751,8 @@ def refused() -> None:
     ignoring = tiny()
     fully_shard(ignoring, mesh=mesh()["shard"], ignored_params={ignoring.head.weight})
     wrong: list[tuple[nn.Module, dict[str, Any], str]] = [
-        (whole, {"process_group": replicas()}, "densely"),
-        (whole, {}, "densely"),
+        (whole, {"process_group": replicas()}, "uncompressed"),
+        (whole, {}, "uncompressed"),
         (model, {}, "process_group=mesh['replicate']"),
         (model, {"process_group": mesh()["shard"].get_group()}, "the same shards"),
         (model, {"process_group": replicas(), "clip_norm": 1.0}, "clip_grad_norm_"),
@@ -764,7 +764,7 @@ def refused() -> None:
     table = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 4))
     fully_shard(table, mesh=mesh()["shard"])
     wrong += [
-        (table, {"process_group": replicas()}, "those of '0' are rows"),
+        (table, {"process_group": replicas()}, "those of '0' are sparse"),
         (table, {"process_group": replicas(), "plan": "auto"}, "sparse=False"),
     ]
     for module, options, part in wrong:

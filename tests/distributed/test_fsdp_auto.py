@@ -187,7 +187,7 @@ UNKNOWN = ["topk(0.1) | nowhere"]
         ((STRATEGIES,) * 3 + (UNKNOWN,), "nowhere"),
         ((STRATEGIES,) * 3 + ([TOPK],), "the same strategies"),
         ((STRATEGIES,) * 3 + (["topk(0.1)+dgc | allgather"],), "server_momentum"),
-        ((["lloyd(2)+muon | alltoall"],) * 4, "takes whole matrices"),
+        ((["lloyd(2)+muon | alltoall"],) * 4, "needs whole matrices"),
     ],
 )
 def test_what_one_rank_gets_wrong_is_told_on_all(

@@ -197,7 +197,7 @@ def test_two_clusters_stand_side_by_side():
     with Cluster(2, "1gbit") as one, Cluster(3, "100mbit") as two:
         assert one.run(shell("hostname; exit 3"), on_line=heard) == 3
         assert two.run(shell("hostname"), on_line=heard) == 0
-        with pytest.raises(LabError, match="entered once at a time"):
+        with pytest.raises(LabError, match="entered only once at a time"):
             one.__enter__()
     assert heard.stdout(2) == "host2"
     assert heard.stdout(0).splitlines() == ["host0", "host0"]

@@ -32,7 +32,7 @@ def test_run_prefixes_and_passes_the_exit_code():
 
 
 def test_loopback_says_plainly_that_it_is_unshaped():
-    assert "127.0.0.1, unshaped: --rate has no effect" in run_on_loopback("true").stderr
+    assert "127.0.0.1, at full speed: --rate has no effect" in run_on_loopback("true").stderr
 
 
 def test_json_is_alone_on_standard_output():
@@ -53,9 +53,9 @@ def test_words_of_the_command_are_its_own():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--loopback"], "a command is a list of words"),
-        (["run", "--loopback", "--hosts", "0", "--", "true"], "hosts is a whole number"),
-        (["run", "--loopback", "--rate", "fast", "--", "true"], "a rate is a number"),
+        (["run", "--loopback"], "a command must be a list of strings"),
+        (["run", "--loopback", "--hosts", "0", "--", "true"], "hosts must be a whole number"),
+        (["run", "--loopback", "--rate", "fast", "--", "true"], "a rate must be a number"),
         (["probe", "--loopback", "--hosts", "1"], "at least 2 hosts"),
     ],
 )
@@ -69,7 +69,7 @@ def test_mistakes_are_explained(words, message):
 def test_timeout_has_its_own_exit_code():
     done = run_on_loopback("sleep", "600", options=["--timeout", "1"])
     assert done.returncode == 124
-    assert "ends within its timeout" in done.stderr
+    assert "must end within its timeout" in done.stderr
 
 
 def test_timeout_as_json():

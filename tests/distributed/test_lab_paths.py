@@ -152,7 +152,7 @@ def test_what_cannot_be_asked(lab):
         Cluster(2, "1gbit").address(0, 0)
     with (
         Cluster(2, "1gbit", loopback=True) as lo,
-        pytest.raises(LabError, match="without namespaces there is nothing to look at"),
+        pytest.raises(LabError, match="without namespaces there are no interfaces"),
     ):
         lo.link_bytes()
     with pytest.raises(LabError, match="is not entered"):

@@ -256,7 +256,7 @@ def double() -> tuple[float, str, str]:
 def test_float64_is_exchanged_as_such(three: Ranks) -> None:
     for far, said, of_complex in three.run(double):
         assert far < 1e-14
-        assert "float64 travels whole, by 'none | allreduce' or 'none | allgather'" in said
+        assert "must be sent uncompressed, by 'none | allreduce' or 'none | allgather'" in said
         assert "'0' is torch.complex64" in of_complex
 
 
@@ -415,12 +415,12 @@ def refused(options: dict[str, Any]) -> str:
         ({"kind": "attached"}, "Pass the plain module"),
         ({"kind": "local"}, "takes local steps already"),
         ({"kind": "sharded"}, "Pass the plain module"),
-        ({"plan": "auto"}, "travel by a strategy"),
+        ({"plan": "auto"}, "takes a strategy, not a plan"),
         ({"every": 0}, "every=0"),
         ({"every": 2.5}, "every=2.5"),
         ({"plan": "dgc(0.1) | allgather"}, "Pass outer_momentum=0.9, nesterov=False"),
         ({"plan": "dgc(0.1) | allgather", "outer_momentum": 0.5}, "got outer_momentum=0.5"),
-        ({"every": None, "fragments": 2}, "got every=None with fragments=2, delay=0"),
+        ({"every": None, "fragments": 2}, "got fragments=2, delay=0"),
         ({"every": None, "delay": 1}, "Pass every"),
         ({"fragments": 5}, "fragments=5"),
         ({"fragments": 2, "delay": 2}, "delay=2"),
@@ -497,7 +497,7 @@ def alone() -> tuple[str, str, bool]:
 
 def test_local_steps_are_a_models_only_exchange(three: Ranks) -> None:
     for said, malformed, still in three.run(alone):
-        assert "attached once" in said
+        assert "attached only once" in said
         assert "got no 'step'" in malformed
         assert still
 

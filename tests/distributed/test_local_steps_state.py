@@ -89,7 +89,7 @@ def test_another_number_of_ranks(four: Ranks, two: Ranks, tmp_path: Path) -> Non
     wanted = four.run(save, str(tmp_path))
     for anchors in two.run(load, str(tmp_path), 4):
         assert torch.equal(anchors, wanted[0])
-    assert all("rank k's goes to k mod 2" in said for said in two.run(load, str(tmp_path), 2))
+    assert all("from rank k to rank k mod 2" in said for said in two.run(load, str(tmp_path), 2))
 
 
 def loaded_under_way() -> bool:

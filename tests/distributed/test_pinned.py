@@ -311,14 +311,26 @@ def refused(case: str) -> str:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("no host", "every rank has GRADWIRE_HOST.*rank 1 has '-1'. Set it on every machine"),
+        (
+            "no host",
+            "every rank must set GRADWIRE_HOST.*rank 1 has '-1'. Set this .* on every machine",
+        ),
         ("another host", "number of its host, 0 to 2; rank . has '3'.*plan for the topology"),
-        ("few addresses", "an address of its host on each of the 2 planes.*rank 1 has 1. Set"),
-        ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set it"),
-        ("other routes", "every rank pins by the same paths; rank . has others than rank"),
-        ("no file", "names a readable file|rank 1 has not: a document of pins"),
-        ("others' addresses", "'192.0.2.1' is none|rank 1 has not: GRADWIRE_PLANES names addr"),
-        ("no pins", "planes are pins, or the path of a file of them; got Routes. Write routes"),
+        (
+            "few addresses",
+            "addresses of its host, .* one on each of the 2 planes.*rank 1 has 1. Set",
+        ),
+        ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set this"),
+        ("other routes", "every rank must pin by the same paths; rank . has others than rank"),
+        ("no file", "must name a readable file|rank 1 cannot: a document of pins"),
+        (
+            "others' addresses",
+            "'192.0.2.1' is not one|rank 1 cannot: GRADWIRE_PLANES must list addr",
+        ),
+        (
+            "no pins",
+            "planes must be pins, or the path of a file of pins; got Routes. Make pins of routes",
+        ),
     ],
 )
 def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words: str) -> None:

@@ -147,8 +147,8 @@ def test_a_job_without_attach_is_an_error_with_the_next_step(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "there is no command"),
-        (("--strategies", "topk(0.01) | nowhere"), "no collective"),
+        ((), "needs the command that starts the job"),
+        (("--strategies", "topk(0.01) | nowhere"), "is not a collective"),
         (("-o", "/nowhere/profile.json"), "Make the folder"),
     ],
 )

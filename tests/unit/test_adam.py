@@ -139,10 +139,10 @@ def test_what_a_skipped_step_sent_waits() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("adam(beta1=1.0)", "adam's beta1 is at least 0 and below 1; got 1.0"),
-        ("adam(beta2=-0.1)", "adam's beta2 is at least 0"),
-        ("server_adam(eps=0)", "server_adam's eps is above 0"),
-        ("adam(local=1)", "adam's local is True or False; got 1"),
+        ("adam(beta1=1.0)", "adam's beta1 must be at least 0 and below 1; got 1.0"),
+        ("adam(beta2=-0.1)", "adam's beta2 must be at least 0"),
+        ("server_adam(eps=0)", "server_adam's eps must be above 0"),
+        ("adam(local=1)", "adam's local must be True or False; got 1"),
     ],
 )
 def test_parameters_are_looked_at(text: str, said: str) -> None:

@@ -89,6 +89,6 @@ def test_what_is_wrong_is_caught(wrong: Member, said: str) -> None:
 
 
 def test_others_have_other_laws() -> None:
-    with pytest.raises(StrategyError, match="laws are of compressors"):
+    with pytest.raises(StrategyError, match="only compressors, feedbacks"):
         check(Ecmp())
     assert isinstance(of("topk"), TopK)

@@ -76,7 +76,7 @@ def test_what_is_read_and_written_elsewhere_is_allowed(tmp_path: Path) -> None:
 
 def test_a_name_that_is_too_long(tmp_path: Path, capsys: Text) -> None:
     said = refused(capsys, *PATHS, "--html", tmp_path / ("x" * 300))
-    assert "a page is written to a file in a folder that is there" in said
+    assert "a page needs a file in a writable folder" in said
     assert "File name too long" in refused(capsys, "report", "x" * 300)
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_written_names_the_file() -> None:
     from gradwire.cli.arguments import write_page
     from gradwire.report.page import Page
 
-    with pytest.raises(UsageError, match=r"/dev/full: No space left on device\. Say another"):
+    with pytest.raises(UsageError, match=r"/dev/full: No space left on device\. Name another"):
         write_page(Page("a", "b", []), FULL)
 
 

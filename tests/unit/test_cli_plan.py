@@ -101,7 +101,7 @@ def test_groups_are_mergecomp_s(capsys: Text) -> None:
     assert document(capsys, *asked)["seconds"] == two
     assert three <= two
     assert "got --groups 3 for joint" in refused(capsys, *PLAN, "--groups", "3")
-    assert "counted from 1" in refused(capsys, *asked, "--groups", "0")
+    assert "the number of groups must be at least 1" in refused(capsys, *asked, "--groups", "0")
 
 
 def test_a_table(capsys: Text) -> None:
@@ -146,18 +146,18 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     [
         (["--workers", "4", "8"], "Add --table"),
         (["--bandwidth", "1gbit", "10gbit"], "Add --table"),
-        (["--table", "-o", "x.json"], "a table holds no plan"),
+        (["--table", "-o", "x.json"], "a table has no plan"),
         (["--latency-ms", "-1"], "0 ms or more; got -1.0"),
-        (["--workers", "0"], "counted from 1; got 0"),
-        (["--workers", "10", "--per-host", "4"], "do not fill them"),
-        (["--per-host", "0"], "ranks per host are counted from 1; got 0"),
-        (["-o", "/nowhere/plan.json"], "a plan is written to a file in a folder that is there"),
+        (["--workers", "0"], "workers must be at least 1; got 0"),
+        (["--workers", "10", "--per-host", "4"], "must fill hosts of 4 ranks"),
+        (["--per-host", "0"], "ranks per host must be at least 1; got 0"),
+        (["-o", "/nowhere/plan.json"], "a plan needs a file in a writable folder"),
         (["--bandwidth", "0"], "10kbit"),
         (["--bandwidth", "fast"], "got 'fast'"),
-        (["--workers", "32768"], "up to 16384 workers"),
+        (["--workers", "32768"], "at most 16384 workers"),
         (["--topology", "nowhere.toml"], "readable file"),
         (["--error-budget", "0.1"], "was not measured"),
-        (["--error-budget", "-1"], "for the algorithm joint; got -1.0"),
+        (["--error-budget", "-1"], "needs the algorithm joint; got -1.0"),
         (["--allow", "topkk"], "cannot read the strategy"),
     ],
 )
@@ -169,10 +169,11 @@ def test_files_that_are_not_what_they_should_be(capsys: Text, tmp_path: Path) ->
     assert "readable file" in refused(capsys, "plan", "--profile", str(tmp_path / "none.json"))
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
-    assert "has format 1 in this version; got None" in refused(
+    assert "must have format 1 in this version of gradwire; got None" in refused(
         capsys, "plan", "--profile", str(empty)
     )
-    assert "has format 1 in this version; got None" in refused(capsys, "explain", str(empty))
+    said = refused(capsys, "explain", str(empty))
+    assert "must have format 1 in this version of gradwire; got None" in said
     bare = tmp_path / "bare.json"
     main([*PLAN, "-o", str(bare)])
     capsys.readouterr()

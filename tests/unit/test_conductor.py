@@ -232,7 +232,7 @@ def test_closing_amid_a_step_ends_it(stage) -> None:  # type: ignore[no-untyped-
     one.conductor.begin(0)
     one.conductor.ready(1, [torch.ones(N)], [one.results[1]], StepInfo())
     one.conductor.close()
-    with pytest.raises(UsageError, match=r"detached, or adopts .* amid the exchange of step 0"):
+    with pytest.raises(UsageError, match=r"detached, or adopt .* during the exchange of step 0"):
         one.conductor.wait()
     assert len(one.ends) == 1
 

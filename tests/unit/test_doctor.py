@@ -126,7 +126,7 @@ def test_what_cannot_be_measured_with_is_refused(
     megabytes: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["doctor", "--megabytes", megabytes]) == 2
-    assert "0.001 to 100,000 megabytes" in capsys.readouterr().err
+    assert "must be from 0.001 to 100,000" in capsys.readouterr().err
 
 
 def test_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

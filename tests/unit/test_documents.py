@@ -225,18 +225,18 @@ POINTS = Document(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("3", "a list of points is a table of points, more; got 3. Write it again."),
-        ("{}", "a list of points has format 2 in this version; got None. Write it again."),
-        ('{"format": true}', "a list of points has format 2 in this version; got True"),
-        ('{"format": 2}', "a list of points has points; got no 'points'. Write it again."),
-        ('{"format": 2, "points": []}', "points is a list of at least 1; got []"),
-        ('{"format": 2, "points": [{"x": 2, "n": 1}]}', "in a list of points points[0].x is a "
-         "finite number, 0 to 1; got 2. Write it again."),
-        ('{"format": 2, "points": [{"x": 1, "n": 1.0}]}', "points[0].n is a whole number, 1 to"),
-        ('{"format": 2, "points": [{"x": true, "n": 1}]}', "points[0].x is a finite number"),
-        ('{"format": 2, "points": [{"x": 1e999, "n": 1}]}', "points[0].x is a finite number"),
-        ('{"format": 2, "points": [{"x": NaN, "n": 1}]}', "NaN is no number of JSON"),
-        ('{"format": 2, "points": [{"x": 1, "n": 1}], "more": 1e999}', "more has finite numbers"),
+        ("3", "a list of points must be a table of points, more; got 3. Write it again."),
+        ("{}", "must have format 2 in this version of gradwire; got None. Write it again."),
+        ('{"format": true}', "must have format 2 in this version of gradwire; got True"),
+        ('{"format": 2}', "a list of points must have points; got no 'points'. Write it again."),
+        ('{"format": 2, "points": []}', "points must be a list of at least 1; got []"),
+        ('{"format": 2, "points": [{"x": 2, "n": 1}]}', "in a list of points points[0].x must "
+         "be a finite number, 0 to 1; got 2. Write it again."),
+        ('{"format": 2, "points": [{"x": 1, "n": 1.0}]}', "[0].n must be a whole number, 1 to"),
+        ('{"format": 2, "points": [{"x": true, "n": 1}]}', "points[0].x must be a finite number"),
+        ('{"format": 2, "points": [{"x": 1e999, "n": 1}]}', "points[0].x must be a finite number"),
+        ('{"format": 2, "points": [{"x": NaN, "n": 1}]}', "NaN is not a JSON number"),
+        ('{"format": 2, "points": [{"x": 1, "n": 1}], "more": 1e999}', "must have finite numbers"),
     ],
 )  # fmt: skip
 def test_the_place_the_rule_and_the_value_are_told(text: str, said: str) -> None:
@@ -255,7 +255,7 @@ def test_what_no_schema_describes_is_not_deep() -> None:
         )
 
     assert POINTS.read(nested(DEPTH))["more"]
-    with pytest.raises(PlanError, match=f"more is nested at most {DEPTH} deep"):
+    with pytest.raises(PlanError, match=f"more must be nested at most {DEPTH} deep"):
         POINTS.read(nested(DEPTH + 1))
 
 
@@ -274,7 +274,7 @@ def test_the_wrong_kind_of_document_is_called_by_its_name(name: str) -> None:
     text = kind.write(kind.sample)
     for other, called in NAMES.items():
         if called != NAMES[name]:
-            with pytest.raises(KINDS[other].error, match=f"is read here; this is {NAMES[name]}"):
+            with pytest.raises(KINDS[other].error, match=f"is needed here; got {NAMES[name]}"):
                 KINDS[other].read(text)
 
 
@@ -284,5 +284,5 @@ def test_a_profile_that_is_to_be_explained_says_what_to_run(
     path = tmp_path / "profile.json"
     PROFILE.save(path)
     assert cli.main(["explain", str(path)]) == 2
-    said = f"this is a profile. Run `gradwire plan --profile {path}`."
+    said = f"got a profile. Run `gradwire plan --profile {path}`."
     assert said in capsys.readouterr().err

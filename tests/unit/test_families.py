@@ -109,7 +109,7 @@ BAD = {
     ),
     "is_abstract": (
         "@dataclass(frozen=True)\nclass Bad(Compressor):\n    name: ClassVar[str] = 'bad'",
-        r"it lacks accumulate, claims, decode, encode",
+        r"it must define accumulate, claims, decode, encode",
     ),
     "is_no_dataclass": (
         "class Bad(Compressor):\n    name = 'bad'\n"
@@ -118,7 +118,7 @@ BAD = {
     ),
     "has_another_name": (
         "@dataclass(frozen=True)\nclass Bad(Identity):\n    name: ClassVar[str] = 'other'",
-        "the same as its entry point's; it is 'other'",
+        "the same as its entry point's; got 'other'",
     ),
 }
 
@@ -146,7 +146,7 @@ def test_a_name_of_ours_is_ours(installed: Callable[..., Family]) -> None:
 def test_two_packages_with_one_name(installed: Callable[..., Family]) -> None:
     installed("first-package", GOOD, good="Good")
     family = installed("second-package", GOOD, good="Good")
-    with pytest.warns(UserWarning, match="which first-package has|which second-package has"):
+    with pytest.warns(UserWarning, match="but first-package has|but second-package has"):
         assert family["good"]
 
 
@@ -164,7 +164,7 @@ def test_a_member_is_registered(brought: None) -> None:
     assert gradwire.register(Mine) is Mine
     assert Strategy.parse("mine | allgather").compressor == Mine()
     assert gradwire.register(Mine) is Mine, "again, as a notebook's cell does"
-    assert gradwire.available()["compressors"]["mine"] == "The gradient as it is."
+    assert gradwire.available()["compressors"]["mine"] == "Sends the gradient as it is."
 
 
 def test_what_is_no_member_is_not(brought: None) -> None:
@@ -225,13 +225,13 @@ def test_parameters_that_cannot_be_compared(brought: None) -> None:
 
 
 WRONG = {
-    "claims": "claims.* returns Claims; it returned None",
-    "sections": "the name of a dtype and a count; it claims",
+    "claims": "claims.* must return Claims; it returned None",
+    "sections": "the name of a dtype and a count; got",
     "raises": "it raised ValueError: no such thing",
-    "input": "encode does not change its input",
-    "quiet": "encode raises the status of inf and NaN, and of nothing else",
-    "loud": "encode raises the status of inf and NaN, and of nothing else",
-    "part": "decode overwrites all elements",
+    "input": "encode must not change its input",
+    "quiet": "encode must raise the status for inf and NaN, and for nothing else",
+    "loud": "encode must raise the status for inf and NaN, and for nothing else",
+    "part": "decode must overwrite all elements",
     "shape": "it raised RuntimeError",
     "sum": "accumulate of two equal payloads",
     "lossless": "claims to be lossless",
@@ -261,7 +261,7 @@ class OfOld(Wrong):
 
 def test_one_of_an_earlier_version_is_told_the_rule(brought: None) -> None:
     gradwire.register(OfOld)
-    with pytest.raises(StrategyError, match="it raises the status, on the device") as raised:
+    with pytest.raises(StrategyError, match="raise the status, on the device") as raised:
         Strategy.parse("of_old | allgather")
     assert "a compressor of package test_families" in str(raised.value)
 
@@ -291,8 +291,8 @@ class Lossy(ErrorFeedback):
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("", "residual \\+ sent is what was encoded"), ("shape", "as many elements as the gradient"),
-     ("number", "tensors by name; 'count' is int"), ("input", "the gradient was changed")],
+    [("", "sent must equal what was encoded"), ("shape", "as many elements as the gradient"),
+     ("number", "names to tensors; 'count' is int"), ("input", "the gradient was changed")],
 )  # fmt: skip
 def test_a_feedback_that_breaks_a_law(how: str, said: str, brought: None) -> None:
     gradwire.register(Lossy)
@@ -322,7 +322,7 @@ class Half(Scheme):
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("half", "all bytes of a flow have a path"), ("none", "route returns Routes"),
+    [("half", "the pieces of a flow must add up"), ("none", "route must return Routes"),
      ("raises", "it raised IndexError: out of luck")],
 )  # fmt: skip
 def test_a_routing_scheme_that_breaks_a_law(how: str, said: str, brought: None) -> None:
@@ -348,7 +348,7 @@ def test_topologies_are_functions(brought: None) -> None:
     assert gradwire.register(two) is two
     assert topology_of("two(3)").hosts == 6
     gradwire.register(flat)
-    with pytest.raises(NetworkError, match="'flat' of package test_families returned list"):
+    with pytest.raises(NetworkError, match="test_families must return Fabric; it returned list"):
         topology_of("flat(3)")
     assert "two" in TOPOLOGIES
     assert {"coloured", "ef"} <= {*ROUTING, *FEEDBACK}

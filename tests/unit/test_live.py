@@ -116,7 +116,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["top", str(run_of(tmp_path)), "--once"]) == 0
     assert "2 of 2 ranks" in capsys.readouterr().out
     assert cli.main(["top", str(tmp_path / "nothing")]) == 2
-    assert "a run is a folder" in capsys.readouterr().err
+    assert "a run must be a folder" in capsys.readouterr().err
 
 
 def test_without_a_terminal_it_is_shown_once(

@@ -96,13 +96,15 @@ def test_tensors_that_differ_are_refused_by_rank(tensors: list[Tensor], said: st
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_state_of_another_number_of_ranks_is_refused(count: int) -> None:
-    with pytest.raises(UsageError, match=rf"one dict per rank; got {count} for 2 ranks\. Pass"):
+    with pytest.raises(
+        UsageError, match=rf"one dict per rank; got {count} different dicts for 2 ranks\. Pass"
+    ):
         lockstep("none | allreduce", some(2), state=[{} for _ in range(count)])
 
 
 def test_ranks_that_share_one_state_are_refused() -> None:
     """[{}] * n is one dict: every rank would add to the same residual."""
-    with pytest.raises(UsageError, match="one dict per rank; got 1 for 3 ranks"):
+    with pytest.raises(UsageError, match="one dict per rank; got 1 different dicts for 3 ranks"):
         lockstep("topk(0.5)+ef | allgather", some(3), state=[{}] * 3)
 
 
@@ -115,7 +117,7 @@ def test_state_of_another_length_is_refused_by_rank(text: str, size: int) -> Non
 
 
 def test_a_text_that_cannot_be_read_is_a_strategy_error() -> None:
-    with pytest.raises(StrategyError, match="'nope' is no collective"):
+    with pytest.raises(StrategyError, match="'nope' is not a collective"):
         lockstep("none | nope", some(2))
 
 
@@ -269,7 +271,7 @@ def test_members_of_a_group_that_disagree_are_named_as_they_are() -> None:
 
     groups = {0: NODES[:1], 1: NODES[:1], 2: NODES[1:], 3: NODES[1:]}
     said = r"rank 2: all_reduce\(1 × float32\) in node \(2, 3\); rank 3: all_reduce\(2 "
-    with pytest.raises(MoveError, match=f"ask for {said}"):
+    with pytest.raises(MoveError, match=f"request {said}"):
         lockstep(Strategy(Identity(), Odd(groups)), some(4))
 
 

@@ -136,7 +136,7 @@ def test_reading_tells_whether_every_rank_was_finite() -> None:
 @pytest.mark.parametrize(
     ("word", "value", "said"),
     [
-        (0, 0, r"begins with gradwire's header; rank {r}'s begins with 0x0, 0x0\. .*doctor"),
+        (0, 0, r"must begin with gradwire's header; rank {r}'s begins with 0x0, 0x0\. .*doctor"),
         (1, 4, r"rank {r}'s begins with 0x\w+, 0x4\. "),
         (1, -1, r"rank {r}'s begins with 0x\w+, -0x1\. "),
         (2, 1, r"rank {r} sent a message of another bucket .*digest 0x1, .*Attach the same plan"),
@@ -172,5 +172,7 @@ def test_the_size_is_checked() -> None:
     messages = torch.stack([stamped()] * 3)
     check_size(messages, 3, 48)
     for world, size in ((2, 48), (4, 48), (3, 40), (3, 56)):
-        with pytest.raises(PayloadError, match=rf"{world} ranks send {size} bytes .*\(3, 48\)"):
+        with pytest.raises(
+            PayloadError, match=rf"each of {world} ranks sends {size} bytes; .*\(3, 48\)"
+        ):
             check_size(messages, world, size)

@@ -41,11 +41,11 @@ def test_what_a_collector_reads(tmp_path: Path) -> None:
 
 
 def test_metrics_refuse(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a folder that is there"):
+    with pytest.raises(UsageError, match="is not a folder"):
         OpenMetrics(tmp_path / "nowhere" / "a.prom")
-    with pytest.raises(UsageError, match="a label's name has letters"):
+    with pytest.raises(UsageError, match="a label's name must be of letters"):
         OpenMetrics(tmp_path / "a.prom", {"a b": "c"})
-    with pytest.raises(UsageError, match="a writer that has add_scalar"):
+    with pytest.raises(UsageError, match="must have the method add_scalar"):
         TensorBoard(object())
 
 

@@ -111,8 +111,8 @@ def test_lanes_are_kept() -> None:
 @pytest.mark.parametrize(
     ("buckets", "said"),
     [
-        ([["embed.weight", "nope", "neither"]], "not among them: nope, neither"),
-        ([[]], "(an empty list)"),
+        ([["embed.weight", "nope", "neither"]], "got nope, neither"),
+        ([[]], "got an empty list"),
         ([["head.bias"], ["head.weight", "head.bias"]], "head.bias is in several"),
         ([["head.bias", "head.bias"]], "head.bias is in several"),
     ],
@@ -124,7 +124,7 @@ def test_explicit_buckets_that_cannot_be_are_refused(buckets: list[list[str]], s
 
 
 def test_what_is_listed_and_kept_dense_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"embed\.weight shall not be"):
+    with pytest.raises(PlanError, match=r"embed\.weight is in both"):
         Plan.make(MODEL, SPARSE, buckets=[["embed.weight"]], dense=["embed.weight"])
 
 
@@ -136,9 +136,9 @@ def test_an_explicit_bucket_of_two_dtypes_is_refused() -> None:
 
 def test_a_plan_needs_a_strategy_per_bucket_and_a_lane() -> None:
     bucket = Bucket((MODEL[0],))
-    with pytest.raises(PlanError, match="got 0 for 1 buckets, 1 lanes"):
+    with pytest.raises(PlanError, match="got 0 strategies for 1 buckets, and 1 lanes"):
         Plan((bucket,), ())
-    with pytest.raises(PlanError, match="got 1 for 1 buckets, 0 lanes"):
+    with pytest.raises(PlanError, match="got 1 strategies for 1 buckets, and 0 lanes"):
         Plan((bucket,), (DENSE,), lanes=0)
 
 
@@ -250,7 +250,9 @@ def test_save_and_load(tmp_path: Path) -> None:
 def test_another_format_is_refused_by_number() -> None:
     data = json.loads(Plan.make(MODEL, SPARSE).to_json())
     for number in (2, 0, "1", None):
-        with pytest.raises(PlanError, match="a plan has format 1 in this version; got") as raised:
+        with pytest.raises(
+            PlanError, match="a plan must have format 1 in this version of"
+        ) as raised:
             Plan.from_json(json.dumps({**data, "format": number}))
         assert repr(number) in str(raised.value)
 
@@ -282,14 +284,14 @@ def test_what_is_no_plan_is_a_plan_error(text: str) -> None:
 
 def test_a_strategy_that_cannot_be_read_is_named() -> None:
     text = Plan.make(MODEL, SPARSE).to_json().replace("topk(0.01)", "topq(0.01)")
-    with pytest.raises(PlanError, match=r"buckets\[\d\]\.strategy .*'topq' is no compressor"):
+    with pytest.raises(PlanError, match=r"buckets\[\d\]\.strategy .*'topq' is not a compressor"):
         Plan.from_json(text)
 
 
 def test_a_path_without_a_plan_is_a_plan_error(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"names a readable file; .*missing.json"):
+    with pytest.raises(PlanError, match=r"must name a readable file; .*missing.json"):
         Plan.load(tmp_path / "missing.json")
-    with pytest.raises(PlanError, match="names a readable file"):
+    with pytest.raises(PlanError, match="must name a readable file"):
         Plan.load(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00plan")
     with pytest.raises(PlanError):
@@ -322,7 +324,7 @@ def test_sparse_gradients_travel_as_rows_neighbours_together() -> None:
 def test_sparse_gradients_have_no_dense_company() -> None:
     with pytest.raises(PlanError, match=r"\['left', 'top'\] have float32, sparse float32. Split"):
         Plan.make(TABLES, SPARSE, buckets=[["left", "top"]])
-    with pytest.raises(PlanError, match=r"left would by .* Use 'none \| columns' for this"):
+    with pytest.raises(PlanError, match=r"left would be sent by .*'none \| columns' for this"):
         Plan((Bucket((TABLES[0],)),), (SPARSE,))
     dense = [Parameter(p.name, p.shape, p.dtype) for p in TABLES]
     with pytest.raises(PlanError, match=r"left sparse float32\[9, 4\] \(the model has float32\["):

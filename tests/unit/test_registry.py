@@ -56,7 +56,7 @@ def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
 def test_a_member_is_read_alone(family: type[Member], text: str) -> None:
     """Any class of its family reads it, as a static method would."""
     assert str(family.parse(text)) == text
-    with pytest.raises(StrategyError, match="'nothing' is no "):
+    with pytest.raises(StrategyError, match="'nothing' is not a "):
         family.parse("nothing")
 
 

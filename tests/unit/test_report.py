@@ -124,7 +124,7 @@ def test_who_is_gone_is_told_of_no_more(tmp_path: Path) -> None:
     write(tmp_path, 0, ("spans", spans(1)), ("spans", spans(0)))
     run = Run(tmp_path)
     assert (sorted(run.ranks), run.world) == ([0, 1], 2)
-    assert "ranks 2, 3 are not" in run.problems[0]
+    assert "ranks 2, 3 recorded nothing" in run.problems[0]
     assert run.steps_with_spans() == [], "no step was seen by both in one start"
     write(tmp_path, 1, ("spans", spans(1)))
     run.look()
@@ -298,9 +298,9 @@ def test_a_timeline(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps", "5:x"], r"the first and one beyond the last; got '5:x'"),
+        (["--steps", "5:x"], r"the first step and one beyond the last; got '5:x'"),
         (["--steps", "90"], r"recorded span by span: 0, 1, 2.*, …; --steps 90 has none"),
-        (["--torch-trace", "absent.json"], r"a trace of torch is what.*absent.json"),
+        (["--torch-trace", "absent.json"], r"a trace of torch must be what.*absent.json"),
     ],
 )  # fmt: skip
 def test_what_a_timeline_refuses(
@@ -316,7 +316,7 @@ def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[
     run = run_of(tmp_path / "run")
     code, _, err = told(capsys, run, run, "--perfetto", tmp_path / "t.json")
     assert code == 2
-    assert "a timeline is of one run; 2 were given" in err
+    assert "a timeline can show only one run; got 2" in err
 
 
 def test_torch_s_events_stand_beside_ours(
@@ -341,7 +341,7 @@ def test_torch_s_events_stand_beside_ours(
     write(tmp_path / "other", 0, ("about", about(rank=0, pid=1)), ("spans", spans(0)))
     code, _, err = told(capsys, tmp_path / "other", "--perfetto", file, "--torch-trace", theirs)
     assert code == 2
-    assert "a trace of torch is of a rank of this run; none of [1]" in err
+    assert "a trace of torch must be of a rank of this run; none of [1]" in err
 
 
 def test_runs_whose_folders_are_called_alike(

@@ -122,10 +122,10 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert file.read_text().startswith("<!doctype html>")
     code, _, err = told(capsys, run, "--profile", "profile.json")
     assert code == 2
-    assert "no -o was given" in err
+    assert "got no -o" in err
     code, _, err = told(capsys, run, "-o", tmp_path / "nowhere" / "report.html")
     assert code == 2
-    assert "a page is written to a file in a folder that is there" in err
+    assert "a page needs a file in a writable folder" in err
     code, _, err = told(capsys, run, "-o", file, "--profile", "profile.json")
     assert code == 2
     assert "rank 0 recorded" in err

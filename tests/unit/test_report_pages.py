@@ -107,7 +107,7 @@ def test_a_page_needs_a_folder_that_is_there(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--html", str(tmp_path / "nowhere" / "page.html")]) == 2
-    assert "a page is written to a file in a folder that is there" in capsys.readouterr().err
+    assert "a page needs a file in a writable folder" in capsys.readouterr().err
 
 
 # -- networks ------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_page_needs_a_folder_that_is_there(
 
 def test_what_fails_meanwhile_and_whose_time_it_is_are_said(tmp_path: Path) -> None:
     text = written(tmp_path, *SIMULATED, "--fail", "leaf0-spine1@0.0001")
-    assert "Meanwhile fails leaf0-spine1@0.0001, at that second; loads are of the time" in text
+    assert "During the run leaf0-spine1@0.0001 fails, at that second; the loads are" in text
     assert re.search(r'class="verdict">By .* it takes [\d.]+ s', text)
     jobs = tmp_path / "jobs.toml"
     jobs.write_text("[[job]]\nranks = 4\n[[job]]\nranks = 8\nstart_seconds = 9")
@@ -180,7 +180,7 @@ def demo(seconds: float, arrives: float | None = None) -> Summary:
     [
         (4.0, "the loss of DDP fp32 2.5 times as soon, after 4.0 s, and DDP fp32 after 10.0."),
         (20.0, "the loss of DDP fp32 after 20.0 s, and DDP fp32 after 10.0."),
-        (None, "and did not come to the loss of DDP fp32 in 20 steps."),
+        (None, "and did not reach the loss of DDP fp32 in 20 steps."),
     ],
 )
 def test_the_demo_says_whether_it_helps(arrives: float | None, said: str) -> None:

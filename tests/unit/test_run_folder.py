@@ -66,7 +66,7 @@ def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:
     assert Run(tmp_path).problems == [], "which has done nothing yet"
     write(tmp_path, 0, ("step", step(0)))
     (said,) = Run(tmp_path).problems
-    assert "recorded steps 6 to 11, and a later one began no later" in said
+    assert "recorded steps 6 to 11; a later one began at the same step or before" in said
     assert [row.step for row in Run(tmp_path).first.steps] == [0]
 
 
@@ -83,10 +83,10 @@ def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UsageError, match="a run is a folder"):
+        with pytest.raises(UsageError, match="a run must be a folder"):
             Run(wrong)
     path_of(tmp_path, 0).write_bytes(b"\xff\xfe\x00 no line of ours\n[1, 2]\n3\n{}\n")
-    with pytest.raises(UsageError, match="has none with a first line"):
+    with pytest.raises(UsageError, match="has none with a readable first line"):
         Run(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_another_version_says_so(tmp_path: Path) -> None:
     write(tmp_path, 1, ("about", about(rank=1, format=FORMAT + 1)), ("step", step(0)))
     run = Run(tmp_path)
     assert sorted(run.ranks) == [0]
-    assert "is 1 in this version of gradwire; got 2" in run.problems[0]
+    assert "must be 1 in this version of gradwire; got 2" in run.problems[0]
 
 
 def test_a_later_life_does_steps_again(tmp_path: Path) -> None:

@@ -67,14 +67,14 @@ def test_the_order_is_the_same_every_time() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("compress@gpu, all_reduce", "after 'compress@gpu' .* stands 'all_reduce'.*'all_gather'"),
-        ("reduce_scatter", "after 'reduce_scatter' .* stands the end.*'all_gather'"),
-        ("reduce, all_gather", "after 'reduce' .* stands 'all_gather'.*'broadcast'"),
-        ("all_reduce@node, all_reduce@cross", "at the beginning .*'all_reduce@node'"),
+        ("compress@gpu, all_reduce", "'all_reduce' stands after 'compress@gpu'.*'all_gather'"),
+        ("reduce_scatter", "the end stands after 'reduce_scatter'.*'all_gather'"),
+        ("reduce, all_gather", "'all_gather' stands after 'reduce'.*'broadcast'"),
+        ("all_reduce@node, all_reduce@cross", "'all_reduce@node' stands at the beginning"),
         ("compress@tpu, all_gather, decompress@gpu", "'compress@tpu'.*'compress@gpu'"),
-        ("compress@gpu, compress@gpu", "after 'compress@gpu' .* stands 'compress@gpu'"),
-        ("all_reduce, all_reduce", "after 'all_reduce' .* There can stand the end"),
-        ("", "at the beginning of '' stands ''"),
+        ("compress@gpu, compress@gpu", "'compress@gpu' stands after 'compress@gpu'"),
+        ("all_reduce, all_reduce", "after 'all_reduce'. Put one of these there: the end"),
+        ("", "in '', '' stands at the beginning"),
     ],
 )
 def test_what_cannot_follow_is_refused(text: str, says: str) -> None:

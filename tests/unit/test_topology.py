@@ -37,20 +37,20 @@ def test_other_rates_and_workers() -> None:
     assert FULL.with_rate(1e9).cross_bits_per_second == 1e9
     assert FULL.with_workers(64).hosts == 8
     for wrong in (0, 12):
-        with pytest.raises(PlanError, match="do not fill them"):
+        with pytest.raises(PlanError, match="must fill hosts of"):
             FULL.with_workers(wrong)
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"hosts": 0}, "hosts is a whole number, 1 to 1048576; got 0"),
+        ({"hosts": 0}, "hosts must be a whole number, 1 to 1048576; got 0"),
         ({"hosts": 2.5}, "whole number"),
         ({"hosts": True}, "whole number"),
         ({"ranks_per_host": -1}, "ranks_per_host"),
         (
             {"cross_bits_per_second": 0},
-            r"cross_bits_per_second is a finite number, 1 to 1e\+18; got 0",
+            r"cross_bits_per_second must be a finite number, 1 to 1e\+18; got 0",
         ),
         ({"cross_bits_per_second": -1e9}, "1 to 1e"),
         ({"cross_bits_per_second": float("inf")}, "finite"),
@@ -70,15 +70,15 @@ def test_what_cannot_be(wrong: dict[str, Any], match: str) -> None:
     ("text", "match"),
     [
         ("hosts = ", "TOML"),
-        ("hosts = 4", "format 1 in this version; got None"),
-        ("format = 2\nhosts = 4", "format 1 in this version; got 2"),
+        ("hosts = 4", "format 1 in this version of gradwire; got None"),
+        ("format = 2\nhosts = 4", "format 1 in this version of gradwire; got 2"),
         ("format = 1\nhosts = 4", "got no 'cross'"),
         ("format = 1\nhost = 4\n[cross]\nbits_per_second = 1e9", "got 'host'"),
-        ("format = 1\nhosts = 4\n[cross]\nbandwidth = 1e9", "cross has bits_per_second"),
-        ("format = 1\nhosts = 4\ncross = 3", "cross is a table"),
+        ("format = 1\nhosts = 4\n[cross]\nbandwidth = 1e9", "cross may have only bits_per_second"),
+        ("format = 1\nhosts = 4\ncross = 3", "cross must be a table"),
         (
             "format = 1\nhosts = 4\n[cross]\nbits_per_second = -1.0",
-            r"cross\.bits_per_second is a finite number, 1 to",
+            r"cross\.bits_per_second must be a finite number, 1 to",
         ),
     ],
 )

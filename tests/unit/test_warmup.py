@@ -119,10 +119,10 @@ def test_texts_and_densities_share_the_steps() -> None:
     ("text", "said"),
     [
         ("lloyd(2)", "needs a collective"),
-        ("lloyd(2)+ef | allgather", "feedback comes; got 'lloyd(2)+ef | allgather'. Use for"),
-        ("none | hierarchical", "is a compressor and a collective"),
-        ("none | columns", "is a compressor and a collective"),
-        ("powersgd(4)", "is a compressor and a collective"),
+        ("lloyd(2)+ef | allgather", "its own feedback; got 'lloyd(2)+ef | allgather'. Use for"),
+        ("none | hierarchical", "must be a compressor without feedback"),
+        ("none | columns", "must be a compressor without feedback"),
+        ("powersgd(4)", "must be a compressor without feedback"),
     ],
 )
 def test_a_text_is_a_compressor_and_a_collective(text: str, said: str) -> None:
@@ -131,5 +131,5 @@ def test_a_text_is_a_compressor_and_a_collective(text: str, said: str) -> None:
 
 
 def test_directions_have_no_dense_form() -> None:
-    with pytest.raises(PlanError, match="sends directions"):
+    with pytest.raises(PlanError, match="sends signs without a scale"):
         of_matrix("sign | vote", 0.25, 4)

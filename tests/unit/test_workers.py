@@ -165,5 +165,5 @@ def test_what_waits_was_clipped_when_it_came() -> None:
 
 def test_momentum_stays_where_it_is() -> None:
     workers = Workers(plan("dgc(0.1) | allgather"), WORLD)
-    with pytest.raises(PlanError, match="momentum stays where it is"):
+    with pytest.raises(PlanError, match="must keep momentum where it is"):
         workers.adopt(plan("topk(0.1)+ef | allgather"))

@@ -50,7 +50,7 @@ def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
         try:
             found += [_parse(text) for text in member.examples or (name,)]
         except StrategyError as error:
-            say(f"'{name}' is left out; name it with its parameters. {error}")
+            say(f"'{name}' is left out; to measure it, pass it with its parameters. {error}")
     return found
 
 

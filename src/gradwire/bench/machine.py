@@ -35,8 +35,8 @@ def native() -> tuple[Core, int]:
     found = core_in_use()
     if found is None:
         raise KernelError(
-            "the benchmark is about the native kernels, but they are not in use; "
-            "install gradwire where there is a C++ compiler, and do not set GRADWIRE_KERNELS=twin"
+            "the benchmark measures the native kernels, but they are not in use; install gradwire "
+            "where there is a C++ compiler, and do not set GRADWIRE_KERNELS=twin"
         )
     return found
 

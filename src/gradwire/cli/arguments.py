@@ -33,7 +33,7 @@ def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
             number = least - 1
         if not least <= number <= most:
             raise argparse.ArgumentTypeError(
-                f"it is a whole number, {least} to {most:,}; got {text!r}"
+                f"must be a whole number from {least} to {most:,}; got {text!r}"
             )
         return number
 
@@ -47,7 +47,7 @@ def above_0(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"it is a number above 0; got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0; got {text!r}")
     return number
 
 
@@ -65,14 +65,14 @@ def check_output(
         return
     if not os.access(path.parent, os.W_OK) or not _may_be_file(path):
         raise UsageError(
-            f"{what} is written to a file in a folder that is there; {path} is none. Make the "
-            "folder, or say another file."
+            f"{what} needs a file in a writable folder; {path} cannot be written. Make the "
+            "folder, or name another file."
         )
     for use, others in (("read", reads), ("written", beside)):
         if any(other is not None and _is_same(path, Path(other)) for other in others):
             raise UsageError(
-                f"{what} is written to a file of its own; {path} is also {use} by this command. "
-                "Say another file."
+                f"{what} needs a file of its own; {path} is also {use} by this command. Name "
+                "another file."
             )
 
 
@@ -114,8 +114,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"what is written needs a file that takes it; {path}: {error.strerror or error}. Say "
-            "another file, or make room."
+            f"the output needs a file that can be written; {path}: {error.strerror or error}. "
+            "Name another file, or free some space."
         ) from error
 
 

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_sound(arguments: argparse.Namespace) -> None:
     if arguments.name is not None:
         raise UsageError(
-            "what is sound with an optimizer is asked of all members; got "
-            f"'{arguments.name}' beside --optimizer. Leave one of them out."
+            "--optimizer lists all strategies that are sound with it, and takes no name; got "
+            f"'{arguments.name}' beside it. Leave one of them out."
         )
     with telling(arguments, "available"):
         found = _found_sound(arguments.optimizer)
@@ -118,8 +118,8 @@ def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, A
         alone = name.partition("(")[0].partition("+")[0].partition("|")[0].strip()
         near = nearest(registry.NOTATION.others.get(alone.lower(), alone), known) or known[0]
         raise UsageError(
-            f"a member, alone and without parameters, is one of {', '.join(known)}; got '{name}'. "
-            f"Use for example 'gradwire available {near}'."
+            f"the name must be one of {', '.join(known)}, without parameters; got '{name}'. Run "
+            f"for example 'gradwire available {near}'."
         )
     return [_described(name, family, member) for family, member in found]
 
@@ -187,7 +187,7 @@ def _rule(member: Any, parameter: str) -> str:
         assert isinstance(call, ast.Call)
         given = dict(zip(required, map(ast.literal_eval, call.args)))
     rule = re.split(r"; got |: cannot read", _refusal(member, [parameter], **given))[0]
-    return re.sub(rf"^\w+'?s? {parameter} (is|are) ", "", rule)
+    return re.sub(rf"^\w+'?s? {parameter} (is|are|must be) ", "", rule)
 
 
 def _example(text: str, family: str) -> str:

@@ -27,8 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         from argcomplete.shell_integration import shellcode
     except ImportError as error:
         raise UsageError(
-            "the shell asks gradwire for completions by the package argcomplete; it is not "
-            "installed. Say pip install argcomplete."
+            "completions need the package argcomplete, which is not installed. Run pip install "
+            "argcomplete."
         ) from error
     # Only arguments that are files complete as files, not all others by the shell's default.
     script = shellcode(["gradwire"], use_defaults=False, shell=arguments.shell)

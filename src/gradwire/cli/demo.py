@@ -98,15 +98,15 @@ def _announce(setting: Setting, cluster: Cluster) -> None:
 
     if cluster.loopback:
         _say(
-            f"{cluster.ranks} processes on 127.0.0.1, unshaped: this trains, but says nothing "
-            "about a slow network"
+            f"{cluster.ranks} processes on 127.0.0.1, at full speed: this trains, but says "
+            "nothing about a slow network"
         )
     _say(f"an LSTM language model on {network(cluster)}; all rows: same seed, same data")
     _say(f"the text that ships with Python, {len(setting.rows)} rows")
     if setting.quick:
         _say(
             "quick: a smaller model and few steps show what a step costs, not how well it learns; "
-            "for that take the whole demo"
+            "for that run the demo without --quick"
         )
 
 

@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     UsageError."""
     if not 0.001 <= arguments.megabytes <= 100_000:
         raise UsageError(
-            "the bandwidth is measured with 0.001 to 100,000 megabytes; got "
-            f"{arguments.megabytes:g}. Say for example --megabytes 64."
+            f"--megabytes must be from 0.001 to 100,000; got {arguments.megabytes:g}. Pass for "
+            "example --megabytes 64."
         )
     with telling(arguments, "doctor") as progress:
         facts = _facts(arguments.megabytes, progress)
@@ -107,7 +107,9 @@ def _kernels() -> dict[str, Any]:
 
     used = kernels.instruction_set()
     native = used != "twin"
-    advice = NONE if native else "the native part is not built: pip install with a C++ compiler"
+    advice = (
+        NONE if native else "the native kernels are not built: pip install with a C++ compiler"
+    )
     return {"instruction set": used, "native": native, "advice": advice}
 
 
@@ -217,8 +219,8 @@ def verdict(facts: Facts) -> dict[str, Any]:
     seconds = bits / network["all-reduce bits_per_second"]
     says = (
         f"fp32 gradients of 100 M parameters cost {duration(seconds)} a step here, bf16 half of "
-        "that. Where a model's own work takes much longer, leave them as they are; else a profile "
-        "says what is gained"
+        "that. If the model's forward and backward take much longer, leave gradients "
+        "uncompressed; if not, a profile shows what compression gains"
     )
     return _verdict(True, seconds, says, GAIN)
 

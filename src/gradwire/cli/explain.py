@@ -53,9 +53,9 @@ def _refuse_strategy(plan: Path) -> None:
     except StrategyError:
         return
     raise UsageError(
-        f"a plan is a file; '{plan}' is a strategy, which says how one bucket travels. Run "
-        f"`gradwire available {first}` for what it does, or `gradwire plan --profile FILE` for a "
-        "plan."
+        f"a plan must be a file; '{plan}' is a strategy, which says how one bucket travels. Run "
+        f"`gradwire available {first}` to see what it does, or `gradwire plan --profile FILE` to "
+        "make a plan."
     )
 
 

@@ -194,7 +194,7 @@ def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
     if arguments.quiet:
         return
     if cluster.loopback:
-        _say(f"{cluster.ranks} processes on 127.0.0.1, unshaped: --rate has no effect")
+        _say(f"{cluster.ranks} processes on 127.0.0.1, at full speed: --rate has no effect")
         return
     topology, rate = cluster.topology, f"{format_rate(cluster.bits_per_second)}/s each way"
     if topology is None:

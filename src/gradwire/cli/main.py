@@ -71,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is not None or (why := _not_taken()) is None:
             raise
         _discard(sys.stdout)
-        say(f"standard output cannot be written: {why.strerror}. Lead it elsewhere, or make room.")
+        say(
+            f"standard output cannot be written: {why.strerror}. Redirect it elsewhere, or free "
+            "some space."
+        )
         return 1
     finally:
         _let_go_of_lost_notices()

@@ -65,7 +65,7 @@ def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) 
 
     if scheme is None:
         raise NetworkError(
-            "paths that are written are pinned; for this traffic none is worth pinning. Leave out "
+            "-o writes only pinned paths; for this traffic no scheme is worth pinning. Leave out "
             "-o, or name a --scheme."
         )
     routes = route(traffic.flows, traffic.topology, scheme, arguments.seed)

@@ -154,13 +154,13 @@ def _refuse_unheard(arguments: argparse.Namespace) -> None:
 
     if arguments.engine != "packet" and (names := asked(arguments.of_packets)):
         raise NetworkError(
-            f"only packets can be told so; got {names} and --engine {arguments.engine}. Add "
-            "--engine packet, or leave it out."
+            f"these options need --engine packet; got {names} and --engine {arguments.engine}. "
+            "Add --engine packet, or leave them out."
         )
     if arguments.jobs is not None and (names := asked(arguments.of_one_job)):
         raise NetworkError(
-            f"jobs of a file say for themselves what they are; got {names} beside --jobs. Write "
-            f"it into {arguments.jobs}, or leave it out."
+            f"with --jobs, these options must stand in its file; got {names} beside --jobs. Write "
+            f"them into {arguments.jobs}, or leave them out."
         )
 
 
@@ -272,13 +272,14 @@ def _step(arguments: argparse.Namespace) -> tuple[_Measured, float]:
     network."""
     if arguments.engine != "flow":
         raise NetworkError(
-            f"a step is simulated by fair shares; got --engine {arguments.engine}. Leave it out."
+            f"--step needs --engine flow; got --engine {arguments.engine}. Leave --engine out."
         )
     topology = topology_asked(arguments)
     if fails_asked(arguments, topology):
         raise NetworkError(
-            "what fails @SECONDS meets traffic, not a step; got --step and --fail "
-            f"{' '.join(arguments.fail)}. Leave one out, or let it fail before, without @."
+            "a failure @SECONDS needs traffic, and cannot be simulated with a step; got --step "
+            f"and --fail {' '.join(arguments.fail)}. Leave one out, or let it fail from the "
+            "start, without @."
         )
     workload, where = _workload(arguments, topology)
 
@@ -306,8 +307,8 @@ def _workload(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload
 def _placed(arguments: argparse.Namespace, topology: Fabric, ranks: int) -> Placement:
     if arguments.ranks not in (None, ranks):
         raise NetworkError(
-            f"this step says how many ranks it has, {ranks}; got --ranks {arguments.ranks}. Leave "
-            "it out."
+            f"this step has a fixed number of ranks, {ranks}; got --ranks {arguments.ranks}. "
+            "Leave --ranks out."
         )
     own = argparse.Namespace(**{**vars(arguments), "ranks": ranks})
     return placement_of(own, topology.hosts, arguments.seed)
@@ -325,8 +326,8 @@ def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload,
 
     if arguments.profile is None:
         raise NetworkError(
-            "a plan's step needs the times of its job; --profile is missing. Measure one by "
-            "gradwire profile."
+            "the step of a plan needs the times of its job; --profile is missing. Measure the job "
+            "with gradwire profile, and pass its file."
         )
     where = placement_of(arguments, topology.hosts, arguments.seed)
     plan, profile = Plan.load(arguments.step), Profile.load(arguments.profile)
@@ -388,7 +389,9 @@ def _page(
     told = [bound]
     if meanwhile := [text for text in arguments.fail if "@" in text]:
         failed = ", ".join(meanwhile)
-        told.append(f"Meanwhile fails {failed}, at that second; loads are of the time before.")
+        told.append(
+            f"During the run {failed} fails, at that second; the loads are those before it."
+        )
     shown = _steps if arguments.step else _shown
     found = shown(arguments, dict.fromkeys((first, best)))
     return network_page(

@@ -104,14 +104,15 @@ def _failures(arguments: argparse.Namespace) -> list[tuple[str, float | None]]:
         name, at, seconds = text.partition("@")
         if at and not hasattr(arguments, "convergence_ms"):
             raise NetworkError(
-                "what fails while traffic runs is for `gradwire network simulate`; got --fail "
-                f"{text}. Use that, or leave out @{seconds}."
+                f"a failure during the run needs `gradwire network simulate`; got --fail {text}. "
+                f"Use that command, or leave out @{seconds}."
             )
         try:
             found.append((name, float(seconds) if at else None))
         except ValueError:
             raise NetworkError(
-                f"--fail is NAME, or NAME@SECONDS; got {text!r}. Write leaf0-spine1@0.001."
+                f"--fail must be NAME or NAME@SECONDS; got {text!r}. Write for example "
+                "leaf0-spine1@0.001."
             ) from None
     return found
 
@@ -124,8 +125,8 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
         return htsim.flows(read(arguments.flows))
     if arguments.groups_of and arguments.strategy:
         raise NetworkError(
-            f"groups are of --traffic; got --groups-of {arguments.groups_of} beside another "
-            "demand. Leave one out."
+            f"--groups-of works only with --traffic; got --groups-of {arguments.groups_of} beside "
+            "--strategy. Leave one out."
         )
     where = placement_of(arguments, hosts, seed)
     if arguments.strategy is not None:
@@ -147,7 +148,9 @@ def _of_strategy(arguments: argparse.Namespace, where: Placement) -> Flows:
 def _bytes(arguments: argparse.Namespace) -> int:
     asked: float = arguments.bytes
     if not 1 <= asked <= _MOST_BYTES:
-        raise NetworkError(f"--bytes is 1 to {_MOST_BYTES:.0e}; got {asked}. Write 25e6, say.")
+        raise NetworkError(
+            f"--bytes must be from 1 to {_MOST_BYTES:.0e}; got {asked}. Write for example 25e6."
+        )
     return round(asked)
 
 
@@ -168,22 +171,23 @@ def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placem
     each = count("--per-machine", arguments.per_machine)
     if each > hosts:
         raise NetworkError(
-            f"ranks of a machine have a host each; got --per-machine {each} and {hosts} hosts. "
-            "Use a smaller number, or a larger topology."
+            f"each rank of a machine needs a host of its own; got --per-machine {each} and "
+            f"{hosts} hosts. Use a smaller number, or a larger topology."
         )
     ranks = hosts - hosts % each
     if arguments.ranks is not None:
         ranks = count("--ranks", arguments.ranks)
     if ranks > hosts:
         raise NetworkError(
-            f"every rank has a host; got {ranks} ranks for {hosts}. Use a larger topology."
+            f"every rank needs a host of its own; got {ranks} ranks for {hosts} hosts. Use a "
+            "larger topology."
         )
     if arguments.placement == "shuffled":
         everywhere = Placement.shuffled(hosts - hosts % each, seed, each)
         if ranks > everywhere.ranks:
             raise NetworkError(
-                f"machines of {each} ranks fill {everywhere.ranks} of {hosts} hosts; got {ranks} "
-                "ranks. Use fewer, or another --per-machine."
+                f"machines of {each} ranks fill only {everywhere.ranks} of {hosts} hosts; got "
+                f"{ranks} ranks. Use fewer ranks, or another --per-machine."
             )
         return everywhere.of(range(ranks))
     return Placement.in_order(ranks, each)

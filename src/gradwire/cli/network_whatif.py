@@ -106,7 +106,9 @@ def _varied(text: str, arguments: argparse.Namespace, progress: Progress) -> lis
         traffic = Traffic(topology, flows_on(arguments, topology.hosts, arguments.seed))
         rows.append({"name": name, "value": value, "seconds": _seconds(traffic, arguments)})
     if not rows:
-        raise NetworkError(f"--vary is a name and its values; got {text!r}. Write spines=4,8.")
+        raise NetworkError(
+            f"--vary must be a name and its values; got {text!r}. Write for example spines=4,8."
+        )
     return rows
 
 

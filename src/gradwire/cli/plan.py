@@ -122,18 +122,19 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.table and arguments.output:
         raise UsageError(
-            f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
+            f"a table has no plan that -o could write; got -o {arguments.output} beside --table. "
+            "Leave one out."
         )
     reads = arguments.profile, arguments.topology
     check_output("a plan", arguments.output, reads)
     check_output("a page", arguments.html, reads, beside=[arguments.output])
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
-        raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
+        raise UsageError(f"latency must be 0 ms or more; got {latency}. Use for example 0.1.")
     if arguments.groups is not None and (arguments.algorithm != "mergecomp" or arguments.table):
         raise UsageError(
-            f"groups are counted by mergecomp, in a plan; got --groups {arguments.groups} for "
-            f"{'a table' if arguments.table else arguments.algorithm}. Leave --groups out."
+            f"--groups needs a plan by the algorithm mergecomp; got --groups {arguments.groups} "
+            f"for {'a table' if arguments.table else arguments.algorithm}. Leave --groups out."
         )
     counted = {
         "groups": () if arguments.groups is None else (arguments.groups,),
@@ -142,7 +143,9 @@ def _check(arguments: argparse.Namespace) -> None:
     }  # fmt: skip
     for name, given in counted.items():
         if wrong := [n for n in given if n < 1]:
-            raise UsageError(f"{name} are counted from 1; got {wrong[0]}. Use for example 2.")
+            raise UsageError(
+                f"the number of {name} must be at least 1; got {wrong[0]}. Use for example 2."
+            )
 
 
 def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
@@ -173,15 +176,18 @@ def _with_paths(
     patterns = [text for text in texts if is_pattern(text)]
     if patterns and (arguments.table or _is_elsewhere(arguments)):
         raise UsageError(
-            "paths are looked for on the cluster of the profile, where moves were measured one by "
-            f"one; got '{patterns[0]}' for another. Allow a path by name, as steps(…)."
+            "a pattern of paths needs the cluster of the profile, where each move was measured; "
+            f"got '{patterns[0]}' for another, or a table. Allow a path by name, such as steps(…)."
         )
     judged = _optimizers(arguments.optimizer)
     found = with_paths(profile, texts, lambda text: _is_sound(text, judged))
     for offer in found[2]:
         say(str(offer))
         if not offer.strategies:
-            say(f"'{offer.pattern}': none that fits is sound and not measured already")
+            say(
+                f"'{offer.pattern}' adds nothing: no path that fits is sound and not measured "
+                "already"
+            )
     return found
 
 
@@ -205,13 +211,13 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
     out = [text for text in texts if text not in kept]
     beside = "every optimizer" if optimizer is None else optimizer
     if out:
-        hint = "; --optimizer says which it is" if optimizer is None else ""
+        hint = "; name yours with --optimizer" if optimizer is None else ""
         say(f"left out, as not known to be sound with {beside}: {', '.join(out)}{hint}")
     if not kept:
         raise UsageError(
-            f"a plan is made of strategies that are known to be sound with {beside}; got "
-            f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce', or name the "
-            "optimizer."
+            f"a plan can use only strategies that are known to be sound with {beside}; got "
+            f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce', or name your "
+            "optimizer, such as --optimizer adamw."
         )
     return kept, out
 
@@ -235,7 +241,10 @@ def _plan(
         algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
     if left_out:
-        say(f"left out, as their cost is measured only: {', '.join(left_out)}")
+        say(
+            "left out, as their cost was measured only, and cannot be computed for another "
+            f"cluster: {', '.join(left_out)}"
+        )
     story = explain(choice, asked)
     plan = with_prediction(choice, asked) if arguments.output else None
     page = _page(choice, story, arguments) if arguments.html else None
@@ -253,7 +262,7 @@ def _keep(
     """Writes the requested files, and prints the answer."""
     with answering(answer, arguments.json):
         if plan is None:
-            say("no plan is kept: say -o plan.json")
+            say("the plan was not saved: add -o plan.json")
         else:
             with writing(arguments.output):
                 plan.save(arguments.output)

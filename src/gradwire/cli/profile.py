@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = after_dashes(arguments.command_line)
     if not command:
         raise UsageError(
-            "a profile is of a job; there is no command. Say gradwire profile -- torchrun … "
-            "train.py, with all that starts it."
+            "a profile needs the command that starts the job; got none. Run gradwire profile -- "
+            "torchrun … train.py, with all its arguments."
         )
     for text in arguments.strategies or ():
         Strategy.parse(example(text))
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
     except OSError as error:
         raise UsageError(
-            f"a job is a command that can be started; '{command[0]}': {error.strerror}. Say the "
-            "program first, as gradwire profile -- python train.py."
+            f"the job must be a command that can be started; '{command[0]}': {error.strerror}. "
+            "Put the program first, such as gradwire profile -- python train.py."
         ) from error
     if code:
         return code if code > 0 else 128 - code

@@ -101,7 +101,7 @@ def _read(
     if arguments.perfetto is not None:
         if len(runs) > 1:
             raise UsageError(
-                f"a timeline is of one run; {len(runs)} were given. Pass --perfetto with one."
+                f"a timeline can show only one run; got {len(runs)}. Pass --perfetto with one."
             )
         progress("the timeline")
         timeline = _timeline(runs[0], arguments.steps, arguments.torch_trace)
@@ -112,7 +112,8 @@ def _read(
         page = _page(summaries, arguments.profile)
     elif arguments.profile is not None:
         raise UsageError(
-            "a profile adds the predicted step to a page; no -o was given. Pass -o report.html."
+            "--profile adds the predicted step to a page, which needs -o; got no -o. Pass -o "
+            "report.html."
         )
     return summaries, timeline, page
 
@@ -120,8 +121,8 @@ def _read(
 def _needed(summary: Summary | None, run: Run) -> Summary:
     if summary is None:
         raise UsageError(
-            f"a report needs a finished step; '{run.folder}' has none. "
-            f"{' '.join(run.problems)} Let the job take a step."
+            f"a report needs a finished step; '{run.folder}' has none. {' '.join(run.problems)} "
+            "Let the job finish a step."
         )
     return summary
 
@@ -174,8 +175,8 @@ def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
     plan = _plan(run)
     if plan is None:
         raise UsageError(
-            f"a prediction is of the plan that rank 0 recorded; '{run.folder}' has none. Copy its "
-            "file into the folder, or leave --profile out."
+            f"a prediction needs the plan that rank 0 recorded; '{run.folder}' has none. Copy "
+            "rank 0's file into the folder, or leave --profile out."
         )
     own = with_named(Profile.load(profile), map(str, plan.strategies))
     choice = judge(own, plan)
@@ -239,8 +240,9 @@ def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], f
         if rank is None:
             pids = sorted(own.about.pid for own in run.ranks.values())
             raise UsageError(
-                f"a trace of torch is of a rank of this run; none of {pids}, the processes of "
-                f"'{run.folder}', is in '{file}'. Profile the run that is recorded."
+                f"a trace of torch must be of a rank of this run; none of {pids}, the processes "
+                f"of '{run.folder}', is in '{file}'. Pass the trace of a process that recorded "
+                "this run."
             )
         begin = run.begin_of(rank.about.start) or 0.0
         at = rank.lives[-1].zero - begin + unix_seconds - rank.about.unix_seconds
@@ -255,7 +257,7 @@ def _steps(run: Run, asked: str | None) -> list[int]:
     there = run.steps_with_spans()
     if not there:
         raise UsageError(
-            f"a timeline is of steps that all ranks recorded span by span; '{run.folder}' has "
+            f"a timeline needs steps that all ranks recorded span by span; '{run.folder}' has "
             "none. Copy the files of all ranks into it."
         )
     if asked is None:
@@ -263,8 +265,8 @@ def _steps(run: Run, asked: str | None) -> list[int]:
     bounds = re.fullmatch(r"(\d*)(:?)(\d*)", asked)
     if bounds is None or asked in ("", ":"):
         raise UsageError(
-            f"steps are a number, or the first and one beyond the last; got {asked!r}. Pass for "
-            "example --steps 10:20."
+            f"--steps must be a number, or the first step and one beyond the last; got {asked!r}. "
+            "Pass for example --steps 10:20."
         )
     begin = int(bounds[1] or 0)
     end = (int(bounds[3]) if bounds[3] else there[-1] + 1) if bounds[2] else begin + 1
@@ -272,7 +274,7 @@ def _steps(run: Run, asked: str | None) -> list[int]:
     if not chosen:
         shown = ", ".join(map(str, there[:12]))
         raise UsageError(
-            f"a timeline is of steps that were recorded span by span: {shown}"
+            f"a timeline can show only steps that were recorded span by span: {shown}"
             f"{', …' if len(there) > 12 else ''}; --steps {asked} has none. Pass others."
         )
     return chosen

@@ -17,7 +17,7 @@ def collective_of(owner: str, text: str) -> Collective:
     try:
         outer: Collective = Collective.parse(text)
     except StrategyError as error:
-        raise StrategyError(f"{owner}'s outer is a collective's text: {error}") from error
+        raise StrategyError(f"{owner}'s outer must be a collective, as text: {error}") from error
     return outer
 
 

@@ -44,14 +44,16 @@ class AllToAllSum(Collective):
     def __post_init__(self) -> None:
         if not isinstance(self.means, str):
             raise StrategyError(
-                f"alltoall's means is a compressor's text; got {self.means!r}. Use for example "
-                'alltoall(means="qsgd(4)").'
+                f"alltoall's means must be a compressor, as text; got {self.means!r}. Use for "
+                'example alltoall(means="qsgd(4)").'
             )
         try:
             # Normalized text, so that equal collectives compare equal.
             object.__setattr__(self, "means", str(self.of_means or ""))
         except StrategyError as error:
-            raise StrategyError(f"alltoall's means is a compressor's text: {error}") from error
+            raise StrategyError(
+                f"alltoall's means must be a compressor with payloads of a fixed size: {error}"
+            ) from error
         lossy = self.of_means is not None and not self.of_means.claims(1 << 20).exact
         object.__setattr__(self, "selects", lossy)  # whatever the first compressor promises
 
@@ -68,7 +70,7 @@ class AllToAllSum(Collective):
         kinds = [c.claims(1 << 20).direction for c in (parts.compressor, self.of_means) if c]
         if len(set(kinds)) > 1:
             raise StrategyError(
-                "owners send means in the unit of what arrived; of "
+                "alltoall's two compressors must both send sizes, or both only directions; of "
                 f"'{parts.compressor}' and '{self.means}' one sends directions, without a "
                 f"size. Use '{parts.left} | alltoall'."
             )

@@ -60,13 +60,14 @@ class GTopK(Collective):
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:
             raise StrategyError(
-                f"gtopk's variant is one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
+                f"gtopk's variant must be one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
                 'Use gtopk, or gtopk(variant="tree").'
             )
         if not isinstance(self.breadth, int | float) or not 1 <= self.breadth < math.inf:
             raise StrategyError(
-                "gtopk's breadth, places in the result for each that a rank selects, is at least "
-                f"1; got {self.breadth!r}. Use gtopk, or for example gtopk(breadth=4)."
+                "gtopk's breadth must be the number of indices in the result for each one that a "
+                f"rank selects, at least 1; got {self.breadth!r}. Use gtopk, or for example "
+                "gtopk(breadth=4)."
             )
 
     def is_as_fine_as(self, other: Member) -> bool:
@@ -162,8 +163,8 @@ def _folded(ctx: Context, mine: Stream, place: Butterfly) -> Merged:
     kept = kernels.unpack_bits(news[size:], mine.count)
     if not bool(mine.among(result)[kept].all()):
         raise PayloadError(
-            "what was kept of a rank's entries is in the result; what arrived says otherwise. "
-            "The message is damaged: run `gradwire doctor`."
+            "every entry that is reported as kept must be in the result; one of this rank's is "
+            "not. The message is damaged: run `gradwire doctor`."
         )
     return result, kept
 

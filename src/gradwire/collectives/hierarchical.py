@@ -44,14 +44,16 @@ class Hierarchical(Collective):
         number = isinstance(self.per_node, int) and not isinstance(self.per_node, bool)
         if not number or self.per_node < 0:
             raise StrategyError(
-                f"hierarchical's per_node is a number of ranks, or 0 for as many as are found on "
-                f"a machine; got {self.per_node!r}. Use hierarchical(per_node=8), or leave it out."
+                "hierarchical's per_node must be the number of ranks on each machine, or 0 to use "
+                f"what attach finds; got {self.per_node!r}. Use hierarchical(per_node=8), or "
+                "leave it out."
             )
         outer = collective_of(self.name, self.outer)
         if outer.per_node is not None or outer.on_host:
             raise StrategyError(
-                f"hierarchical's outer is a collective that knows of no machines; got "
-                f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
+                "hierarchical's outer must be a collective that neither looks at machines nor "
+                f'works in host memory; got {self.outer!r}. Use hierarchical(outer="allgather"), '
+                'or offload("hierarchical") for host memory.'
             )
         take_claims(self, outer, more=("takes_rows",))
         object.__setattr__(self, "across", outer)
@@ -60,9 +62,9 @@ class Hierarchical(Collective):
         feedback = parts.feedback
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(
-                "hierarchical takes feedback that acts on what is sent, of which each rank owns "
-                f"a part; '{feedback}' acts on the whole average. Use ef or dgc, for example "
-                f"'{parts.compressor}+ef | {self}'."
+                "hierarchical needs feedback that acts only on what is sent, as each rank owns a "
+                f"part of the average; '{feedback}' acts on the whole average. Use ef or dgc, for "
+                f"example '{parts.compressor}+ef | {self}'."
             )
 
     def rounds(self, ctx: Context) -> Rounds[None]:

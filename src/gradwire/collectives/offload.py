@@ -37,8 +37,8 @@ class Offload(Collective):
         outer = collective_of(self.name, self.outer)
         if outer.tasks is not None or outer.on_host:
             raise StrategyError(
-                f"offload's outer is a collective that leaves open where work is done; got "
-                f'{self.outer!r}. Use offload("allgather"), or another.'
+                "offload's outer must be a collective that does not itself choose where work is "
+                f'done; got {self.outer!r}. Use offload("allgather"), or another.'
             )
         take_claims(self, outer, ("per_node", "across", "takes_float64"))
         object.__setattr__(self, "on_host", True)

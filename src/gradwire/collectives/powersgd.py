@@ -50,8 +50,8 @@ class PowerSGD(Collective):
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
             raise StrategyError(
-                f"powersgd's rank is a whole number from 1; got {self.rank!r}. "
-                "Use for example powersgd(4)."
+                f"powersgd's rank must be a whole number, at least 1; got {self.rank!r}. Use for "
+                "example powersgd(4)."
             )
 
     def is_as_fine_as(self, other: Member) -> bool:

@@ -53,18 +53,20 @@ class Recode(Collective):
     def __post_init__(self) -> None:
         if not isinstance(self.by, str):
             raise StrategyError(
-                f"recode's by is a compressor's text; got {self.by!r}. Use for example "
+                f"recode's by must be a compressor, as text; got {self.by!r}. Use for example "
                 'recode("int8").'
             )
         try:
             object.__setattr__(self, "by", str(self.compressor))  # normalized, to compare equal
             check_promises(Parts(self.compressor, _Fixed()))
         except StrategyError as error:
-            raise StrategyError(f"recode's by is a compressor's text: {error}") from error
+            raise StrategyError(
+                f"recode's by must be a compressor with payloads of a fixed size: {error}"
+            ) from error
         if self.compressor.claims(1 << 20).direction:
             raise StrategyError(
-                f"recode sums what it decodes; '{self.by}' sends directions, without a size. Use "
-                'for example recode("int8").'
+                f"recode sums what it decodes, so its compressor must keep sizes; '{self.by}' "
+                'sends directions without a size. Use for example recode("int8").'
             )
 
     @cached_property

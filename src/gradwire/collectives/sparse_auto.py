@@ -55,8 +55,8 @@ class SparseAuto(Collective):
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
             raise StrategyError(
-                f"sparse_auto measures every so many steps, from 1; got {self.every!r}. "
-                "Use sparse_auto, or sparse_auto(every=100)."
+                "sparse_auto's every must be the number of steps between two measurements, at "
+                f"least 1; got {self.every!r}. Use sparse_auto, or sparse_auto(every=100)."
             )
 
     def rounds(self, ctx: Context) -> Rounds[None]:

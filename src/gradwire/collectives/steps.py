@@ -38,15 +38,16 @@ class Steps(Collective):
     def __post_init__(self) -> None:
         if not isinstance(self.path, str):
             raise StrategyError(
-                f"steps has a path, a text; got {self.path!r}. Use for example "
-                'steps("reduce_scatter, all_gather").'
+                f"steps' path must be a list of tasks, as text; got {self.path!r}. Use for "
+                'example steps("reduce_scatter, all_gather").'
             )
         tasks, per_node = Path.parse(self.path), self.per_node or 0
         number = isinstance(per_node, int) and not isinstance(per_node, bool)
         if not number or per_node < 0 or (per_node and not tasks.knows_machines):
             raise StrategyError(
-                "steps' per_node is a number of ranks, of a path with @node; got "
-                f"per_node={per_node!r} and '{tasks}'. Leave it out to have machines found."
+                "steps' per_node must be a number of ranks, for a path with @node; got "
+                f"per_node={per_node!r} and '{tasks}'. Leave it out, and attach finds the "
+                "machines."
             )
         facts = {
             "path": str(tasks), "tasks": tasks, "compresses_again": tasks.compressions > 1,
@@ -63,14 +64,14 @@ class Steps(Collective):
         feedback = parts.feedback
         if "compress@" not in self.path and feedback is not None:
             raise StrategyError(
-                "feedback is applied where a path compresses; "
-                f"'{self.path}' never does, beside '{feedback}'. Use 'none | {self}'."
+                f"feedback needs a path that compresses; '{self.path}' never does, but has "
+                f"'{feedback}' beside it. Use 'none | {self}'."
             )
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(
-                "steps takes feedback that acts on what is sent, part by part; "
-                f"'{feedback}' acts on the whole average. Use ef or dgc, for example "
-                f"'{parts.compressor}+ef | {self}'."
+                f"steps needs feedback that acts only on what is sent, part by part; '{feedback}' "
+                f"acts on the whole average. Use ef or dgc, for example '{parts.compressor}+ef | "
+                f"{self}'."
             )
 
     def rounds(self, ctx: Context) -> Rounds[None]:

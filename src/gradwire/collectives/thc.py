@@ -55,7 +55,7 @@ class THC(Collective):
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _REACH:
             raise StrategyError(
-                f"thc's bits of a code are whole numbers from 2 to 8; got {self.bits!r}. Use for "
+                f"thc's bits must be a whole number from 2 to 8; got {self.bits!r}. Use for "
                 "example thc(4)."
             )
 

@@ -39,8 +39,8 @@ class Union(Collective):
         places = torch.cat([part.places for part in owned])  # ascending, as owners have ranges
         if not bool(mine.among(replace(mine, places=places)).all()):
             raise PayloadError(
-                "the union has every place that a rank has; one of this rank's is not in what "
-                "arrived. The message is damaged: run `gradwire doctor`."
+                "the union must have every index that a rank has; one of this rank's is not in "
+                "what arrived. The message is damaged: run `gradwire doctor`."
             )
         total = whole((yield AllReduce(mine.at(places))), places.numel())
         means = kernels.quotient(total, float(ctx.world)).to(ctx.streams.mean_dtype)

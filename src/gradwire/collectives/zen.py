@@ -40,8 +40,8 @@ class Zen(Collective):
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:
             raise StrategyError(
-                f"zen's variant is one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
-                'Use zen, or zen(variant="paper").'
+                f"zen's variant must be one of {', '.join(_VARIANTS)}; got {self.variant!r}. Use "
+                'zen, or zen(variant="paper").'
             )
 
     def rounds(self, ctx: Context) -> Rounds[None]:

@@ -14,7 +14,7 @@ def check_density(owner: str, density: object) -> None:
     """Raise StrategyError unless density is a fraction above 0 and at most 1."""
     if type(density) not in (int, float) or not 0 < density <= 1:  # type: ignore[operator]
         raise StrategyError(
-            f"{owner}'s density is the fraction of elements sent, above 0 and at most 1; got "
+            f"{owner}'s density must be the fraction of elements sent, above 0 and at most 1; got "
             f"{density!r}. Use for example {owner}(0.01)."
         )
 

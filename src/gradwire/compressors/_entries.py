@@ -31,8 +31,8 @@ class Entries:
         ):
             if given not in known:
                 raise StrategyError(
-                    f"{owner}'s {what} is one of {', '.join(known)}; got {given!r}. "
-                    f'Use for example {owner}(0.01, {what}="{known[-1]}").'
+                    f"{owner}'s {what} must be one of {', '.join(known)}; got {given!r}. Use for "
+                    f'example {owner}(0.01, {what}="{known[-1]}").'
                 )
 
     @property

@@ -88,22 +88,23 @@ class Ragged(AddedUp):
     def _read(self, payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
         if section.numel() < _HEAD:
             raise PayloadError(
-                f"payload {payload}: it begins with {_HEAD} bytes; got {section.numel()}. The "
+                f"payload {payload} must have at least {_HEAD} bytes; got {section.numel()}. The "
                 "message is damaged or belongs to another parameter"
             )
         used, word = section[:_HEAD].view(torch.int64).tolist()
         k, form = divmod(word, 4)
         if not 0 <= k <= n or form >= len(_FORMATS):
             raise PayloadError(
-                f"payload {payload}: it has 0 to {n} entries of a known format; got {k} of format "
-                f"{form}. The message is damaged or belongs to another parameter"
+                f"payload {payload} must have 0 to {n} entries of a known format; got {k} of "
+                f"format {form}. The message is damaged or belongs to another parameter"
             )
         entries = Entries(n, k, _FORMATS[form], self.index)
         _, _, size = _bounds(entries)
         if used != size or size > section.numel():
             raise PayloadError(
-                f"payload {payload}: {k} entries of {n} take {size} bytes; got {used}, of "
-                f"{section.numel()}. The message is damaged or belongs to another parameter"
+                f"payload {payload}: {k} entries of {n} elements must take {size} bytes; its "
+                f"header states {used}, and {section.numel()} arrived. The message is damaged or "
+                "belongs to another parameter"
             )
         return entries, _parts(section, entries)[0]
 

@@ -21,7 +21,7 @@ def trial(compressor: Compressor) -> str | None:
     x = torch.linspace(-1.0, 1.0, _N).pow(3)
     claims: Any = compressor.claims(_N)
     if not isinstance(claims, Claims):
-        return f"claims({_N}) returns Claims; it returned {claims!r}"
+        return f"claims({_N}) must return Claims; it returned {claims!r}"
     sections = _sections(claims)
     if isinstance(sections, str):
         return sections
@@ -30,17 +30,20 @@ def trial(compressor: Compressor) -> str | None:
     y, mean = torch.full((_N,), torch.nan), torch.full((_N,), torch.nan)
     compressor.decode(sections, y, _KEY)
     if not bool(y.isfinite().all()):
-        return "decode overwrites all elements by finite ones; it did not"
+        return "decode must overwrite all elements with finite ones; it did not"
     compressor.accumulate([sections, sections], mean, 2.0, _KEY)
     if not torch.allclose(mean, y, rtol=1e-5, atol=1e-7):
-        return "accumulate of two equal payloads by 2 is what decode says; it is not"
+        return (
+            "accumulate of two equal payloads, divided by 2, must equal what decode writes; it "
+            "does not"
+        )
     lost, whole = float((x - y).square().sum()), float(x.square().sum())
     if claims.lossless and lost:
-        return "it claims to be lossless; what arrives is not what was sent"
+        return "it claims to be lossless, but what arrives is not what was sent"
     if claims.contraction is not None and lost > (1 - claims.contraction) * whole * (1 + 1e-6):
         return (
-            f"it claims a contraction of {claims.contraction:.3g}, so to lose at most "
-            f"{(1 - claims.contraction) * whole:.3g} of |x|²; it lost {lost:.3g}"
+            f"it claims a contraction of {claims.contraction:.3g}, which allows it to lose at "
+            f"most {(1 - claims.contraction) * whole:.3g} of |x|²; it lost {lost:.3g}"
         )
     return None
 
@@ -51,18 +54,18 @@ def _encoding(compressor: Compressor, x: Tensor, sections: list[Tensor]) -> str 
         inspect.signature(compressor.encode).bind(x, sections, _KEY, new_status())
     except TypeError:
         return (
-            "encode takes x, sections, key and status: it raises the status, on the device, where "
-            "encode of earlier versions returned whether all was finite (`status |= "
-            "~x.isfinite().all()`, see docs/extend.md)"
+            "encode must take x, sections, key and status, and raise the status, on the device, "
+            "if an element is not finite (`status |= ~x.isfinite().all()`, see docs/extend.md); "
+            "in earlier versions it returned whether all was finite"
         )
     bad, given, raised, quiet = x.clone(), x.clone(), new_status(), new_status()
     bad[1] = torch.nan
     compressor.encode(bad, sections, _KEY, raised)
     compressor.encode(x, sections, _KEY, quiet)
     if not torch.equal(x, given):
-        return "encode does not change its input; it did"
+        return "encode must not change its input; it did"
     if is_raised(quiet) or not is_raised(raised):
-        return "encode raises the status of inf and NaN, and of nothing else; it did not"
+        return "encode must raise the status for inf and NaN, and for nothing else; it did not"
     return None
 
 
@@ -73,6 +76,9 @@ def _sections(claims: Claims) -> list[Tensor] | str:
         name, count = part
         dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype) or type(count) is not int or count < 0:
-            return f"a section is the name of a dtype and a count; it claims {part!r}"
+            return (
+                "each section that it claims must be a pair, the name of a dtype and a count; got "
+                f"{part!r}"
+            )
         room.append(torch.zeros(count, dtype=dtype))
     return room

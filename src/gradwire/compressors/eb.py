@@ -48,8 +48,8 @@ class ErrorBounded(Compressor):
     def __post_init__(self) -> None:
         if type(self.bound) not in (int, float) or not _LEAST <= self.bound <= 0.5:
             raise StrategyError(
-                "eb's bound is a fraction of the largest magnitude, from 0.0001 to 0.5; "
-                f"got {self.bound!r}. Use for example eb(0.001)."
+                "eb's bound must be a fraction of the largest magnitude, from 0.0001 to 0.5; got "
+                f"{self.bound!r}. Use for example eb(0.001)."
             )
 
     @property
@@ -134,8 +134,8 @@ class ErrorBounded(Compressor):
         code = places.diff(prepend=places.new_full((1,), -1)) - 1
         if int(code.max()) > 2 * self.top:
             raise PayloadError(
-                f"levels are at most {self.top} from 0. The message is damaged or belongs to "
-                "another parameter"
+                f"every level must be at most {self.top} from 0; a larger one arrived. The "
+                "message is damaged or belongs to another parameter"
             )
         return ((code >> 1) ^ -(code & 1)).float()
 
@@ -145,8 +145,8 @@ class ErrorBounded(Compressor):
         begin = _HEAD + padded(4 * count)
         if section.numel() < begin:
             raise PayloadError(
-                f"{n} elements begin with {begin} bytes; got {section.numel()}. The message is "
-                "damaged or belongs to another parameter"
+                f"a payload of {n} elements must have at least {begin} bytes; got "
+                f"{section.numel()}. The message is damaged or belongs to another parameter"
             )
         used, largest = int(section[:8].view(torch.int64)), section[8:12].view(torch.float32)[0]
         ends = section[_HEAD : _HEAD + 4 * count].view(torch.int32).tolist()
@@ -161,9 +161,9 @@ class ErrorBounded(Compressor):
             or not 0 <= float(largest) < 2.0**128
         ):
             raise PayloadError(
-                f"codes of {n} elements take {size} bytes, and their largest magnitude is a "
-                f"number; got {used} of {section.numel()}, and {float(largest)}. The message is "
-                "damaged or belongs to another parameter"
+                f"codes of {n} elements must take {size} bytes (0: their stated lengths are "
+                f"impossible), with a finite largest magnitude; got {used} of {section.numel()}, "
+                f"and {float(largest)}. The message is damaged or belongs to another parameter"
             )
         return largest, ends, begin
 

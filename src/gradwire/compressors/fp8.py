@@ -29,8 +29,8 @@ class Float8(Codec):
     def __post_init__(self) -> None:
         if not isinstance(self.variant, str) or self.variant not in _FORMATS:
             raise StrategyError(
-                f"fp8's variant is one of {', '.join(_FORMATS)}; got {self.variant!r}. "
-                'Use for example fp8(variant="e5m2").'
+                f"fp8's variant must be one of {', '.join(_FORMATS)}; got {self.variant!r}. Use "
+                'for example fp8(variant="e5m2").'
             )
 
     def format(self) -> Format:

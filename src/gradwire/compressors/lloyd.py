@@ -41,10 +41,10 @@ class Lloyd(Codec):
 
     def __post_init__(self) -> None:
         if self.bits not in _FORMATS or isinstance(self.bits, bool):
-            raise StrategyError(f"lloyd's bits are 1 or 2; got {self.bits!r}. Use lloyd(2).")
+            raise StrategyError(f"lloyd's bits must be 1 or 2; got {self.bits!r}. Use lloyd(2).")
         if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
             raise StrategyError(
-                f"lloyd's turns is a whole number, at least 1; got {self.turns!r}. Use for "
+                f"lloyd's turns must be a whole number, at least 1; got {self.turns!r}. Use for "
                 "example lloyd(2, turns=2)."
             )
 
@@ -113,8 +113,8 @@ class Lloyd(Codec):
             return slice(0, n)
         if key is None:
             raise UsageError(
-                f"what '{self}' sends follows from the key it was encoded with; got none. Pass "
-                "the key that encode got."
+                f"decoding '{self}' needs the key it was encoded with; got none. Pass the key "
+                "that encode got."
             )
         size, turn = self._size(n), key.step % self.turns
         return slice(min(n, turn * size), min(n, (turn + 1) * size))

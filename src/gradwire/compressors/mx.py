@@ -39,8 +39,8 @@ class Microscaling(Codec):
     def __post_init__(self) -> None:
         if not isinstance(self.variant, str) or self.variant not in _FORMATS:
             raise StrategyError(
-                f"mx's variant is one of {', '.join(_FORMATS)}; got {self.variant!r}. "
-                'Use for example mx(variant="e2m3").'
+                f"mx's variant must be one of {', '.join(_FORMATS)}; got {self.variant!r}. Use "
+                'for example mx(variant="e2m3").'
             )
 
     def is_as_fine_as(self, other: Member) -> bool:

@@ -31,8 +31,8 @@ class NonZero(Ragged):
     def __post_init__(self) -> None:
         if self.index not in _INDEX:
             raise StrategyError(
-                f"nonzero's index is one of {', '.join(_INDEX)}; got {self.index!r}. Use nonzero, "
-                'or nonzero(index="int32").'
+                f"nonzero's index must be one of {', '.join(_INDEX)}; got {self.index!r}. Use "
+                'nonzero, or nonzero(index="int32").'
             )
 
     def least(self) -> float:

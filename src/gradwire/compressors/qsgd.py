@@ -38,8 +38,8 @@ class QSGD(Codec):
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _FORMATS:
             raise StrategyError(
-                f"qsgd's bits per element are 2, 4 or 8; got {self.bits!r}. Use for example "
-                "qsgd(4)."
+                f"qsgd's bits must be 2, 4 or 8, for each element; got {self.bits!r}. Use for "
+                "example qsgd(4)."
             )
 
     def is_as_fine_as(self, other: Member) -> bool:

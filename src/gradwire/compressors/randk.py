@@ -38,8 +38,8 @@ class RandK(Compressor):
         check_density(self.name, self.density)
         if not isinstance(self.scale, bool):
             raise StrategyError(
-                f"randk's scale is True or False; got {self.scale!r}. "
-                "Use for example randk(0.01, scale=True)."
+                f"randk's scale must be True or False; got {self.scale!r}. Use for example "
+                "randk(0.01, scale=True)."
             )
 
     def k(self, n: int) -> int:
@@ -91,8 +91,8 @@ class RandK(Compressor):
         """Returns the places, (k,) int32, ascending; valid until the thread's next call."""
         if key is None:
             raise UsageError(
-                "randk's places follow from the key it was encoded with; got none. "
-                "Pass the key that encode got."
+                "decoding randk needs the key it was encoded with, which determines the indices; "
+                "got none. Pass the key that encode got."
             )
         places = kernels.scratch("randk", values.numel(), torch.int32, values.device)
         kernels.strata(noise_of(key._replace(rank=0)), n, places)

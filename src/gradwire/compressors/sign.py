@@ -29,7 +29,7 @@ class Sign(Codec):
     def __post_init__(self) -> None:
         if not isinstance(self.scaled, bool):
             raise StrategyError(
-                f"sign's scaled is True or False; got {self.scaled!r}. Use sign(scaled=True)."
+                f"sign's scaled must be True or False; got {self.scaled!r}. Use sign(scaled=True)."
             )
 
     def format(self) -> Format:

@@ -36,7 +36,7 @@ class TernGrad(Codec):
             type(self.clip) in (int, float) and 0 < self.clip < math.inf
         ):
             raise StrategyError(
-                f"terngrad's clip is a number of root mean squares above 0, or None; got "
+                "terngrad's clip must be a number of root mean squares above 0, or None; got "
                 f"{self.clip!r}. Use for example terngrad(clip=2.5)."
             )
 

@@ -30,8 +30,8 @@ class Threshold(Ragged):
         given = self.value
         if type(given) not in (int, float) or not 2.0**-126 <= given < 2.0**127:
             raise StrategyError(
-                f"threshold's value is the least magnitude sent, from 2^-126 to 2^127; got "
-                f"{given!r}. Use for example threshold(0.001)."
+                "threshold's value must be the least magnitude sent, at least 2^-126 and below "
+                f"2^127; got {given!r}. Use for example threshold(0.001)."
             )
 
     def least(self) -> float:

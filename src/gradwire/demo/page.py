@@ -34,7 +34,7 @@ def page(summary: Summary, cluster: Cluster, command: str) -> Page:
 
 
 def _verdict(summary: Summary) -> str:
-    """Says how much sooner one of gradwire's rows comes to the loss of DDP in fp32: to be fast and
+    """Says how much sooner one of gradwire's rows reaches the loss of DDP in fp32: to be fast and
     learn less is no help."""
     own = [result for result in summary.results if result.strategy]
     arrived = {r.label: r.seconds_to_target for r in own if r.seconds_to_target}
@@ -44,17 +44,17 @@ def _verdict(summary: Summary) -> str:
     if not arrived or not of_dense:
         return (
             f"Not shown here: {fast.label} takes {_ms(fast.step_seconds)} a step instead of "
-            f"{_ms(dense)}, and did not come to the loss of {DDP.label} in {fast.steps} steps."
+            f"{_ms(dense)}, and did not reach the loss of {DDP.label} in {fast.steps} steps."
         )
     best = min(arrived, key=lambda label: arrived[label])
     times, steps = of_dense / arrived[best], _ms(summary.step_seconds(best))
     seconds = f"after {arrived[best]:.1f} s, and {DDP.label} after {of_dense:.1f}"
     if times > 1:
         return (
-            f"It helps: {best} comes to the loss of {DDP.label} {times:.1f} times as soon, "
+            f"It helps: {best} reaches the loss of {DDP.label} {times:.1f} times as soon, "
             f"{seconds}. Its steps take {steps} instead of {_ms(dense)}."
         )
-    return f"It does not help here: {best} comes to the loss of {DDP.label} {seconds}."
+    return f"It does not help here: {best} reaches the loss of {DDP.label} {seconds}."
 
 
 def _ms(seconds: float) -> str:

@@ -189,7 +189,7 @@ def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watch) -> Measured:
     if code != 0:
         last = "\n".join(said[-_LAST_LINES:])
         raise LabError(
-            f"every rank of a row ends with exit code 0; one of '{row.label}' ended with {code}. "
-            f"What the ranks said last:\n{last}"
+            f"every rank of a row must end with exit code 0; one of '{row.label}' ended with "
+            f"{code}. The last lines of the ranks:\n{last}"
         )
     return Measured.load(Path(task.result))

@@ -57,8 +57,9 @@ class Measured(Feedback):
         whole = all(type(n) is int for n in (self.turns, self.turn))
         if not whole or self.turns < 1 or not 0 <= self.turn < self.turns:
             raise StrategyError(
-                f"{self.name}'s turns is a whole number, at least 1, and turn one below it; got "
-                f"turns={self.turns!r}, turn={self.turn!r}. Use for example {self.name}(turns=4)."
+                f"{self.name}'s turns must be a whole number, at least 1, and turn one from 0 to "
+                f"turns - 1; got turns={self.turns!r}, turn={self.turn!r}. Use for example "
+                f"{self.name}(turns=4)."
             )
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:

@@ -18,7 +18,7 @@ def check_adam(owner: str, beta1: object, beta2: object, eps: object, **switches
         _check_below_1(owner, name, beta, "beta1=0.9, beta2=0.999")
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < 1:
         raise StrategyError(
-            f"{owner}'s eps is above 0 and below 1; got {eps!r}. Use for example "
+            f"{owner}'s eps must be above 0 and below 1; got {eps!r}. Use for example "
             f"{owner}(eps=1e-8)."
         )
     _check_switches(owner, switches)
@@ -32,7 +32,7 @@ def momentum_of(momentum: float, nesterov: bool = False) -> Moments:
 def _check_below_1(owner: str, name: str, value: object, usual: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise StrategyError(
-            f"{owner}'s {name} is at least 0 and below 1; got {value!r}. Use for example "
+            f"{owner}'s {name} must be at least 0 and below 1; got {value!r}. Use for example "
             f"{owner}({usual})."
         )
 
@@ -41,6 +41,6 @@ def _check_switches(owner: str, switches: Mapping[str, object]) -> None:
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise StrategyError(
-                f"{owner}'s {name} is True or False; got {value!r}. "
+                f"{owner}'s {name} must be True or False; got {value!r}. "
                 f"Use for example {owner}({name}=True)."
             )

@@ -26,14 +26,15 @@ def trial(feedback: Feedback) -> str | None:
         kept = dict(feedback.after(y, sent, midway))
         if y.shape != x.shape or y.dtype != x.dtype:
             return (
-                f"before returns what to encode, fp32 of {[*x.shape]}; got {y.dtype} {[*y.shape]}"
+                f"before must return what to encode, float32 of shape {[*x.shape]}; got {y.dtype} "
+                f"of shape {[*y.shape]}"
             )
         if not torch.equal(x, given):
-            return "before and after change no input; the gradient was changed"
+            return "before and after must not change their inputs; the gradient was changed"
         if wrong := _wrong_state(kept, x):
             return wrong
         if feedback.makes_good and not torch.allclose(kept["residual"] + sent, y, atol=1e-6):
-            return "it makes good what is left out: residual + sent is what was encoded; it is not"
+            return "with makes_good, residual + sent must equal what was encoded; it does not"
         mean = feedback.received(sent.clone(), kept)
         state = {**kept, **mean}
         if wrong := _wrong_state(state, x):
@@ -44,9 +45,10 @@ def trial(feedback: Feedback) -> str | None:
 def _wrong_state(state: Mapping[str, Any], x: Tensor) -> str | None:
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            return f"a state is tensors by name; '{name}' is {type(value).__name__}"
+            return f"a state must map names to tensors; '{name}' is {type(value).__name__}"
         if name not in OF_OTHER_SHAPE and value.shape != x.shape:
             return (
-                f"a state has as many elements as the gradient, 1-D; '{name}' has {[*value.shape]}"
+                "a state's tensors must be 1-D, with as many elements as the gradient; "
+                f"'{name}' has the shape {[*value.shape]}"
             )
     return None

@@ -36,7 +36,7 @@ class ErrorFeedback(Feedback):
     def __post_init__(self) -> None:
         if not isinstance(self.decay, int | float) or not 0 < self.decay <= 1:
             raise StrategyError(
-                f"ef's decay is above 0 and at most 1; got {self.decay!r}. "
+                f"ef's decay must be above 0 and at most 1; got {self.decay!r}. "
                 "Use ef, or for example ef(decay=0.9)."
             )
 

@@ -30,8 +30,8 @@ def _check(source: torch.Tensor, target: torch.Tensor) -> None:
     check_same_device(source, target=target)
     if source.shape != target.shape:
         raise KernelError(
-            f"target must have the shape of source, {tuple(source.shape)}, "
-            f"not {tuple(target.shape)}; allocate it so"
+            f"target must have the shape of source, {tuple(source.shape)}, not "
+            f"{tuple(target.shape)}; allocate it with that shape"
         )
 
 

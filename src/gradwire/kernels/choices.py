@@ -31,10 +31,11 @@ def search_options(
     check_choice(jobs, start)
     if not 0 < (limit := real(limit)) < math.inf:
         raise KernelError(
-            f"a search may evaluate 1 step or more, not {limit}; give a limit, as 1000.0"
+            f"limit, the evaluations of a step, must be finite and above 0, not {limit}; give a "
+            "limit, such as 1000.0"
         )
     if not isinstance(seed, int):
-        raise KernelError(f"seed is a whole number, not {seed!r}; give 0")
+        raise KernelError(f"seed must be a whole number, not {seed!r}; give 0")
     return room_of(jobs.ready).search_options(jobs, machine, start, limit, seed)
 
 
@@ -49,8 +50,8 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
     choices = math.prod(jobs.option.diff().tolist()) if len(jobs) <= MOST_JOBS else math.inf
     if choices > MOST_CHOICES:
         raise KernelError(
-            f"all choices are tried of {MOST_JOBS} jobs and {MOST_CHOICES:g} choices at most, not "
-            f"of {len(jobs)} jobs with {choices:g}; search instead"
+            f"all choices can be tried of at most {MOST_JOBS} jobs and {MOST_CHOICES:g} choices, "
+            f"not of {len(jobs)} jobs with {choices:g}; use a search instead"
         )
     return room_of(jobs.ready).exhaust_options(jobs, machine, start)
 

@@ -63,8 +63,8 @@ def _check(segments: Sequence[SumCoded]) -> None:
     for out, codes, sections, values, _ in segments:
         if not len(codes) == len(sections) == len(values):
             raise KernelError(
-                f"each payload has a code, places and values, but there are {len(codes)}, "
-                f"{len(sections)} and {len(values)}; pass lists of equal length"
+                f"each payload needs a code, places and values, but there are {len(codes)}, "
+                f"{len(sections)} and {len(values)} of them; pass lists of equal length"
             )
         for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
             _check_coded(payload, out.numel(), out, code, section, value)

@@ -34,8 +34,9 @@ def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """
     if not is_rows(x):
         raise KernelError(
-            f"a sparse gradient is rows and one id of each; got {x.layout} with {x.sparse_dim()} "
-            f"sparse of {x.dim()} dimensions. Use torch.sparse_coo_tensor(ids[None], rows)"
+            f"a sparse gradient must be rows with one id each; got {x.layout} with "
+            f"{x.sparse_dim()} sparse of {x.dim()} dimensions. Use "
+            "torch.sparse_coo_tensor(ids[None], rows)"
         )
     width = math.prod(x.shape[1:])
     ids = x._indices()[0]

@@ -33,7 +33,7 @@ from gradwire.kernels.tensors import (
 
 _DAMAGED = (
     "", "the list of crowded chunks", "the list of full chunks", "the list of other places",
-    "what they are together",
+    "the combination of these lists",
 )  # fmt: skip
 
 
@@ -46,7 +46,9 @@ def shape_of(places: Tensor, n: int) -> Shape:
     check_index_range(n)
     check_places("places", places)
     if places.numel() and int(places[0]) < 0:
-        raise KernelError(f"places are from 0 on, but the first is {int(places[0])}; leave it out")
+        raise KernelError(
+            f"places must be 0 or more, but the first is {int(places[0])}; leave it out"
+        )
     k, crowds = places.numel(), room_of(places).count_crowds(places)
     flat, crowded = Shape(k, 0, 0, k), Shape(k, *crowds)
     counts = crowds[0] > 0 and crowded.is_possible(n)  # unsorted places give arbitrary counts
@@ -62,7 +64,10 @@ def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> None
     room = room_of(places, section)
     check_encode(places, n, section, shaped_bytes(n, shape), room)
     if places.numel() != shape.entries or not room.encode_shaped(places, n, shape, section):
-        raise KernelError(f"the places have not the shape {tuple(shape)}; pass that of shape_of")
+        raise KernelError(
+            f"the places must have the shape {tuple(shape)}, but have another; pass what shape_of "
+            "returns for them"
+        )
 
 
 def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> None:
@@ -84,6 +89,6 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
         damaged = _DAMAGED[-1]
     if damaged:
         raise PayloadError(
-            f"the code of {shape.entries} places below {n} is not one: {damaged} cannot be; the "
-            "message is damaged or belongs to another parameter"
+            f"the code of {shape.entries} places below {n} is invalid: {damaged} cannot be right; "
+            "the message is damaged or belongs to another parameter"
         )

@@ -35,8 +35,8 @@ def write_entries(
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
         raise KernelError(
-            f"places must ascend strictly within 0 ... {segments[bad].n - 1}, but segment "
-            f"{bad} has others; sort them, and check n"
+            f"places must ascend strictly within 0 ... {segments[bad].n - 1}, but those of "
+            f"segment {bad} do not; sort them, and check n"
         )
 
 
@@ -65,7 +65,10 @@ def _check_sent(one: WriteEntries, sent: Tensor | None, residual: Tensor | None)
         check_same_device(one.places, sent=sent, residual=residual)
         check_apart("sent", sent, *one[:2], one.section, one.out)
     elif residual is not None:
-        raise KernelError("what rounding took is known beside sent alone; pass a tensor for that")
+        raise KernelError(
+            "residual needs sent, as rounding losses follow from what is sent; pass a tensor for "
+            "sent"
+        )
     if residual is not None:
         check_buffer("residual", residual, torch.float32, one.n)
         check_apart("residual", residual, *one[:2], one.section, one.out, sent)

@@ -57,24 +57,24 @@ def hash_partition(
     room = room_of(indices, indices_out)
     check_places("indices", indices)
     if indices.numel() and (least := int(indices.min())) < 0:
-        raise KernelError(f"indices must be from 0 on, but one is {least}; leave it out")
+        raise KernelError(f"indices must be 0 or more, but one is {least}; leave it out")
     check_buffer("indices_out", indices_out, torch.int32, indices.numel())
     check_same_device(indices, indices_out=indices_out)
     check_apart("indices_out", indices_out, indices)
     if len(seeds) < 2 or not all(0 <= seed < 2**32 for seed in seeds):
         raise KernelError(
             f"seeds must be two or more numbers of 32 bits, not {list(seeds)}; pass the owners' "
-            "and one for each try"
+            "seed and one for each try"
         )
     if not 1 <= owners <= _MOST_OWNERS or not 1 <= threads <= _MOST_THREADS:
         raise KernelError(
-            f"there must be 1 to {_MOST_OWNERS} owners and 1 to {_MOST_THREADS} threads, not "
-            f"{owners} and {threads}; pass a count"
+            f"owners must be 1 to {_MOST_OWNERS} and threads 1 to {_MOST_THREADS}, not {owners} "
+            f"and {threads}; pass such counts"
         )
     slots = slots or slots_for(indices.numel(), owners)
     if slots[0] < 1 or slots[1] < 0 or owners * sum(slots) > _MOST_SLOTS:
         raise KernelError(
-            "slots must be at least one parallel and no serial one, and all owners' together at "
-            f"most {_MOST_SLOTS}, not {slots} of {owners} owners; leave them out"
+            f"slots must be at least 1 parallel and 0 serial, and at most {_MOST_SLOTS} of all "
+            f"owners together, not {slots} of {owners} owners; leave them out"
         )
     return room.hash_partition(indices, owners, seeds, indices_out, slots, threads)

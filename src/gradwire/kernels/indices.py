@@ -67,7 +67,7 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> N
     if position < k:
         wrong = f"entry {position} is missing, out of range or not above the one before"
     else:
-        wrong = "what follows the last entry is not 0"
+        wrong = "the bits after the last entry are not 0"
     raise PayloadError(
         f"the {code} code must hold {k} indices that ascend strictly within 0 ... {n - 1}, and "
         f"then zeros, but {wrong}; the message is damaged or belongs to another parameter"

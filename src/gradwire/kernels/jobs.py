@@ -62,7 +62,7 @@ class Jobs:
         least, most = _range(self.lane)
         if not 0 <= least <= most < LANES:
             raise KernelError(
-                f"a stage's lane is a number from 0 to {LANES - 1}, but they go from "
+                f"a stage's lane must be a number from 0 to {LANES - 1}, but they go from "
                 f"{int(least)} to {int(most)}; correct them"
             )
 
@@ -94,8 +94,8 @@ class Machine(NamedTuple):
 def _check_begins(name: str, begins: Tensor, least: int) -> int:
     if int(begins[0]) != 0 or (begins.numel() > 1 and _range(begins.long().diff())[0] < least):
         raise KernelError(
-            f"{name} tells where lists begin: from 0, each {least} or more after the last, "
-            f"but it is {begins.tolist()[:8]}…; correct it"
+            f"{name}, the offsets of lists, must begin at 0 and grow by {least} or more each, but "
+            f"it is {begins.tolist()[:8]}…; correct it"
         )
     return int(begins[-1])
 
@@ -105,7 +105,7 @@ def _check_seconds(name: str, seconds: Tensor) -> None:
     if not 0.0 <= least <= most <= MOST:
         fits = (seconds >= 0.0) & (seconds <= MOST)
         raise KernelError(
-            f"{name} are finite and not negative, but one is {seconds[~fits][0]} ({MOST:g} at "
+            f"{name} must be finite and not negative, but one is {seconds[~fits][0]} ({MOST:g} at "
             "most); correct it"
         )
 
@@ -120,28 +120,30 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
     """Raises KernelError unless the machine can run the jobs."""
     if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= MOST_LANES:
         raise KernelError(
-            f"a conductor has 1 to {MOST_LANES} lanes, not {machine.lanes}; choose so many"
+            f"a conductor must have 1 to {MOST_LANES} lanes, not {machine.lanes}; choose such a "
+            "number"
         )
     if not (machine.cores >= 1.0 and machine.workers >= 1.0):
         raise KernelError(
-            "cores and workers are 1.0 or more, as a stage takes one whole, not "
+            "cores and workers must be 1.0 or more, as a stage takes a whole one, not "
             f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
         )
     for name in ("wire_demand", "start_sharing", "start_demand"):
         if not 0.0 <= (value := real(getattr(machine, name))) <= MOST:
             raise KernelError(
-                f"{name} is finite and not negative, not {value} ({MOST:g} at most); give 0.0"
+                f"{name} must be finite and not negative, not {value} ({MOST:g} at most); give 0.0"
             )
     if not 1.0 <= machine.start_slowdown <= MOST:
         raise KernelError(
-            f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown} ({MOST:g} at "
-            "most); give 1.0"
+            f"start_slowdown must be finite and 1.0 or more, not {machine.start_slowdown} "
+            f"({MOST:g} at most); give 1.0"
         )
     last = float(jobs.ready.max()) if len(jobs) else 0.0
     if not last <= machine.backward_seconds <= MOST:
         raise KernelError(
-            f"backward lasts {machine.backward_seconds} s, but a job is ready at {last} s; "
-            f"make it as long as the last job needs, and not above {MOST:g} s"
+            "backward must last until the last job is ready, but lasts "
+            f"{machine.backward_seconds} s, and a job is ready at {last} s; make it that long, "
+            f"and at most {MOST:g} s"
         )
 
 
@@ -151,8 +153,8 @@ def check_choice(jobs: Jobs, choice: Tensor) -> None:
     check_buffer("choice", choice, torch.int32, len(jobs))
     if not bool(((choice >= 0) & (choice < jobs.option.diff())).all()):
         raise KernelError(
-            f"a choice is one of the job's options, from 0, but it is {choice.tolist()[:8]}… of "
-            f"{jobs.option.diff().tolist()[:8]}…; choose one of them"
+            "a choice must be one of the job's options, counted from 0, but it is "
+            f"{choice.tolist()[:8]}… of {jobs.option.diff().tolist()[:8]}…; choose one of them"
         )
 
 
@@ -173,7 +175,7 @@ def jobs_of(
         )
     except OverflowError as error:
         raise KernelError(
-            f"lanes are whole numbers below {LANES} and seconds are finite, but one is too large "
+            f"lanes must be whole numbers below {LANES} and seconds finite, but one is too large "
             f"for its type ({error}); correct it"
         ) from None
 

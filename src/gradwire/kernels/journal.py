@@ -69,8 +69,8 @@ class Journal:
         if self._kept is None or self._kept.fits(residual.numel(), velocity is not None):
             return
         raise KernelError(
-            "the journal is of another update than the one to be undone; "
-            "pass the one that was given to update_topk"
+            "the journal must be of the update that is undone, but is of another; pass the one "
+            "that was given to update_topk"
         )
 
     @staticmethod

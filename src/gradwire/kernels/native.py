@@ -61,8 +61,8 @@ chosen = Choice()
 
 def _warn_once() -> None:
     warnings.warn(
-        "gradwire's native kernels are not installed, so their torch twins run: the same results, "
-        "20 to 100 times slower on CPU tensors; reinstall gradwire where there is a "
+        "gradwire's native kernels are not installed, so PyTorch operations run instead, with the "
+        "same results, 20 to 100 times slower on CPU tensors; reinstall gradwire where there is a "
         f"C++ compiler, or set {VARIABLE}={TWIN} to accept this",
         RuntimeWarning,
         stacklevel=4,
@@ -73,8 +73,8 @@ def _checked(name: str, core: Core | None, source: str) -> str:
     if name == TRITON:
         if os.environ.get("TRITON_INTERPRET") != "1":
             raise KernelError(
-                f"{source} asks for {TRITON!r}, which runs on processors in Triton's interpreter "
-                "alone, for tests; set TRITON_INTERPRET=1 before anything imports triton"
+                f"{source} requests {TRITON!r}, which runs on CPUs only in Triton's interpreter, "
+                "for tests; set TRITON_INTERPRET=1 before anything imports triton"
             )
         return name
     if name != TWIN and name not in SETS:
@@ -83,7 +83,7 @@ def _checked(name: str, core: Core | None, source: str) -> str:
     available = available_sets(core)
     if name not in available:
         raise KernelError(
-            f"{source} asks for {name!r}, which this installation and processor do not have; "
+            f"{source} requests {name!r}, which this installation and processor do not have; "
             f"choose one of {', '.join(available)}"
         )
     return name

@@ -17,8 +17,8 @@ def check_noise(noise: Noise) -> None:
     first, second, shift = noise
     if not (0 <= first < 1 << 32 and 0 <= second < 1 << 32 and 0 <= shift < 1 << 32):
         raise KernelError(
-            f"the keys and the shift of noise have 32 bits each, but are {tuple(noise)}; make it "
-            "by Noise.of"
+            f"the keys and the shift of noise must have 32 bits each, but are {tuple(noise)}; "
+            "make it with Noise.of"
         )
 
 
@@ -33,7 +33,8 @@ def random_bits(
     check_domain(n)
     if not 0 <= first < 1 << 32:
         raise KernelError(
-            f"elements are numbered from 0 to 2^32-1, not from {first}; pass a place"
+            f"the index of the first element must be from 0 to 2^32-1, not {first}; pass such an "
+            "index"
         )
     out = torch.empty(n, dtype=torch.int32, device=device)
     room_of(out).dice(noise, first, out)

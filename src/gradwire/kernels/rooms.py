@@ -75,8 +75,8 @@ def _in_triton(interpreted: bool, number: int | None) -> Room:
         room: Room = importlib.import_module("gradwire.kernels.cuda")
         return room
     warnings.warn(
-        f"gradwire's CUDA kernels do not run here, and torch's operations take their place, with "
-        f"the same results, slower: {why}",
+        "gradwire's CUDA kernels cannot run here, so PyTorch operations run instead, with the "
+        f"same results, but slower: {why}",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -66,8 +66,8 @@ def _check_stripes(
     edges = [0, *bounds, x.shape[1]]
     if not bounds or any(edge > after for edge, after in pairwise(edges)):
         raise KernelError(
-            f"bounds must ascend within 0 ... {x.shape[1]}, the columns, but are {list(bounds)}; "
-            "pass the first column of each owner, and the end"
+            f"bounds must ascend within 0 ... {x.shape[1]}, the number of columns, but are "
+            f"{list(bounds)}; pass the first column of each owner, and the end"
         )
     check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
     check_same_device(x, ids=ids, stripes=stripes)
@@ -110,7 +110,10 @@ def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """
     if not ids or any(own.dtype != torch.int32 or own.dim() != 1 for own in ids):
         found = ", ".join(f"{own.dtype} of shape {tuple(own.shape)}" for own in ids) or "none"
-        raise KernelError(f"ids must be lists of int32, (k,), one at least, not {found}")
+        raise KernelError(
+            f"ids must be one or more lists of int32, (k,), not {found}; pass one list for each "
+            "list of rows"
+        )
     room = room_of(*ids)
     for own in ids:
         check_same_device(ids[0], ids=own)
@@ -121,12 +124,13 @@ def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
     if result not in CODES:
         raise KernelError(
-            f"sums are rounded to float32, bfloat16 or float16, not {result}; choose one"
+            f"sums can be rounded to float32, bfloat16 or float16, not to {result}; choose one of "
+            "these"
         )
     if not rows or len(ids) != len(rows):
         raise KernelError(
-            f"each list of rows has ids, and there is one at least, but there are {len(ids)} "
-            f"and {len(rows)}; pass lists of equal length"
+            "each list of rows needs its ids, and at least one must be given, but there are "
+            f"{len(ids)} and {len(rows)}; pass lists of equal length"
         )
     width, dtype = rows[0].shape[-1] if rows[0].dim() else 0, rows[0].dtype
     for number, (own, x) in enumerate(zip(ids, rows)):

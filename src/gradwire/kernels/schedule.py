@@ -24,7 +24,7 @@ def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1
     check_machine(jobs, machine)
     check_choice(jobs, choice)
     if not isinstance(repeats, int) or not 1 <= repeats < 1 << 31:
-        raise KernelError(f"repeats are 1 to 2^31 - 1 times, not {repeats}; give 1")
+        raise KernelError(f"repeats must be 1 to 2^31 - 1, not {repeats}; give 1")
     return room_of(jobs.ready).simulate_step(jobs, machine, choice, repeats)
 
 

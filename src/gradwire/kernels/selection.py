@@ -93,6 +93,8 @@ def reach(
         check_float("x", x)
         check_same_device(status, x=x)
         if not (by := finite_number("least", least)) > 0.0:
-            raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
+            raise KernelError(
+                f"least must be above 0 in float32, not {least}; pass a magnitude, such as 0.001"
+            )
         checked.append(Reach(x, by))
     return room.reach(checked, status)

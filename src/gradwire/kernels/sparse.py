@@ -83,8 +83,8 @@ def check_payloads(
     """Raises PayloadError unless all payloads are streams of n elements, on `like`'s device."""
     if len(indices) != len(values):
         raise PayloadError(
-            f"each payload has indices and values, but there are {len(indices)} "
-            f"and {len(values)}; pass lists of equal length"
+            f"each payload needs indices and values, but there are {len(indices)} and "
+            f"{len(values)} of them; pass lists of equal length"
         )
     for number, (index, value) in enumerate(zip(indices, values)):
         check_payload(number, n, like, index, value, room)

@@ -30,7 +30,7 @@ def check_status(x: Tensor, status: Tensor) -> None:
     if status.dtype != torch.int64 or status.shape != (1,) or status.device != x.device:
         raise KernelError(
             f"status must be torch.int64 of shape (1,) on {x.device}, not {status.dtype} of shape "
-            f"{tuple(status.shape)} on {status.device}; pass the word that encode got"
+            f"{tuple(status.shape)} on {status.device}; pass the status that encode got"
         )
     check_memory("status", status)
 

@@ -58,8 +58,8 @@ def check_stream(name: str, places: Tensor, values: Tensor) -> None:
 def _check_deal(owners: int, seed: int) -> None:
     if not 1 <= owners <= _MOST_OWNERS or not 0 <= seed < 1 << 32:
         raise KernelError(
-            f"owners must be 1 to {_MOST_OWNERS} and the seed have 32 bits, but there are "
-            f"{owners} owners, and the seed is {seed}; pass the world's size and a digest's half"
+            f"owners must be 1 to {_MOST_OWNERS} and the seed must have 32 bits, but there are "
+            f"{owners} owners, and the seed is {seed}; pass the world size and half of a digest"
         )
 
 
@@ -83,8 +83,8 @@ def split_stream(
     check_apart("values_out", values_out, places, values)
     if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
         raise KernelError(
-            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
-            "pass a stream"
+            f"places must ascend and be 0 or more, but go from {int(places[0])} to "
+            f"{int(places[-1])}; sort them"
         )
     return room.split_stream(places, values, owners, seed, places_out, values_out)
 
@@ -101,7 +101,7 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
     check_same_device(places, places_out=places_out)
     if places.dtype != torch.int32 or places.dim() != 1 or not 0 <= owner < owners:
         raise KernelError(
-            f"places must be int32 with one dimension, and the owner one of {owners}, not "
+            f"places must be int32 with one dimension, and owner must be one of {owners}, not "
             f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
         )
     check_memory("places", places)

@@ -23,8 +23,8 @@ def check_index_range(n: int) -> None:
     """Raises KernelError if n elements cannot be indexed by signed 32-bit numbers."""
     if n > INDEX_LIMIT:
         raise KernelError(
-            f"a parameter has at most 2^31-1 = {INDEX_LIMIT} elements, this one has {n}; "
-            "split it or exclude it from compression"
+            f"a parameter must have at most 2^31-1 = {INDEX_LIMIT} elements, but this one has "
+            f"{n}; split it or exclude it from compression"
         )
 
 
@@ -50,9 +50,9 @@ def check_memory(name: str, tensor: torch.Tensor) -> None:
     except RuntimeError:  # a sparse tensor has no data_ptr
         pass
     raise KernelError(
-        f"{name} must have its elements in memory, at a multiple of their size, but is a "
-        f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device} without, or elsewhere; pass "
-        "a dense tensor whose storage was not given back"
+        f"{name} must be dense, with its elements in memory and aligned to their size, but is a "
+        f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device} without storage, or not "
+        "aligned; pass a dense tensor whose storage was not freed"
     )
 
 
@@ -169,8 +169,8 @@ def check_apart(name: str, tensor: torch.Tensor, *others: torch.Tensor | None) -
         shared = min(end, _span(other)[1]) - max(begin, address)
         if shared > 0:
             raise KernelError(
-                f"{name} must not share memory with other tensors of the call, but {shared} bytes "
-                "are of both; pass one of its own"
+                f"{name} must not share memory with other tensors of the call, but shares "
+                f"{shared} bytes; pass a tensor of its own"
             )
 
 

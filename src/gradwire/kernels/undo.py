@@ -85,7 +85,7 @@ def undo_many_topk(segments: Sequence[UndoTopk]) -> None:
         one = given[bad]
         n, position = one.residual.numel(), room.first_violation(one.indices, one.residual.numel())
         raise KernelError(
-            f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
+            f"the indices to restore must ascend strictly within 0 ... {n - 1}, but entry "
             f"{position} is {int(one.indices[position])}; pass those that update_topk wrote"
         )
     Journal.put_all_back((one.journal, one.velocity, one.residual) for one in given)
@@ -104,7 +104,9 @@ def _check(one: UndoTopk) -> None:
     check_same_device(v, indices=indices, values=values, velocity=u, velocities=velocities)
     if one.mask and u is not None:
         if velocities is None:
-            raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
+            raise KernelError(
+                "restoring a masked velocity needs velocities; pass those that were saved"
+            )
         check_buffer("velocity", u, torch.float32, n)
         check_buffer("velocities", velocities, torch.float32, k)
     if one.journal is not None:

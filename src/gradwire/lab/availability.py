@@ -43,9 +43,7 @@ def available() -> Availability:
     """Return how the lab can work here, by building the smallest network and tearing it down
     again: about a quarter second, once."""
     if sys.platform != "linux":
-        return Availability(
-            "none", f"network namespaces are a part of Linux; this is {sys.platform}"
-        )
+        return Availability("none", f"network namespaces need Linux; this is {sys.platform}")
     refusals = []
     for mode, reason in _REASONS.items():
         if mode == "root" and os.geteuid() != 0:
@@ -71,9 +69,8 @@ def _refusal(mode: Mode) -> str | None:
 def refused(reason: str, instead: str) -> LabError:
     """Return the error for a machine without namespaces. instead: how callers choose loopback."""
     return LabError(
-        "a shaped cluster needs network namespaces; this machine refuses them "
-        f"({reason}). {how_to_allow()} Or use {instead}: the same processes on "
-        "127.0.0.1, but unshaped."
+        f"an emulated network needs network namespaces; this machine refuses them ({reason}). "
+        f"{how_to_allow()} Or use {instead}: the same processes on 127.0.0.1, at full speed."
     )
 
 
@@ -87,8 +84,8 @@ def how_to_allow(sysctls: Path = Path("/proc/sys")) -> str:
     if closed:
         return f"To allow them: sudo sysctl -w {' '.join(closed)}."
     return (
-        f"No sysctl forbids them here ({', '.join(_SYSCTLS)}); a container may, which docker run "
-        "--privileged allows them, or a security policy."
+        f"No sysctl forbids them here ({', '.join(_SYSCTLS)}); a container may (start it with "
+        "docker run --privileged), or a security policy."
     )
 
 

@@ -99,8 +99,8 @@ class Cluster:
         """Build the network. Raises `LabError` where that is impossible, with the reason."""
         if self._guard is not None:
             raise LabError(
-                "a cluster is entered once at a time; this one already stands; use it as it is, "
-                "or make a second Cluster"
+                "a cluster can be entered only once at a time; this one is running already. Use "
+                "it as it is, or make a second Cluster."
             )
         mode = "none" if self.loopback else available().mode
         if mode == "none" and not self.loopback:
@@ -168,8 +168,8 @@ class Cluster:
         guard = self._entered()
         if self.topology is None:
             raise LabError(
-                "paths are chosen where there are several; this cluster has one switch; give it a "
-                'topology, such as "leaf_spine(leaves=4, hosts=4, spines=4)"'
+                "paths() needs a topology with several paths; this cluster has one switch. Pass a "
+                'topology, such as "leaf_spine(leaves=4, hosts=4, spines=4)".'
             )
         asked: dict[str, dict[int, str]] = {}
         leaf_of, uplinks = self.topology.leaf_of, [name for name, _ in self.topology.uplinks]
@@ -194,23 +194,23 @@ class Cluster:
         if not 0 <= host < self.hosts or not (plane is None or 0 <= plane < planes):
             raise LabError(
                 f"hosts are numbered from 0 to {self.hosts - 1}, and planes as their topology's "
-                f"uplinks; got host {host}, plane {plane}; choose one that is there"
+                f"uplinks; got host {host}, plane {plane}. Choose existing ones."
             )
         return wiring.addresses[host] if plane is None else wiring.planes[host][plane]
 
     def _entered(self) -> GuardConnection:
         if self._guard is None or self._guard.closed:
             raise LabError(
-                "a cluster runs commands between entering and leaving it; this one is not "
-                "entered, or was given up after a second interruption; write: "
-                "with Cluster(...) as cluster: cluster.run(...)"
+                "a cluster runs commands only inside its with block; this one is not entered, or "
+                "was given up after a second interruption. Write: with Cluster(...) as cluster: "
+                "cluster.run(...)"
             )
         return self._guard
 
     def _turns(self, outages: Sequence[Outage]) -> list[Turn]:
         if outages and self.loopback:
             raise LabError(
-                "links go down where there are links; loopback has none; leave out one of the two"
+                "outages need links, which loopback does not have. Leave out one of the two."
             )
         return turns(outages, self._wiring)
 
@@ -240,12 +240,13 @@ class Cluster:
 def _topology(given: Fabric | str | None, hosts: int | None, loopback: bool) -> Fabric | None:
     if (given is None) == (hosts is None):
         raise LabError(
-            "a cluster has a number of hosts, on one switch, or a topology; got "
-            f"{'both' if hosts is not None else 'neither'}; give one of the two"
+            "a cluster needs either a number of hosts, on one switch, or a topology; got "
+            f"{'both' if hosts is not None else 'neither'}. Give one of the two."
         )
     if given is not None and loopback:
         raise LabError(
-            "a topology needs namespaces, and loopback has none; leave out one of the two"
+            "a topology needs network namespaces, which loopback does not use. Leave out one of "
+            "the two."
         )
     if isinstance(given, str):
         from gradwire.network.topologies import topology_of
@@ -257,15 +258,16 @@ def _topology(given: Fabric | str | None, hosts: int | None, loopback: bool) -> 
 def _check_order(order: Sequence[int], hosts: int) -> None:
     if sorted(order) != list(range(hosts)):
         raise LabError(
-            f"an order names each host from 0 to {hosts - 1} once; got {list(order)!r:.80}; leave "
-            "it out, or shuffle all numbers"
+            f"an order must name each host from 0 to {hosts - 1} once; got {list(order)!r:.80}. "
+            "Leave it out, or shuffle all numbers."
         )
 
 
 def _count(name: str, value: object, largest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
         raise LabError(
-            f"{name} is a whole number from 1 to {largest}; got {value!r}; choose one in between"
+            f"{name} must be a whole number from 1 to {largest}; got {value!r}. Choose one in "
+            "between."
         )
     return value
 
@@ -273,6 +275,6 @@ def _count(name: str, value: object, largest: int) -> int:
 def _check_command(command: Sequence[str]) -> None:
     if isinstance(command, str) or not command or not all(isinstance(w, str) for w in command):
         raise LabError(
-            "a command is a list of words, the program first; got "
-            f'{command!r}; write for example ["python", "train.py"] (after -- on the command line)'
+            f"a command must be a list of strings, the program first; got {command!r}. Write for "
+            'example ["python", "train.py"] (after -- on the command line).'
         )

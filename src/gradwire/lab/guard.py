@@ -128,7 +128,10 @@ class _Guard:
     def _look(self, message: Message) -> Message:
         """Return counters of all machines, and answers of `ip` on those that are named."""
         if self._network is None:
-            return {"event": "failed", "reason": "without namespaces there is nothing to look at"}
+            return {
+                "event": "failed",
+                "reason": "without namespaces there are no interfaces and routes to read",
+            }
         try:
             answers = {name: self._network.ask(name, own) for name, own in message["ask"].items()}
             return {"event": "seen", "sent": self._network.bytes_sent(), "answers": answers}

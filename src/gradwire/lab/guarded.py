@@ -54,8 +54,9 @@ class GuardConnection:
         message, _ = receive(self.channel)
         if not message:
             raise LabError(
-                "the lab's guard process must live as long as the lab; it ended (killed, or out "
-                "of memory?); its last words, if any, are on standard error: start the lab again"
+                "the lab's guard process must run as long as the lab; it ended (killed, or out of "
+                "memory?). See its last output, if any, on standard error, and start the lab "
+                "again."
             )
         return message
 

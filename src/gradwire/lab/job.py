@@ -130,9 +130,9 @@ class Job:
         if deadline is None or time.monotonic() < deadline:
             return
         raise LabTimeoutError(
-            f"a command ends within its timeout; after {timeout_seconds} seconds rank(s) "
-            f"{sorted(self._running)} still ran and were ended; allow more seconds, or look for "
-            "what they wait for"
+            f"a command must end within its timeout; after {timeout_seconds} seconds rank(s) "
+            f"{sorted(self._running)} still ran and were stopped. Allow more seconds, or find out "
+            "what they wait for."
         )
 
     def _wind_down(self, grace_seconds: float) -> None:

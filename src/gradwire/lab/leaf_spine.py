@@ -95,8 +95,8 @@ class _Builder:
         common = [u for u in self._uplinks[leaf] if u in self._uplinks[other]]
         if not common:
             raise LabError(
-                "leaves reach each other by a spine that both have a link to; leaf "
-                f"{leaf} and leaf {other} have none. Let fewer links fail."
+                f"two leaves need a spine that both have a link to; leaf {leaf} and leaf {other} "
+                "have none. Let fewer links fail."
             )
         hops = {u: f"nexthop via {_SPINE} dev {self._spines[u]} onlink" for u in common}
         yield f"route add {leaf_prefix(other)} {' '.join(hops.values())}"
@@ -144,14 +144,15 @@ def _check(fabric: Fabric) -> None:
     names = [name for name, _ in fabric.uplinks]
     if fabric.pods > 1 or fabric.host_up.shape[1] > 1 or len(set(names)) < len(names):
         raise LabError(
-            "the lab builds leaves and spines, a cable between any two and one to a host; got "
-            f"{fabric.pods} pods, {fabric.host_up.shape[1]} ports to a host and {len(names)} "
-            f"uplinks to {len(set(names))} switches. Write for example "
+            "the lab builds only leaves and spines, with one cable between any two and one to "
+            f"each host; got {fabric.pods} pods, {fabric.host_up.shape[1]} ports to a host and "
+            f"{len(names)} uplinks to {len(set(names))} switches. Write for example "
             "leaf_spine(leaves=4, hosts=4, spines=4)."
         )
     most = int(max(sum(fabric.leaf_of == leaf) for leaf in range(fabric.leaves)))
     if fabric.leaves > MOST_LEAVES or most > MOST_BELOW or len(names) > MOST_SPINES:
         raise LabError(
             f"the lab has addresses for {MOST_LEAVES} leaves of {MOST_BELOW} hosts and "
-            f"{MOST_SPINES} spines; got {fabric.leaves}, {most} and {len(names)}. Use fewer."
+            f"{MOST_SPINES} spines; got {fabric.leaves} leaves, {most} hosts and {len(names)} "
+            "spines. Use fewer."
         )

@@ -180,7 +180,7 @@ def _batch(
     if done.returncode != 0:
         words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise LabError(
-            f"every step of building the network must succeed; {tool!r} said: {words} (asked for: "
-            f"{'; '.join(commands)}); check the kernel's veth, bridge and sch_tbf modules"
+            f"the network could not be built; {tool!r} said: {words} (commands: "
+            f"{'; '.join(commands)}). Check the kernel's modules veth, bridge and sch_tbf."
         )
     return done.stdout

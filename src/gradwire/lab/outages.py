@@ -37,8 +37,8 @@ def outage_of(text: str) -> Outage:
         return Outage(link, float(begin), float(until) if mends else None)
     except ValueError:
         raise LabError(
-            f"what goes down is LINK@SECONDS, or LINK@SECONDS:UNTIL; got {text!r}; write for "
-            "example host3@2:2.5"
+            f"an outage must be LINK@SECONDS or LINK@SECONDS:UNTIL; got {text!r}. Write for "
+            "example host3@2:2.5."
         ) from None
 
 
@@ -52,14 +52,15 @@ def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
         last = _LATEST_SECONDS if outage.until is None else outage.until
         if not 0 <= outage.seconds < last <= _LATEST_SECONDS:
             raise LabError(
-                "a link goes down at second 0 or later, and comes back after that; got "
-                f"{outage.link} down at {outage.seconds:g}, up at {last:g}; correct it"
+                "a link must go down at second 0 or later, and come back after that; got "
+                f"{outage.link} down at {outage.seconds:g}, up at {last:g}. Correct it."
             )
         end = cable.far.machine, cable.far.interface
         if outage.seconds < back.get(end, 0.0):
             raise LabError(
-                f"a link goes down once it is back; got {outage.link} down at "
-                f"{outage.seconds:g}, and down before until {back[end]:g}; make one of the two"
+                f"a link cannot go down while it is down; got {outage.link} down at "
+                f"{outage.seconds:g}, and down before until {back[end]:g}. Make one outage of the "
+                "two."
             )
         back[end] = last
         found.append(Turn(outage.seconds, *end, up=False))
@@ -77,6 +78,6 @@ def _cable(name: str, wiring: Wiring) -> Cable:
             return cable
     near, far = wiring.cables[-1].near.machine, wiring.cables[-1].far.machine
     raise LabError(
-        f"what goes down is the link of a host, or one between switches; got {name!r}; name one "
-        f"that is there, as host0 or {near}-{far}"
+        f"an outage needs the link of a host, or one between switches; got {name!r}. Name an "
+        f"existing one, such as host0 or {near}-{far}."
     )

@@ -90,8 +90,8 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
     code = cluster.run(command, env=path, on_line=collect, timeout_seconds=_TIMEOUT_SECONDS)
     if code != 0 or not printed:
         raise LabError(
-            f"the probe's program must end with exit code 0; it ended with {code}; its own words "
-            "stand above: is torch installed with Gloo?"
+            f"the probe's program must end with exit code 0; it ended with {code}, and its output "
+            "is above. Check that torch is installed with Gloo."
         )
     return ProbeReport(
         hosts=cluster.hosts,
@@ -104,6 +104,6 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
 def _check_shape(cluster: Cluster) -> None:
     if cluster.hosts < 2 or cluster.procs_per_host != 1:
         raise LabError(
-            "a probe measures between at least 2 hosts with 1 process each; got "
-            f"{cluster.hosts} hosts with {cluster.procs_per_host}; change the numbers"
+            f"a probe needs at least 2 hosts with 1 process each; got {cluster.hosts} hosts with "
+            f"{cluster.procs_per_host}. Change the numbers."
         )

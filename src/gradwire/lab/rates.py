@@ -40,14 +40,14 @@ def parse_rate(text: str | float) -> int:
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _UNITS:
         raise LabError(
-            "a rate is a number of bits per second, or a number with kbit, mbit or gbit; "
-            f"got {text!r}; write for example 100mbit or 2.5gbit"
+            "a rate must be a number of bits per second, or a number with kbit, mbit or gbit; got "
+            f"{text!r}. Write for example 100mbit or 2.5gbit."
         )
     bits_per_second = round(float(match.group(1)) * _UNITS[unit])
     if not _SLOWEST_BITS_PER_SECOND <= bits_per_second <= _FASTEST_BITS_PER_SECOND:
         raise LabError(
-            f"a rate lies between 10kbit and 400gbit; got {text!r} = {bits_per_second} bits per "
-            "second; choose a rate in between (lower-case and capital units mean the same)"
+            f"a rate must be from 10kbit to 400gbit; got {text!r} = {bits_per_second} bits per "
+            "second. Choose a rate in between (lower-case and capital units mean the same)."
         )
     return bits_per_second
 

@@ -30,8 +30,8 @@ def send(channel: socket.socket, message: Message, files: tuple[int, ...] = ()) 
         if isinstance(error, BrokenPipeError | ConnectionError):
             raise
         raise LabError(
-            f"a command with its environment must fit into one packet; {len(packet)} bytes did "
-            f"not ({error.strerror}); start with a smaller environment"
+            f"a command and its environment must fit into one packet; {len(packet)} bytes did not "
+            f"({error.strerror}). Start with a smaller environment."
         ) from error
 
 

@@ -167,8 +167,8 @@ class Walk(ABC):
                  for _ in range(had.contributions)]  # fmt: skip
         if data.numel() < sum(sizes):
             raise PayloadError(
-                f"by the plan {sum(sizes)} bytes come from each rank; {data.numel()} arrived. "
-                "Attach the same plan everywhere."
+                f"by the plan each rank sends {sum(sizes)} bytes; {data.numel()} arrived. Attach "
+                "the same plan on every rank."
             )
         messages, each = torch.split(data[: sum(sizes)], sizes), had.contributions
         return [list(messages[i * each : (i + 1) * each]) for i in range(len(had.leaves))]

@@ -29,8 +29,7 @@ def called(notation: Notation, family: Family, text: str, *given: Any) -> Any:
     if not isinstance(made, family.base):
         name = name_of(node) or ""
         raise NetworkError(
-            f"{family.kind} '{name}' of {family.whose(name)} returned "
-            f"{type(made).__name__}, and no {family.base.__name__}. Tell its authors, or use "
-            "another."
+            f"{family.kind} '{name}' of {family.whose(name)} must return {family.base.__name__}; "
+            f"it returned {type(made).__name__}. Tell its authors, or use another."
         )
     return made

@@ -26,7 +26,8 @@ def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> I
     if given.size and not least <= int(given.min()) <= int(given.max()) < end:
         wrong = int(((given < least) | (given >= end)).argmax())
         raise NetworkError(
-            f"{name} are {rule}; number {wrong} is {given[wrong]}. Correct it, or leave it out."
+            f"{name} must be {rule}; number {wrong} is {given[wrong]}. Correct it, or leave it "
+            "out."
         )
     return np.ascontiguousarray(given, np.int64)
 
@@ -38,8 +39,8 @@ def real(name: str, values: ArrayLike) -> Reals:
     if not fits.all():
         wrong = int((~fits).argmax())
         raise NetworkError(
-            f"{name} are numbers from 0 to {_MOST:g}; number {wrong} is {given[wrong]}. Correct "
-            "it, or leave it out."
+            f"{name} must be numbers from 0 to {_MOST:g}; number {wrong} is {given[wrong]}. "
+            "Correct it, or leave it out."
         )
     return given
 
@@ -49,8 +50,8 @@ def each(name: str, values: NDArray[Any], rows: int) -> NDArray[Any]:
     number of values."""
     if len(values) not in (1, rows):
         raise NetworkError(
-            f"{name} are one for each of {rows} rows, or one for all; got {len(values)}. Give as "
-            "many."
+            f"{name} must have one value for each of {rows} rows, or one for all; got "
+            f"{len(values)}. Pass as many."
         )
     return np.broadcast_to(values, rows)
 
@@ -59,7 +60,9 @@ def same_length(**columns: Sized) -> None:
     """Raises NetworkError unless columns are equally long."""
     if len({len(column) for column in columns.values()}) > 1:
         got = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
-        raise NetworkError(f"columns are equally long; got {got}. Give one of each for every row.")
+        raise NetworkError(
+            f"all columns must have the same length; got {got}. Pass one value per row in each."
+        )
 
 
 def _row(name: str, values: ArrayLike, kinds: str, rule: str) -> NDArray[Any]:
@@ -69,7 +72,7 @@ def _row(name: str, values: ArrayLike, kinds: str, rule: str) -> NDArray[Any]:
         given = np.zeros((0, 0))
     if given.ndim != 1 or (given.size and given.dtype.kind not in kinds):
         raise NetworkError(
-            f"{name} are one row of {rule}; got {given.dtype} of shape {given.shape}. Pass a list "
-            "or an array of them."
+            f"{name} must be one row of {rule}; got {given.dtype} of shape {given.shape}. Pass a "
+            "list or an array of them."
         )
     return given

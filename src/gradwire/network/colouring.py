@@ -93,9 +93,9 @@ def _refuse_too_large(left: Side, right: Side, colours: int) -> None:
     places = edges + (vertices * odd if odd > 1 else 0)
     if places > _MOST_PLACES or colours >= 1 << 31:
         raise NetworkError(
-            f"a colouring takes {_MOST_PLACES} edges and places for others at most; {edges} edges "
-            f"at {vertices} vertices with {colours} colours take {places}. Use fewer, or a power "
-            "of two of colours below 2^31."
+            f"a colouring can have at most {_MOST_PLACES} edges, with those added for odd numbers "
+            f"of colours; {edges} edges at {vertices} vertices with {colours} colours take "
+            f"{places}. Use fewer, or a power of two of colours below 2^31."
         )
 
 

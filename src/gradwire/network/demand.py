@@ -110,7 +110,8 @@ def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
     experts, or replicas of a stage. Raises NetworkError if ranks are left over."""
     if ranks % count("ranks of a group", each):
         raise NetworkError(
-            f"groups are of {each} ranks each; got {ranks} ranks. Use a multiple of {each}."
+            f"every group must have {each} ranks; got {ranks} ranks in all. Use a multiple of "
+            f"{each}."
         )
     one = pattern(each, bytes)
     return joined([
@@ -123,13 +124,14 @@ def _refuse_unfit(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
     names = {tuple(move.name for move in row) for row in moves}
     if len(moves) not in (1, placement.ranks) or len(names) > 1:
         raise NetworkError(
-            f"moves are of one rank, or of each of {placement.ranks}, the same in the same order; "
-            f"got {len(moves)} rows of {len(names)} kinds. Price the strategy for every rank."
+            f"moves must be those of one rank, or of each of {placement.ranks} ranks, of the same "
+            f"kinds in the same order; got {len(moves)} rows of {len(names)} kinds. Price the "
+            "strategy for every rank."
         )
     if len(moves) < placement.ranks and any(move.name == "exchange" for move in moves[0]):
         raise NetworkError(
-            f"who exchanges with whom differs from rank to rank; got the moves of 1 rank of "
-            f"{placement.ranks}. Price the strategy for every rank."
+            "the partners of an exchange differ from rank to rank; got the moves of only 1 rank "
+            f"of {placement.ranks}. Price the strategy for every rank."
         )
 
 
@@ -148,8 +150,8 @@ def _of_move(turn: Sequence[PricedMove], placement: Placement) -> Iterator[Flows
             continue
         if first.name not in ALGORITHMS:
             raise NetworkError(
-                f"moves are {', '.join([*ALGORITHMS, 'exchange'])}; got '{first.name}'. Leave it "
-                "out."
+                f"a move must be one of {', '.join([*ALGORITHMS, 'exchange'])}; got "
+                f"'{first.name}'. Leave it out."
             )
         if len(ranks) > 1 and first.bytes:
             flows, names = ALGORITHMS[first.name](len(ranks), first.bytes), np.array(ranks)
@@ -168,7 +170,7 @@ def _groups(name: str, placement: Placement) -> list[list[int]]:
     sizes = {len(own) for own in members.values()}
     if len(sizes) > 1:
         raise NetworkError(
-            f"moves across machines need equally many ranks on each; got {sorted(sizes)}. Place "
-            "as many ranks on every machine."
+            f"moves across machines need equally many ranks on each machine; got {sorted(sizes)}. "
+            "Place as many ranks on every machine."
         )
     return [list(own) for own in zip(*members.values())]

@@ -48,8 +48,8 @@ def pins_of(routes: Routes) -> Pins:
     single path."""
     if (routes.path == EVERY).any():
         raise NetworkError(
-            "pins are of pinned pieces; got sprayed packets. Route by 'coloured' or another "
-            "scheme that pins."
+            "pins need pinned paths; got sprayed packets. Route by 'coloured' or another scheme "
+            "that pins."
         )
     flows = routes.flows
     pairs = list(zip(flows.src.tolist(), flows.dst.tolist()))

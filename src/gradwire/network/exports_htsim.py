@@ -19,15 +19,15 @@ def connections(flows: Flows, hosts: int) -> str:
     before opens. Raises NetworkError for sizes and starts that htsim cannot read."""
     if flows.bytes.max(initial=0) >= _LARGEST:
         raise NetworkError(
-            f"htsim reads sizes below {_LARGEST:,} bytes; got a flow of "
-            f"{flows.bytes.max():,}. Send fewer, or cut it."
+            f"htsim reads only sizes below {_LARGEST:,} bytes; got a flow of "
+            f"{flows.bytes.max():,}. Send fewer bytes, or cut the flow."
         )
     _, step, many = np.unique(flows.step, return_inverse=True, return_counts=True)
     late = flows.start_ns[(flows.start_ns % 1000 > 0) | ((step > 0) & (flows.start_ns > 0))]
     if len(late):
         raise NetworkError(
-            "htsim begins flows of the first step at whole microseconds, others with their step; "
-            f"got a start of {late[0]} ns. Round it, or leave it out."
+            "in htsim, flows of the first step must start at whole microseconds, and others with "
+            f"their step; got a start of {late[0]} ns. Round it, or leave it out."
         )
     order, barriers = np.argsort(step, kind="stable"), len(many) - 1
     lines = [f"Nodes {hosts}", f"Connections {len(flows)}"]
@@ -65,9 +65,9 @@ def topology(fabric: Fabric, latency_ns: float = 500.0) -> str:
     ]  # fmt: skip
     if not all(in_order):
         raise NetworkError(
-            "htsim's topologies have hosts of one port in the order of equal leaves, in a tier "
-            "links of the same whole Gbit/s, and below a switch a whole number of times as much "
-            "as above; this one has not. Use a leaf_spine or fat_tree that has."
+            "htsim needs hosts of one port in the order of equal leaves, the same whole Gbit/s on "
+            "all links of a tier, and an oversubscription that is a whole number; this topology "
+            "is different. Use a leaf_spine or fat_tree that has these."
         )
     lines = [f"Nodes {fabric.hosts}", f"Tiers {len(tiers)}", f"Podsize {leaves * a_leaf}"]
     for tier, own in enumerate(gbps):

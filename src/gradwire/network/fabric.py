@@ -70,8 +70,8 @@ class Fabric:
         shape = np.shape(self.host_up)
         if len(shape) != 2 or np.shape(self.host_down) != shape:
             raise NetworkError(
-                f"rates of hosts are [hosts, ports], as many up as down; got shapes {shape} and "
-                f"{np.shape(self.host_down)}. Give a row for each host."
+                "rates of hosts must have shape [hosts, ports], the same up as down; got shapes "
+                f"{shape} and {np.shape(self.host_down)}. Give a row for each host."
             )
         for name, end in (
             ("leaf_of", self.leaves), ("pod_of", self.leaves), ("plane_of", shape[1]),
@@ -85,8 +85,8 @@ class Fabric:
         links = 2 * sum(self._sizes)
         if self.rates.shape != (links,):
             raise NetworkError(
-                f"every link has a rate; there are {links} links and {self.rates.size} rates, of "
-                f"shape {self.rates.shape}. Give them in one row, in the order of `links`."
+                f"every link needs a rate; there are {links} links and {self.rates.size} rates, "
+                f"of shape {self.rates.shape}. Give them in one row, in the order of `links`."
             )
 
     # -- sizes, rates and links ------------------------------------------------------------
@@ -160,7 +160,7 @@ class Fabric:
         for link in links:
             if link not in number:
                 raise NetworkError(
-                    f"what is named is a link of the topology; got {link}. A link is for example "
+                    f"a link must be one of the topology; got {link}. A link is for example "
                     f"{self._example}."
                 )
             found.append(number[link])
@@ -243,8 +243,8 @@ class Fabric:
                 link = self._example
                 shown = "-".join(one[:2]) if isinstance(one, tuple) else one
                 raise NetworkError(
-                    f"what fails is a link or a switch of the topology; got '{shown}'. Name one "
-                    f"that is there, as {link.source}-{link.target} or {link.target}."
+                    f"what fails must be a link or a switch of the topology; got '{shown}'. Name "
+                    f"an existing one, such as {link.source}-{link.target} or {link.target}."
                 )
         return [link for link in self.links if not {link, *link[:2]}.isdisjoint(names)]
 
@@ -255,8 +255,8 @@ class Fabric:
         for number, (link, rate) in zip(self.numbers_of(bits_per_second), bits_per_second.items()):
             if rate < 0 or rate != int(rate):
                 raise NetworkError(
-                    f"a link has whole bits per second; got {link} with {rate}. Write for "
-                    f"example {10**11}."
+                    f"the rate of a link must be a whole number of bits per second; got {link} "
+                    f"with {rate}. Write for example {10**11}."
                 )
             rates[number] = rate
         return replace(self, rates=rates)
@@ -288,7 +288,8 @@ def rate(name: str, gbps: float) -> int:
     bits = round(above_zero(name, gbps) * 1e9)
     if not 1 <= bits <= _FASTEST:
         raise NetworkError(
-            f"{name} is 1 bit to 1 Ebit per second; got {gbps} Gbit/s. Write for example 100."
+            f"{name} must be from 1 bit to 1 Ebit per second; got {gbps} Gbit/s. Write for "
+            "example 100."
         )
     return bits
 
@@ -298,7 +299,8 @@ def above_zero(name: str, value: float) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < float("inf"):
         raise NetworkError(
-            f"{name} is above 0 and finite; got {value!r}. Write for example 100 (Gbit/s), or 2."
+            f"{name} must be above 0 and finite; got {value!r}. Write for example 100 (Gbit/s), "
+            "or 2."
         )
     return value
 

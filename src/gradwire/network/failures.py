@@ -113,12 +113,13 @@ def _checked(routes: Routes) -> Routes:
     source, target = (fabric.leaf_of[end[flow]] for end in (routes.flows.src, routes.flows.dst))
     if (path >= fabric.paths(source, target)).any():
         raise NetworkError(
-            "pieces take paths of the topology; got one of another. Route the flows over this one."
+            "pieces must take paths of this topology; got a path of another. Route the flows over "
+            "this one."
         )
     steps = len(np.unique(routes.flows.step))
     if steps > 1 or (path == EVERY).any():
         raise NetworkError(
-            "failures are told of one step of pinned pieces; got "
+            "failures can be computed only for one step of pinned paths; got "
             f"{f'{steps} steps' if steps > 1 else 'sprayed packets'}. Route one step alone, by "
             "'coloured' or another scheme that pins."
         )

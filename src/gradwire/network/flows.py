@@ -47,15 +47,15 @@ class Flows:
         except ValueError:
             lengths = ", ".join(str(c.size) for c in columns)
             raise NetworkError(
-                f"columns of flows are equally long; got {lengths}. Give one of each for "
-                "every flow, or one number for all."
+                f"the columns of flows must have the same length; got {lengths}. Pass one value "
+                "per flow in each, or one number for all."
             ) from None
         src, dst, bytes, step, start = map(np.array, columns)  # copies
         self.src, self.dst, self.bytes, self.step, self.start_ns = src, dst, bytes, step, start
         alone = np.flatnonzero(self.src == self.dst)
         if len(alone):
             raise NetworkError(
-                f"a flow goes to another host; flow {alone[0]} is {self.src[alone[0]]} -> "
+                f"a flow must go to another host; flow {alone[0]} is {self.src[alone[0]]} -> "
                 f"{self.dst[alone[0]]}. Correct it, or leave it out."
             )
 
@@ -68,8 +68,8 @@ class Flows:
             rows = [Flow(*row) for row in flows]
         except TypeError:
             raise NetworkError(
-                "a flow is source, destination, bytes and, where there are several, its step; got "
-                f"{flows!r:.80}. Write (0, 1, 1000)."
+                "a flow must be source, destination, bytes and, where there are several steps, "
+                f"its step; got {flows!r:.80}. Write for example (0, 1, 1000)."
             ) from None
         return Flows(*zip(*rows)) if rows else Flows([], [], [], [])
 
@@ -101,8 +101,8 @@ class Flows:
         last = self._named - 1
         if last >= number:
             raise NetworkError(
-                f"{what}s are numbered from 0 to {number - 1}; got a flow with {what} {last}. "
-                f"Leave it out, or have more {what}s."
+                f"{what}s must be numbered from 0 to {number - 1}; got a flow with {what} {last}. "
+                f"Leave it out, or use more {what}s."
             )
 
     @property

@@ -41,11 +41,12 @@ def together(jobs: Jobs) -> Together:
     """Joins jobs. Raises NetworkError for no job, and for jobs on different topologies."""
     given = (jobs,) if isinstance(jobs, Routes) else tuple(jobs)
     if not given:
-        raise NetworkError("what runs is one job or more; got none. Give the routes of one.")
+        raise NetworkError("at least one job must run; got none. Pass the routes of one.")
     for other in given[1:]:
         if not _is_same(other.fabric, given[0].fabric):
             raise NetworkError(
-                "jobs share one topology; got routes on different ones. Route all on the same."
+                "all jobs must share one topology; got routes on different ones. Route all on the "
+                "same."
             )
     many = [len(own.flows) for own in given]
     offset = np.cumsum([0, *(len(own.flow) for own in given)])

@@ -42,12 +42,12 @@ def _check_paths(fabric: Fabric, source: Ints, target: Ints, load: Reals) -> Non
     is_load = load.dtype == np.float64 and load.flags.c_contiguous
     if not is_load or load.shape != fabric.rates.shape:
         raise NetworkError(
-            f"load is a row of float64, one for each of {len(fabric.rates)} links; got "
+            f"load must be a row of float64, one for each of {len(fabric.rates)} links; got "
             f"{load.dtype} of shape {load.shape}. Begin with np.zeros(len(fabric.rates))."
         )
     if not fabric.paths(source, target).all():
         raise NetworkError(
-            f"between leaves that send there are paths; of {len(source)} pieces some have none. "
+            f"leaves that send to each other need a path; of {len(source)} pieces some have none. "
             "Leave them out."
         )
 

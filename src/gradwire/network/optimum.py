@@ -123,7 +123,7 @@ def _solved(blocks: list[_Block]) -> tuple[Reals, float]:
     )  # fmt: skip
     if found.status != 0:
         raise NetworkError(
-            f"between leaves that send there is a path that works; the linear program says: "
+            "leaves that send to each other need a path that works; the linear program says: "
             f"{found.message} Restore a link, or leave these flows out."
         )
     return found.x[:n], float(found.fun) * scale
@@ -135,6 +135,6 @@ def _scipy() -> tuple[Any, Any]:
         return sparse, importlib.import_module("scipy.optimize").linprog
     except ImportError:
         raise NetworkError(
-            "the best shares are found by scipy's linear programs; scipy is not installed. Run "
-            "'pip install gradwire[network]', or use a scheme that needs none, as 'wrap'."
+            "the best shares need the package scipy, which is not installed. Run 'pip install "
+            "gradwire[network]', or use a scheme that does not need it, such as 'wrap'."
         ) from None

@@ -37,10 +37,10 @@ class Outages:
 
     def __post_init__(self) -> None:
         for link, when in self.fails.items():
-            _refuse_time(f"a link fails at second 0 or later; got {link}", when)
+            _refuse_time(f"a link must fail at second 0 or later; got {link}", when)
         last = 0.0
         for when, _ in self.converged:
-            _refuse_time(f"routing converges at second {last:g} or later; got one", when, last)
+            _refuse_time(f"routing must converge at second {last:g} or later; got one", when, last)
             last = when
 
 
@@ -60,10 +60,12 @@ def outages(
     failures at the same second are one. Raises NetworkError as `route` does, also if hosts have no
     path any more, and for invalid times."""
     count("seed", seed, 0)
-    _refuse_time("routing converges 0 seconds after a failure, or later; got", convergence_seconds)
+    _refuse_time(
+        "routing must converge 0 seconds after a failure, or later; got it", convergence_seconds
+    )
     found = list[tuple[float, Jobs]]()
     for when in sorted(set(fails.values())):
-        _refuse_time("a link fails at second 0 or later; got one", when)
+        _refuse_time("a link must fail at second 0 or later; got one", when)
         dead = [link for link, second in fails.items() if second <= when]
         after = routed(jobs, topology.without(*dead), scheme, seed)
         found.append((when + convergence_seconds, after))
@@ -76,7 +78,7 @@ def paths_after(before: Routes, after: Routes) -> Ints:
     for name in ("src", "dst", "bytes"):
         if not np.array_equal(getattr(before.flows, name), getattr(after.flows, name)):
             raise NetworkError(
-                "routes before and after a failure are of the same flows; these are of "
+                "routes before and after a failure must be of the same flows; these are of "
                 f"{before.flows} and {after.flows}. Route the same flows on what is left."
             )
     begins = np.cumsum(before.flows.bytes) - before.flows.bytes

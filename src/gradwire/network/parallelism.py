@@ -58,7 +58,7 @@ class Parallelism:
     def __post_init__(self) -> None:
         JOB.take(vars(self))
         if self.ranks * self.microbatches > _MOST:
-            rule = f"is of at most {_MOST} microbatches, of all ranks together"
+            rule = f"must have at most {_MOST} microbatches, on all ranks together"
             JOB.refuse(broken(rule, self.ranks * self.microbatches))
 
     @property

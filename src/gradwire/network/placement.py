@@ -30,12 +30,13 @@ class Placement:
     def __post_init__(self) -> None:
         if min(self.host, default=0) < 0:
             raise NetworkError(
-                f"hosts are numbered from 0; got {min(self.host)}. Name a host of the topology."
+                f"hosts must be numbered from 0; got {min(self.host)}. Name a host of the "
+                "topology."
             )
         if self.machine is not None and len(self.machine) != len(self.host):
             raise NetworkError(
-                f"every rank has a host and a machine; got {len(self.host)} and "
-                f"{len(self.machine)}. Give one of each for every rank."
+                f"every rank needs a host and a machine; got {len(self.host)} hosts and "
+                f"{len(self.machine)} machines. Give one of each for every rank."
             )
 
     @staticmethod
@@ -64,7 +65,7 @@ class Placement:
         unknown = [r for r in ranks if not 0 <= r < self.ranks]
         if unknown:
             raise NetworkError(
-                f"ranks are numbered from 0 to {self.ranks - 1}; got {unknown[0]}. Place it first."
+                f"ranks must be from 0 to {self.ranks - 1}; got {unknown[0]}. Place it first."
             )
         machine = None if self.machine is None else tuple(self.machine[r] for r in ranks)
         return Placement(tuple(self.host[r] for r in ranks), machine)

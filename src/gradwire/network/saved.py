@@ -65,34 +65,43 @@ def _fabric(uplinks: list[tuple[str, int]], cores: int, **columns: list[Any]) ->
     ports = len(columns["host_up"][0])
     for name in ("host_up", "host_down"):
         if [len(row) for row in columns[name]] != [ports] * hosts:
-            raise broken(f"is of {hosts} hosts with {ports} ports", columns[name], f".{name}")
+            raise broken(
+                f"must have {ports} ports for each of {hosts} hosts", columns[name], f".{name}"
+            )
     if len(columns["plane_of"]) != len(uplinks):
-        raise broken(f"is of {len(uplinks)} uplinks", columns["plane_of"], ".plane_of")
+        raise broken(
+            f"must have one value for each of {len(uplinks)} uplinks",
+            columns["plane_of"],
+            ".plane_of",
+        )
     own = {name: np.array(column, np.int64) for name, column in columns.items()}
     leaf_of, pod_of, plane_of = own["leaf_of"], own["pod_of"], own["plane_of"]
-    _refuse(".leaf_of", leaf_of, leaf_of >= leaves, f"is one of {leaves} leaves")
-    _refuse(".pod_of", pod_of, pod_of >= leaves, f"is one of at most {leaves} pods")
-    _refuse(".plane_of", plane_of, plane_of >= ports, f"is one of {ports} ports")
+    _refuse(".leaf_of", leaf_of, leaf_of >= leaves, f"must be one of {leaves} leaves")
+    _refuse(".pod_of", pod_of, pod_of >= leaves, f"must be one of at most {leaves} pods")
+    _refuse(".plane_of", plane_of, plane_of >= ports, f"must be one of {ports} ports")
     pods = int(pod_of.max()) + 1
     if pods > 1 and not cores:
-        raise broken("is 1 or more, as there are several pods", cores, ".cores")
+        raise broken("must be 1 or more, because there are several pods", cores, ".cores")
     links = 2 * len(uplinks) * (leaves + pods * cores)
     if len(own["rates"]) != links:
-        raise Broken(f"is of {links} links; got {len(own['rates'])} rates", ".rates")
+        raise Broken(
+            f"must have one rate for each of {links} links; got {len(own['rates'])} rates",
+            ".rates",
+        )
     return Fabric(uplinks=tuple(uplinks), cores=cores, **own)
 
 
 def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[int]]) -> Routes:
     hosts = topology.hosts
-    _refuse(".flows.src", flows.src, flows.src >= hosts, f"is one of {hosts} hosts")
-    _refuse(".flows.dst", flows.dst, flows.dst >= hosts, f"is one of {hosts} hosts")
+    _refuse(".flows.src", flows.src, flows.src >= hosts, f"must be one of {hosts} hosts")
+    _refuse(".flows.dst", flows.dst, flows.dst >= hosts, f"must be one of {hosts} hosts")
     flow, path = (np.array(pieces[name], np.int64) for name in ("flow", "path"))
-    _refuse(".pieces.flow", flow, flow >= len(flows), f"is one of {len(flows)} flows")
+    _refuse(".pieces.flow", flow, flow >= len(flows), f"must be one of {len(flows)} flows")
     total = max(unit, sum(pieces["amount"]), unit * sum(flows.bytes.tolist()))
     sums = np.zeros(len(flows), np.int64 if total < 1 << 62 else object)
     np.add.at(sums, flow, np.array(pieces["amount"], sums.dtype))
     wrong = sums != flows.bytes.astype(sums.dtype) * unit
-    _refuse(".flows.bytes", flows.bytes, wrong, "is what its pieces add up to")
+    _refuse(".flows.bytes", flows.bytes, wrong, "must be the sum of its pieces")
     routes = Routes(topology, flows, flow, path, numbers(pieces["amount"]), unit)
     _refuse_paths(routes)
     return routes
@@ -103,21 +112,21 @@ def _refuse_paths(routes: Routes) -> None:
     fabric, flow, path, at = routes.fabric, routes.flow, routes.path, ".pieces.path"
     ends = routes.flows.src[flow], routes.flows.dst[flow]
     source, target = (fabric.leaf_of[end] for end in ends)
-    _refuse(at, path, path >= fabric.paths(source, target), "is there, between its leaves")
+    _refuse(at, path, path >= fabric.paths(source, target), "must be a path between its leaves")
     wrong = (path == BELOW) != (source == target)
-    _refuse(at, path, wrong, "is -1 below one leaf, and only there")
+    _refuse(at, path, wrong, "must be -1 for a flow below one leaf, and only for such a flow")
     slowest = np.ones(len(path), np.int64)
     rows = np.flatnonzero(path >= 0)
     hops = fabric.hops(source[rows], target[rows], path[rows])
     slowest[rows] = np.where(hops == NO_LINK, 1, fabric.rates[hops]).min(1, initial=1)
     rows = np.flatnonzero(path == EVERY)
     slowest[rows] = fabric.usable_paths(source[rows], target[rows])
-    _refuse(at, path, slowest == 0, "takes no link of rate 0")
+    _refuse(at, path, slowest == 0, "must not use a link of rate 0")
     loads = ports(fabric, routes.flows, flow, path, as_bytes(routes.amount, routes.unit))
     for name, load in zip(("host_up", "host_down"), loads):
         rates = getattr(fabric, name)
         stuck = ~(load >= 0) | ((load > 0) & (rates == 0))
-        _refuse(f".topology.{name}", rates, stuck, "is above 0 where a port is used")
+        _refuse(f".topology.{name}", rates, stuck, "must be above 0 where a port is used")
 
 
 def _refuse(place: str, column: ArrayLike, wrong: NDArray[np.bool_], rule: str) -> None:

@@ -48,7 +48,7 @@ class Job:
         if (self.ranks is None) == (not self.hosts):
             got = "both" if self.hosts else "neither"
             raise NetworkError(
-                f"a job has ranks, or hosts; got {got}. Write for example ranks = 8."
+                f"a job needs either ranks or hosts; got {got}. Write for example ranks = 8."
             )
 
 
@@ -89,8 +89,8 @@ def placed(jobs: Sequence[Job], order: Sequence[int]) -> list[Placed]:
     for host in named:
         if host not in known or named.count(host) > 1:
             raise NetworkError(
-                f"each host of a job is one of 0 to {len(order) - 1}, and of one job; got {host}"
-                f"{' twice' if host in known else ''}. Name others."
+                f"each host of a job must be one of 0 to {len(order) - 1}, and of one job; got "
+                f"{host}{' twice' if host in known else ''}. Name others."
             )
     free = [host for host in order if host not in taken]
     found = []
@@ -98,8 +98,8 @@ def placed(jobs: Sequence[Job], order: Sequence[int]) -> list[Placed]:
         asked = job.ranks or 0
         if asked > len(free):
             raise NetworkError(
-                f"every rank has a host of its own; job {number} asks for {asked}, and "
-                f"{len(free)} are left. Use a larger topology, or fewer ranks."
+                f"every rank needs a host of its own; job {number} needs {asked}, and {len(free)} "
+                "are left. Use a larger topology, or fewer ranks."
             )
         hosts = job.hosts or free[:asked]
         free = free[asked:]

@@ -52,13 +52,13 @@ def simulate_jobs(
     several jobs by the engine static, which has no time, and for jobs on different topologies."""
     if engine not in get_args(Engine):
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
-        raise NetworkError(f"an engine is one of {known}; got {engine!r}. Use 'static'.")
+        raise NetworkError(f"the engine must be one of {known}; got {engine!r}. Use 'static'.")
     if engine == "static" and len(jobs) == 1 and outages is NONE:
         return np.array([jobs[0].seconds])
     if engine == "static":
         raise NetworkError(
-            "jobs that meet, and links that die meanwhile, need an engine that knows time; got "
-            "'static'. Use 'flow' or 'packet'."
+            "several jobs at once, and links that fail meanwhile, need an engine that simulates "
+            "time; got 'static'. Use 'flow' or 'packet'."
         )
     if engine == "flow":
         return ends_of(jobs, tolerance, outages)
@@ -68,7 +68,7 @@ def simulate_jobs(
     lost = int(np.isinf(sent.seconds).sum())
     if lost:
         raise NetworkError(
-            f"every message arrives; {lost} never do: they were "
-            "lost time and again. Use a longer queue, or routes around what failed."
+            f"every message must arrive; {lost} never do, as they were lost again and again. Use "
+            "a longer queue, or routes around what failed."
         )
     return ends

@@ -43,8 +43,8 @@ def varied(text: str, name: str, value: str) -> Fabric:
     known = list(inspect.signature(builder).parameters) if builder else []
     if name not in known:
         raise NetworkError(
-            f"what varies is a parameter of the builder ({', '.join(known) or 'none: a file'}); "
-            f"got {name!r}. Name one of them."
+            "only a parameter of the builder can be varied "
+            f"({', '.join(known) or 'none: a file'}); got {name!r}. Name one of them."
         )
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     place = known.index(name)

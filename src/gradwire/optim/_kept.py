@@ -87,16 +87,16 @@ def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], ow
     """
     if feedback.rule != rule:
         raise UsageError(
-            f"{owner} steps with gradients, or with what a plan sends that keeps its moments; "
-            f"'{feedback}' keeps those of gradwire.optim.{feedback.optimizer}. Use that one, or "
-            "attach what leaves them to the optimizer, as 'bf16 | allreduce'; an optimizer that "
-            "is named to attach, optimizer=…, says what is whose."
+            f"{owner} needs gradients, or a plan that keeps its own moments; '{feedback}' keeps "
+            f"those of gradwire.optim.{feedback.optimizer}. Use that optimizer, or attach a "
+            "strategy that leaves the moments to the optimizer, such as 'bf16 | allreduce'. "
+            "Where they differ by parameter, pass optimizer=… to attach."
         )
     theirs, own = feedback.moments(), numbers_of(feedback, group)
     if own != theirs:
         raise UsageError(
-            f"where the plan keeps the moments, both have the same numbers; '{feedback}' has "
-            f"{said(theirs)}, {owner} has {said(own)}. Make them equal: "
-            f"'{agreeing(feedback, group)}'; a scheduler that moves the momentum, as OneCycleLR, "
-            "takes cycle_momentum=False."
+            "a plan that keeps the moments must have the optimizer's numbers; "
+            f"'{feedback}' has {said(theirs)}, {owner} has {said(own)}. Make them equal: "
+            f"'{agreeing(feedback, group)}'. A scheduler that changes the momentum, such as "
+            "OneCycleLR, needs cycle_momentum=False."
         )

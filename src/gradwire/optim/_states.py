@@ -51,9 +51,9 @@ class Like:
     def read(self, value: Any) -> Any:
         found: Tensor = FLOATS.read(value)
         if found.shape != self.shape:
-            raise broken(f"has the shape {list(self.shape)}", list(found.shape))
+            raise broken(f"must have the shape {list(self.shape)}", list(found.shape))
         if not found.isfinite().all():
-            raise broken("is finite", found)
+            raise broken("must be finite", found)
         return found
 
 
@@ -93,7 +93,8 @@ def check(
     here = [len(group["params"]) for group in optimizer.param_groups]
     try:
         if sizes != here:
-            raise broken(f"has as many parameters as there are here, {here}", sizes, _GROUPS)
+            rule = f"must have groups with as many parameters as this optimizer's, {here}"
+            raise broken(rule, sizes, _GROUPS)
         pairs = zip(saved["param_groups"], optimizer.param_groups)
         for i, (group, own) in enumerate(pairs):
             read_in(of_group, group, "param_groups", i)

@@ -63,9 +63,9 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
         for switch in ("amsgrad", "maximize"):
             if group[switch]:
                 raise UsageError(
-                    f"the feedback '{keeper}' knows no {switch}; AdamW has {switch}=True. Leave "
-                    "it out, or attach a strategy that leaves the moments to the optimizer, as "
-                    "'bf16 | allreduce'."
+                    f"the feedback '{keeper}' does not support {switch}; AdamW has {switch}=True. "
+                    "Leave it out, or attach a strategy that leaves the moments to the optimizer, "
+                    "such as 'bf16 | allreduce'."
                 )
 
 

@@ -60,8 +60,9 @@ class Muon(AsksThePlan):
         wrong += [f"{k}={v}" for k, v in below_1.items() if not 0 <= v < 1]
         if wrong:
             raise UsageError(
-                "Muon's lr, weight_decay and eps are at least 0, its momentum and betas at least "
-                f"0 and below 1; got {', '.join(wrong)}. Use for example Muon.of(model, lr=1e-3)."
+                "Muon's lr, weight_decay and eps must be at least 0, its momentum and betas at "
+                f"least 0 and below 1; got {', '.join(wrong)}. Use for example Muon.of(model, "
+                "lr=1e-3)."
             )
         super().__init__(params, {
             "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,

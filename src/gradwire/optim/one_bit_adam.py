@@ -57,19 +57,20 @@ class OneBitAdam(AsksThePlan):
     ) -> None:  # fmt: skip
         if lr < 0 or eps <= 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
             raise UsageError(
-                "OneBitAdam's lr and weight_decay are at least 0, its eps is above 0, its betas "
-                f"are at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
-                f"weight_decay={weight_decay}."
+                "OneBitAdam's lr and weight_decay must be at least 0, its eps above 0, its betas "
+                f"at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
+                f"weight_decay={weight_decay}. Use for example lr=1e-3, betas=(0.9, 0.999)."
             )
         if momentum_kept is False:
             raise UsageError(
-                "OneBitAdam steps with momenta, never with gradients: momentum_kept is None or "
-                "True; got False. For gradients take gradwire.optim.AdamW."
+                "OneBitAdam steps with momenta, never with gradients: momentum_kept must be None "
+                "or True; got False. For gradients use gradwire.optim.AdamW."
             )
         if freeze_step < 1:
             raise UsageError(
-                "the variance is learned in at least one step; got "
-                f"freeze_step={freeze_step}. Give 15 to 25 % of all steps, as the plan's warm-up."
+                "OneBitAdam must learn the variance in at least one step; got "
+                f"freeze_step={freeze_step}. Pass 15 to 25 % of all steps, and as many to the "
+                "plan's warm-up."
             )
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                     "freeze_step": freeze_step}  # fmt: skip
@@ -144,7 +145,7 @@ def _check(parameter: Tensor, beta: float) -> None:
     kept = feedback.moments().get("momentum", 0.0) if feedback else None
     if feedback is None or feedback.optimizer != "OneBitAdam" or kept != beta:
         raise UsageError(
-            "OneBitAdam takes the momentum of all ranks instead of a gradient, from a plan with "
+            "OneBitAdam needs the averaged momentum instead of a gradient, from a plan with "
             f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
             f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
             "torch.optim.AdamW."
@@ -157,9 +158,10 @@ def _check_exact(parameter: Tensor, step: int, freeze_step: int) -> None:
     strategy = strategy_of(parameter)
     if strategy is not None and strategy != beside.dense(strategy):
         raise UsageError(
-            f"the variance is learned from what travels dense; in step {step} of freeze_step="
-            f"{freeze_step} a parameter of shape {list(parameter.shape)} travels by '{strategy}'. "
-            f"Attach with warmup=gradwire.Warmup({freeze_step}, [1.0]), or freeze where that ends."
+            "the momentum must be sent dense while OneBitAdam learns the variance; in step "
+            f"{step} of freeze_step={freeze_step} a parameter of shape {list(parameter.shape)} is "
+            f"sent by '{strategy}'. Attach with warmup=gradwire.Warmup({freeze_step}, [1.0]), or "
+            "make freeze_step as short as the warm-up."
         )
 
 
@@ -171,7 +173,7 @@ def _check_whole(parameter: Tensor, momentum: Tensor) -> None:
     if arrived is not None and (arrived - shard_of(momentum)).norm() > 0.01 * arrived.norm():
         raise UsageError(
             "while OneBitAdam learns the variance, .grad must be the momentum as it arrived; that "
-            f"of a parameter of shape {list(parameter.shape)} was changed after backward(), or is "
-            "what flush() gave. Clip by gradwire.attach(clip_norm=...) instead of "
-            "clip_grad_norm_, and flush after freeze_step."
+            f"of a parameter of shape {list(parameter.shape)} was changed after backward(), or by "
+            "flush(). Clip by gradwire.attach(clip_norm=...) instead of clip_grad_norm_, and call "
+            "flush() only after freeze_step."
         )

@@ -56,11 +56,14 @@ class SGD(AsksThePlan):
     ) -> None:  # fmt: skip
         if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
             raise UsageError(
-                "SGD's lr and weight_decay are at least 0, its momentum is at least 0 and below "
-                f"1; got lr={lr}, momentum={momentum}, weight_decay={weight_decay}."
+                "SGD's lr and weight_decay must be at least 0, its momentum at least 0 and below "
+                f"1; got lr={lr}, momentum={momentum}, weight_decay={weight_decay}. Use for "
+                "example lr=0.1, momentum=0.9."
             )
         if nesterov and not momentum:
-            raise UsageError("Nesterov's rule needs a momentum; got momentum=0. Set it.")
+            raise UsageError(
+                "nesterov=True needs a momentum; got momentum=0. Pass for example momentum=0.9."
+            )
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay,
                     "nesterov": nesterov, **_NEUTRAL}  # fmt: skip
         super().__init__(params, defaults)
@@ -158,7 +161,7 @@ def _check_neutral(group: dict[str, Any]) -> None:
     for name, neutral in _NEUTRAL.items():
         if group[name] != neutral:
             raise UsageError(
-                f"gradwire.optim.SGD knows {name}={neutral} only; a group, or the state that was "
-                f"loaded, has {name}={group[name]}. Set {neutral} in param_groups, or use "
+                f"gradwire.optim.SGD supports only {name}={neutral}; a group, or the state that "
+                f"was loaded, has {name}={group[name]}. Set {neutral} in param_groups, or use "
                 "torch.optim.SGD."
             )

@@ -65,8 +65,8 @@ def _job(tensor: Tensor, choice: Choice) -> Job:
     stages = option.offloaded if choice.on_cpu else option.stages
     if stages is None:
         raise PlanError(
-            f"option {choice.option} does not compress, so that nothing of it can go to the CPU; "
-            "leave on_cpu=False"
+            f"only an option that compresses can go to the CPU; option {choice.option} does not "
+            "compress. Leave on_cpu=False."
         )
     return Job(tensor.ready_seconds, stages)
 
@@ -128,8 +128,8 @@ def offload(
     vectors = prod(len(group) + 1 for group in own)
     if vectors > most:
         raise PlanError(
-            f"Algorithm 2 tries every way to offload {[len(g) for g in own]} tensors of equal "
-            f"groups, {vectors} in all, more than {most}; raise most, or use search()"
+            f"Algorithm 2 tries every way to offload groups of {[len(g) for g in own]} equal "
+            f"tensors: {vectors} ways, more than most={most}. Raise most, or use search()."
         )
     every = (_offloaded(choices, own, u) for u in product(*(range(len(g) + 1) for g in own)))
     return min(every, key=lambda tried: time(jobs(tensors, tried)))

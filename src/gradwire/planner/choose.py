@@ -192,20 +192,20 @@ def _check(
             profile.cost(way(option, is_other=True))
     if not options or not any(not r.parameter.sparse for r in profile.ready) or not lanes:
         raise PlanError(
-            "a plan needs parameters with dense gradients, strategies and lanes; got "
-            f"{len(options)} strategies, {len(profile.ready)} parameters and {len(lanes)} numbers "
-            "of lanes. Profile the model again."
+            "a plan needs a parameter with dense gradients, a strategy and a number of lanes; got "
+            f"{len(options)} strategies, {len(profile.ready)} parameters, dense or not, and "
+            f"{len(lanes)} numbers of lanes. Pass what is missing, or profile the model again."
         )
     if algorithm not in SOLVERS:
         raise PlanError(
-            f"an algorithm is one of {', '.join(SOLVERS)}; got {algorithm!r}. Use joint."
+            f"the algorithm must be one of {', '.join(SOLVERS)}; got {algorithm!r}. Use joint."
         )
     if budget is None:
         return
     if not (math.isfinite(budget) and budget >= 0) or algorithm != "joint":
         raise PlanError(
-            "an error budget is a relative error, 0 or more, for the algorithm joint; got "
-            f"{budget} for {algorithm}. Use for example 0.1."
+            "an error budget must be a relative error of 0 or more, and needs the algorithm "
+            f"joint; got {budget} for {algorithm}. Use for example 0.1 with joint."
         )
     for option in options:
         known_errors(profile, option)
@@ -214,18 +214,18 @@ def _check(
 def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -> PlanError:
     if budget is None:
         return PlanError(
-            f"vectors travel as '{FP32}' where what may be used takes matrices only, as "
-            f"{', '.join(map(repr, options))}; it was not measured. Profile again with it."
+            f"the plan needs '{FP32}' for vectors, as the allowed strategies "
+            f"({', '.join(map(repr, options))}) take only matrices; it was not measured. Profile "
+            "again with it."
         )
     lost = [known_errors(profile, option) for option in options]
     least = sum(min(own[name] for own in lost) for name in lost[0]) ** 0.5
     alone = {sum(own.values()) ** 0.5: option for own, option in zip(lost[::-1], options[::-1])}
     smallest = min(alone)
     return PlanError(
-        "an error budget leaves room for one plan at least; of what may be used "
-        f"'{alone[smallest]}' has the smallest error, {smallest:.3g}, each tensor by what loses "
-        f"least of it makes {least:.3g}, and the budget is {budget}. "
-        f"Raise it, or allow '{FP32}'."
+        "no plan keeps the error within the budget; the smallest error of an allowed strategy is "
+        f"that of '{alone[smallest]}', {smallest:.3g}, the best choice for each tensor makes "
+        f"{least:.3g}, and the budget is {budget}. Raise it, or allow '{FP32}'."
     )
 
 

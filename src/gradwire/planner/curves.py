@@ -83,7 +83,7 @@ def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Curve:
 def _curve(rows: Sequence[Sequence[float]]) -> Curve:
     *points, slope = rows
     if len(slope) != 1 or any(len(point) != 2 for point in points):
-        raise broken("is a list of [size, seconds] and at the end [slope]", rows)
+        raise broken("must be a list of [size, seconds] that ends with [slope]", rows)
     return Curve(tuple((size, seconds) for size, seconds in points), slope[0])
 
 
@@ -93,23 +93,23 @@ CURVE = Made(List(List(Number(least=0)), least=2), _curve)
 
 def _check_points(points: Sequence[tuple[float, float]]) -> None:
     if not points:
-        raise PlanError("a curve has one point at least, but there is none; pass (size, seconds)")
+        raise PlanError("a curve needs at least one point; got none. Pass (size, seconds).")
     for x, y in points:
         _check_value("a size", x)
         _check_value("a cost in seconds", y)
     for (x0, y0), (x1, y1) in pairwise(points):
         if not x1 > x0:
             raise PlanError(
-                f"the sizes of a curve's points ascend strictly, but {x1} follows {x0}; sort them "
-                "and merge equal ones"
+                f"the sizes of a curve's points must ascend strictly; {x1} follows {x0}. Sort "
+                "them and merge equal ones."
             )
         if y1 < y0:
             raise PlanError(
-                f"a curve does not fall, but {y1} s at {x1} follow {y0} s at {x0}; fit it "
-                "monotonically, or raise the later point"
+                f"a curve must not fall; {y1} s at size {x1} follow {y0} s at size {x0}. Fit it "
+                "monotonically, or raise the later point."
             )
 
 
 def _check_value(name: str, value: float) -> None:
     if not 0 <= real(value) < math.inf:
-        raise PlanError(f"{name} is finite and not negative, not {value}; correct it")
+        raise PlanError(f"{name} must be finite and not negative; got {value}. Correct it.")

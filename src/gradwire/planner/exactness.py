@@ -61,8 +61,8 @@ def known_errors(profile: Profile, option: str) -> Mapping[str, float]:
         error = error_in(profile, way(option, r.is_other), name)
         if error is None:
             raise PlanError(
-                "an error budget needs the error of every strategy that may be used; that of "
-                f"'{option}' was not measured. Profile again, or leave it out."
+                f"an error budget needs the error of every allowed strategy; that of '{option}' "
+                "was not measured. Profile again, or leave it out."
             )
         found[name] = weights[name] * error**2
     return found

@@ -48,8 +48,8 @@ class Crowd:
     def __post_init__(self) -> None:
         if self.fraction is not None and not 0.0 <= self.fraction <= 1.0:
             raise PlanError(
-                f"density is the fraction that is not zero, from 0 to 1; got {self.fraction}. "
-                "Pass for example 0.01."
+                "density must be the fraction of elements that are not zero, from 0 to 1; got "
+                f"{self.fraction}. Pass for example 0.01."
             )
 
     def density(self, strategy: str) -> float:

@@ -59,8 +59,8 @@ def saved(plan: Plan) -> Explanation:
     """Returns the story that a plan carries. Raises PlanError if it has none."""
     if plan.prediction is None:
         raise PlanError(
-            "a plan is explained by the prediction it carries, or by a profile; this one carries "
-            "none. Pass --profile with the profile of its model."
+            "explaining a plan needs the prediction saved in it, or a profile; this plan has no "
+            "prediction. Pass --profile with the profile of its model."
         )
     story: Explanation = PREDICTION.take(plan.prediction)
     return story
@@ -157,7 +157,8 @@ class _Teller:
         if -LEAST_GAIN * self.seconds < longer < -_LITTLE * self.seconds:
             return "little", f"'{best}' would make the step only {ms(-longer)} shorter"
         if longer < -_LITTLE * self.seconds:
-            return "search", f"'{best}' would make the step {ms(-longer)} shorter: not found"
+            found = "the search did not find it"
+            return "search", f"'{best}' would make the step {ms(-longer)} shorter: {found}"
         for begins, ends in self.timeline.bubbles[-1:]:
             if self.timeline.jobs[number][1] <= begins * (1 + 1e-9):
                 return "pause", (

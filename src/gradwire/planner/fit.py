@@ -76,7 +76,7 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
     )
     if not points or not good or any(a.size >= b.size for a, b in pairwise(points)):
         raise PlanError(
-            "a fit needs measured seconds, positive, at ascending sizes; got "
+            "a fit needs positive seconds, measured at ascending sizes; got "
             f"{[p[:2] for p in points[:4]]}. Measure again."
         )
     best = _candidate(points, 0, None)

@@ -130,8 +130,8 @@ def per_host(profile: Profile) -> int:
     if len(set(ranks.values())) > 1:
         (many, most), *_, (few, least) = ranks.most_common()
         raise PlanError(
-            "other clusters are planned for from hosts that have equally many ranks; of the "
-            f"profile's '{many}' has {most}, '{few}' has {least}. Profile on equal hosts."
+            "planning for another cluster needs hosts with equally many ranks; of the profile's "
+            f"hosts, '{many}' has {most} and '{few}' has {least}. Profile on equal hosts."
         )
     return max(ranks.values())
 
@@ -159,16 +159,16 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
     ]
     if not wires:
         raise PlanError(
-            "other clusters are planned for with strategies that can be priced; the profile has "
-            f"{', '.join(map(repr, profile.strategies)) or 'none'}. Profile again with "
-            "'none | allreduce'."
+            "planning for another cluster needs a strategy that can be priced; the profile has "
+            f"{', '.join(map(repr, profile.strategies)) or 'none'}. Profile again with 'none | "
+            "allreduce'."
         )
     backend = profile.backend
     seconds = _by_name(wires)
     if not seconds and measured_on is None:
         raise PlanError(
-            "other clusters are planned for by what moves took; in the profile they took no time "
-            f"for their bytes, among {profile.world} ranks. Profile again, with two or more."
+            "planning for another cluster needs measured times of transfers; the profile has "
+            f"none, from {profile.world} ranks. Profile again, with two or more."
         )
     most = {name: max(wire.ideal(-1).get(name, 0.0) for wire in wires) for name in seconds}
     large = [name for name in seconds if 4 * most[name] >= max(most.values())]

@@ -52,6 +52,6 @@ def last_bubble(jobs: Sequence[Job], executor: Executor = _DEFAULT) -> int:
 
 def _served(jobs: Sequence[Job], executor: Executor, by: Order) -> Served:
     if by not in ("order", "ready"):
-        raise PlanError(f"links serve by 'order' or 'ready', not by {by!r}; choose one")
+        raise PlanError(f"links must serve by 'order' or 'ready'; got {by!r}. Choose one.")
     own, runs, choice = as_they_are(jobs, executor)
     return ordered_step(own, choice, runs.backward_seconds, by == "ready")

@@ -27,7 +27,7 @@ def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
     PlanError if count is below 2.
     """
     if count < 2:
-        raise PlanError(f"two groups take two tensors at least, not {count}; do not cut")
+        raise PlanError(f"two groups need at least two tensors; got {count}. Do not cut.")
     return _bisected(lambda split: measure((split, count)), 1, count - 1)
 
 
@@ -65,8 +65,8 @@ def heuristic(
     """
     if count < 1 or max_groups < 1 or not 0 <= threshold < 1:
         raise PlanError(
-            "count and max_groups are at least 1 and threshold is from 0 below 1, not "
-            f"{count}, {max_groups} and {threshold}; pass others"
+            "count and max_groups must be at least 1, and threshold from 0 to below 1; got "
+            f"{count}, {max_groups} and {threshold}. Pass others."
         )
     cuts, time = [count], measure((count,))
     for groups in range(2, min(max_groups, count) + 1):

@@ -223,8 +223,8 @@ class Parts:
         if name not in self._profile.compressors:
             known = ", ".join(map(repr, self._profile.compressors)) or "none"
             raise PlanError(
-                f"paths are priced by what compressors take one by one; the profile has {known}, "
-                f"and not '{name}'. Profile again with --strategies '{left} | {WORD}'."
+                f"a path is priced by its compressor's measured times; the profile has {known}, "
+                f"but not '{name}'. Profile again with --strategies '{left} | {WORD}'."
             )
         return self._profile.compressors[name]
 
@@ -236,8 +236,8 @@ class Parts:
             if found is not None:
                 return found
         raise PlanError(
-            "paths are priced by what moves take one by one; the profile has "
-            f"{len(self._profile.moves)} of them, and not {move.name} of {move.dtype} among "
+            "a path is priced by the measured times of its moves; the profile has "
+            f"{len(self._profile.moves)} moves, but not {move.name} of {move.dtype} among "
             f"'{move.group}'. Profile again with --strategies '{self._left} | {WORD}'."
         )
 

@@ -90,13 +90,13 @@ def _check(strategy: Strategy, world: int, per_node: int, rank: int) -> None:
         measured_only(strategy)
     if world < 1 or not 0 <= rank < world:
         raise PlanError(
-            f"there is one rank at least, and ranks count from 0; got rank {rank} of {world}. "
-            "Pass world=4, say."
+            f"ranks must be numbered from 0, and there must be at least one; got rank {rank} of "
+            f"{world}. Pass for example world=4."
         )
     if per_node < 1 or world % per_node:
         raise UsageError(
-            f"machines have equally many ranks; got {world} ranks and {per_node} to a machine. "
-            "Pass a per_node that divides the ranks."
+            f"all machines must have equally many ranks; got {world} ranks, and {per_node} on "
+            "each machine. Pass a per_node that divides the number of ranks."
         )
 
 

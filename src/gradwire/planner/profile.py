@@ -206,7 +206,7 @@ class Profile:
         only_here = sorted(p.name for p in own - given)
         only_there = sorted(p.name for p in given - own)
         raise PlanError(
-            "a profile is of the model that is planned for; only in the profile: "
+            "the profile must be of the model that is planned for; only in the profile: "
             f"{', '.join(only_here[:5]) or 'nothing'}, only in the model: "
             f"{', '.join(only_there[:5]) or 'nothing'}. Profile this model."
         )
@@ -232,8 +232,9 @@ class Profile:
         known = self.measured(strategy)
         if known is None:
             raise PlanError(
-                f"a plan is made of strategies that were measured; '{strategy}' was not. There "
-                f"are {', '.join(map(repr, self.strategies)) or 'none'}. Profile again with it."
+                f"a plan can use only strategies that were measured; '{strategy}' was not. The "
+                f"profile has {', '.join(map(repr, self.strategies)) or 'none'}. Profile again "
+                "with it."
             )
         return self.strategies[known]
 
@@ -346,7 +347,7 @@ def _profile(
     names = Counter(ready.parameter.name for ready in parameters)
     for i, ready in enumerate(parameters):
         if names[ready.parameter.name] > 1:
-            rule = "is there once, as every parameter is"
+            rule = "must differ from the names of all other parameters"
             raise broken(rule, ready.parameter.name, f".parameters[{i}].name")
     return Profile(tuple(parameters), hosts=tuple(hosts), tables=tuple(tables), **others)
 

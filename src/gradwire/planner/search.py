@@ -76,7 +76,9 @@ def search(
         PlanError: a time is negative or not finite, a job has no option, start is no valid choice.
     """
     if not 1 <= limit < math.inf:
-        raise PlanError(f"a search may simulate 1 step or more, not {limit}; raise the limit")
+        raise PlanError(
+            f"a search must be allowed at least 1 step; got limit={limit}. Raise the limit."
+        )
     own = _tensors(jobs)
     return _found(
         choices.search_options(
@@ -120,8 +122,8 @@ def _start(jobs: Jobs, start: Sequence[int] | None) -> torch.Tensor:
     own = [0] * len(counts) if start is None else list(start)
     if len(own) != len(counts) or not all(0 <= o < n for o, n in zip(own, counts)):
         raise PlanError(
-            f"a choice has one option of each of the {len(counts)} jobs, from 0, but start is "
-            f"{own}; leave it out to begin with the first options"
+            f"start must have one option of each of the {len(counts)} jobs, counted from 0; got "
+            f"{own}. Leave it out to begin with the first options."
         )
     return torch.tensor(own, dtype=torch.int32)
 

@@ -220,6 +220,6 @@ def measured_only(strategy: Strategy, why: Exception | None = None) -> NoReturn:
     code that read data."""
     told = f" (without data: {why})" if why else ""
     raise PlanError(
-        f"what '{strategy.collective}' moves depends on the data, step by step{told}: its cost is "
-        "measured only. Profile with it, and plan for the profiled cluster."
+        f"what '{strategy.collective}' sends depends on the data, step by step{told}: its cost "
+        "can be measured only, not computed. Profile with it, and plan for the profiled cluster."
     ) from why

@@ -104,26 +104,26 @@ class Executor:
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= MOST_LANES:
             raise PlanError(
-                f"a conductor has 1 to {MOST_LANES} lanes, not {self.lanes}; choose lanes=1"
+                f"lanes must be from 1 to {MOST_LANES}; got {self.lanes}. Choose lanes=1."
             )
         for name in ("cores", "workers"):
             if not (value := getattr(self, name)) >= 1.0:
                 raise PlanError(
-                    f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
-                    f"give {name}=1.0"
+                    f"{name} must be 1.0 or more, because a stage takes a whole one; got {value}. "
+                    f"Pass {name}=1.0."
                 )
         if not 1.0 <= real(self.start_slowdown) <= MOST:
             raise PlanError(
-                "start_slowdown must be finite, 1.0 or more, as nothing is faster beside backward,"
-                f" not {self.start_slowdown} ({MOST:g} at most); measure it again"
+                "start_slowdown must be finite and at least 1.0, because nothing is faster beside "
+                f"backward; got {self.start_slowdown} ({MOST:g} at most). Measure it again."
             )
         for name in (
             "wire_demand", "around_seconds", "backward_seconds", "start_sharing", "start_demand",
         ):  # fmt: skip
             if not 0.0 <= (value := real(getattr(self, name))) <= MOST:
                 raise PlanError(
-                    f"{name} must be finite and not negative, not {value} ({MOST:g} at most); "
-                    "measure it again"
+                    f"{name} must be finite and not negative; got {value} ({MOST:g} at most). "
+                    "Measure it again."
                 )
 
 

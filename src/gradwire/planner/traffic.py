@@ -40,8 +40,8 @@ def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTr
     for number, (bucket, strategy, job) in enumerate(every):
         if job is None or bucket.has_rows:
             raise PlanError(
-                "what sparse gradients send depends on the data, and is not priced; "
-                f"{', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
+                "the traffic of sparse gradients depends on the data, and cannot be priced; those "
+                f"of {', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
             )
         waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Resource.LATENCY]
         found.append(

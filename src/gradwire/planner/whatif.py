@@ -82,8 +82,8 @@ def wanted(
     ).with_workers(workers or own.world)  # fmt: skip
     if alone and bits_per_second is None and made.hosts > 1:
         raise PlanError(
-            f"the profile is of one host, and says nothing of links between {made.hosts}; pass "
-            "their bandwidth, such as --bandwidth 1gbit."
+            f"the profile is of one host, so the links between {made.hosts} hosts are unknown. "
+            "Pass their bandwidth, such as --bandwidth 1gbit."
         )
     return made
 
@@ -117,7 +117,7 @@ class Again:
         """Returns the profile of the same job on this cluster; see `on`."""
         if cluster.world > MOST_WORKERS:
             raise PlanError(
-                f"plans are made for up to {MOST_WORKERS} workers, not {cluster.world}; choose "
+                f"a plan can have at most {MOST_WORKERS} workers; got {cluster.world}. Choose "
                 "fewer."
             )
         costs = {

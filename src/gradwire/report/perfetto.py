@@ -58,7 +58,7 @@ def save(events: Sequence[Event], path: Path) -> None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"a trace is saved to a file that can be written; '{path}': {error.strerror}. Pass "
+            f"the trace needs a file that can be written; '{path}': {error.strerror}. Pass "
             "another."
         ) from error
 
@@ -78,7 +78,7 @@ def read_torch(path: Path) -> tuple[list[Event], float]:
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UsageError(
-            "a trace of torch is what its profiler's export_chrome_trace() wrote, with "
+            "a trace of torch must be what its profiler's export_chrome_trace() wrote, with "
             f"baseTimeNanoseconds; '{path}': {why}. Export it again."
         ) from error
 

@@ -146,8 +146,8 @@ class Run:
         if not self.ranks:
             why = [problem for file in self._files.values() for problem in file.problems[:1]]
             raise UsageError(
-                "a run is a folder with rank-0.jsonl and so on, as gradwire.record(handle, "
-                f"folder) writes them; '{self.folder}' has none with a first line. "
+                "a run must be a folder with rank-0.jsonl and so on, as gradwire.record(handle, "
+                f"folder) writes them; '{self.folder}' has none with a readable first line. "
                 f"{' '.join([*why[:2], 'Pass another.'])}"
             )
 
@@ -177,14 +177,15 @@ class Run:
             )
         if self._gone:
             found.append(
-                f"of the last start of the job, whose steps are told of, ranks "
-                f"{', '.join(map(str, self._gone[:8]))} are not."
+                "the report shows the last start of the job, in which ranks "
+                f"{', '.join(map(str, self._gone[:8]))} recorded nothing."
             )
         if again := self.first.done_again:
             found.append(
                 f"an earlier start of the job recorded steps {again.steps[0].step} to "
-                f"{again.steps[-1].step}, and a later one began no later: it is not told of. "
-                "Starts that do not go on from each other want folders of their own."
+                f"{again.steps[-1].step}; a later one began at the same step or before, so these "
+                "are left out. Record starts that do not continue each other into folders of "
+                "their own."
             )
         return found
 
@@ -280,7 +281,7 @@ def _paths(folder: Path) -> Sequence[Path]:
         return list(folder.iterdir())
     except OSError as error:
         raise UsageError(
-            f"a run is a folder that gradwire.record wrote; '{folder}': {error.strerror}. "
+            f"a run must be a folder that gradwire.record wrote; '{folder}': {error.strerror}. "
             "Pass its path."
         ) from error
 

@@ -109,10 +109,10 @@ class Conductor:
         self._done.set()
         self.is_orphan, self._closing, self._left = True, True, 0
         self.error = UsageError(
-            "gradients are exchanged by the process that attached the model; this one, "
+            "only the process that attached the model can exchange gradients; this one, "
             f"{os.getpid()}, is a fork of it, {os.getppid()}, without its threads and "
-            "connections. Call handle.detach() here to train or evaluate alone, or start "
-            "processes that exchange by torchrun, each of which attaches."
+            "connections. Call handle.detach() here to train or evaluate alone, or start all "
+            "processes with torchrun, and attach in each."
         )
 
     # -- the training side -----------------------------------------------------------------
@@ -152,10 +152,11 @@ class Conductor:
         while not self._done.wait(self._timeout_seconds + _GRACE_SECONDS):
             if moved == len(self.trace.spans):
                 raise PeerError(
-                    f"an exchange goes on within {self._timeout_seconds} s, attach's "
+                    f"an exchange must make progress within {self._timeout_seconds} s, attach's "
                     f"timeout_seconds; in step {self.step} nothing moved for longer, and "
-                    f"{self._left} of {len(self.buckets)} buckets are not done: a lane of this "
-                    "rank is stuck or gone. Look at its threads, for example with `py-spy dump`."
+                    f"{self._left} of {len(self.buckets)} buckets are not done: a thread of this "
+                    "rank that exchanges them is stuck or has ended. Look at its threads, for "
+                    "example with `py-spy dump --pid` and its process id."
                 )
             moved = len(self.trace.spans)
         self.join_streams()
@@ -179,9 +180,9 @@ class Conductor:
         if not self.is_over:
             self.fail(
                 UsageError(
-                    "a model is detached, or adopts a plan, between two steps; it was amid the "
-                    f"exchange of step {self.step}, in which the other ranks wait. Do it after "
-                    "backward(), not in a hook"
+                    "a model can be detached, or adopt a plan, only between two steps; this was "
+                    f"during the exchange of step {self.step}, in which the other ranks wait. Do "
+                    "it after backward(), not in a hook"
                 )
             )
         for queued in self.buckets:

@@ -46,8 +46,8 @@ def _refuse_capture() -> None:
     """Raises UsageError while a CUDA graph is captured: the lanes' work would not be in it."""
     if torch.cuda.is_current_stream_capturing():
         raise UsageError(
-            "gradients are exchanged by threads of their own, whose work no CUDA graph holds; "
-            "backward() was called while one is captured. Capture the forward pass alone, or "
+            "a CUDA graph cannot capture the exchange of gradients, which runs in threads of its "
+            "own; backward() was called during a capture. Capture the forward pass alone, or "
             "train without graphs"
         )
 

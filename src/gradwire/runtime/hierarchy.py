@@ -55,7 +55,7 @@ class BucketMachineSums(MachineSums):
         self._header = Header(self._status)
         self._crossed = False
         others = ", ".join(map(str, ranks))
-        self._where = f"across machines, where ranks {others} are counted from 0"
+        self._where = f"across machines, among ranks {others}, which are numbered from 0 here"
 
     def begin(self) -> None:
         """Begins a new step."""

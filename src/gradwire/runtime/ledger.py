@@ -136,9 +136,9 @@ class Ledger:
         """Raises PlanError unless state can be passed on, and momentum stays where it is."""
         if _keeps_momentum(self.plan) != _keeps_momentum(plan):
             raise PlanError(
-                "momentum stays where it is, in the plan or in the optimizer; "
+                "a new plan must keep momentum where it is, in its feedback or in the optimizer; "
                 f"'{self.plan.main_strategy}' and '{plan.main_strategy}' differ in that. Detach, "
-                "change the optimizer, and attach."
+                "change the optimizer, and attach again."
             )
         for name in self.memory:
             before, now = self.plan.strategy_of(name), plan.strategy_of(name)
@@ -147,9 +147,9 @@ class Ledger:
             passes = _is_poured(feedback) or goes_on
             if not passes:
                 raise PlanError(
-                    f"what '{feedback}' remembers means nothing to another strategy; '{name}' "
+                    f"the state of '{feedback}' cannot be passed on to another strategy; '{name}' "
                     f"would change from '{before}' to '{now}'. Use ef or dgc, or detach and "
-                    "attach."
+                    "attach again."
                 )
 
     def take_over(self, other: Ledger) -> None:

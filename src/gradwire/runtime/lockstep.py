@@ -124,7 +124,7 @@ def _reshape(
             continue
         if value.numel() != n:
             raise UsageError(
-                f"lockstep's state has the {n} elements that its rank looks after; rank "
+                f"lockstep's state must have the {n} elements that its rank owns; rank "
                 f"{context.rank}'s '{key}' has {value.numel()} elements. Begin with empty dicts."
             )
         memory[key] = value.view(shape)
@@ -181,7 +181,7 @@ def _agreed(moves: Sequence[Move | None], members: Sequence[int] = ()) -> list[M
 def _disagreement(moves: Mapping[int, Move | None]) -> MoveError:
     asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in moves.items())
     return MoveError(
-        f"every rank of a group asks for the same move; they ask for {asked}. Let the "
+        f"every rank of a group must request the same move; they request {asked}. Let the "
         "collective's moves depend on sizes and step alone, never on the data."
     )
 
@@ -228,7 +228,9 @@ def _perform(moves: Sequence[Move]) -> list[Any]:
     if isinstance(first, Reduce | Gather):
         whole = _sum(data) if isinstance(first, Reduce) else torch.stack(data)
         return [whole if r == first.root else data[r][:0] for r in range(len(moves))]
-    raise MoveError(f"lockstep performs the moves of gradwire.moves; got {first}.")
+    raise MoveError(
+        f"lockstep performs only the moves of gradwire.moves; got {first}. Yield one of these."
+    )
 
 
 _OF_DATA = (AllReduce, AllGather, AllToAll, ReduceScatter, Reduce, Gather, Broadcast)
@@ -247,9 +249,8 @@ def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
     if wrong or (any(x.is_sparse for x in tensors) and not beside.takes_rows(strategy)):
         got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
         raise UsageError(
-            "lockstep takes dense tensors, and ids of rows and rows (torch.sparse_coo) by a "
-            f"collective that takes them; got {got}. Use '{beside.rows(strategy)}', or dense "
-            "tensors."
+            "lockstep takes dense tensors or, with a collective that takes them, rows with their "
+            f"ids (torch.sparse_coo); got {got}. Use '{beside.rows(strategy)}', or dense tensors."
         )
 
 
@@ -261,12 +262,12 @@ def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:
             for r, x in enumerate(tensors)
         )
         raise UsageError(
-            "lockstep takes one floating-point tensor per rank, all of one shape and dtype; got "
+            "lockstep needs one floating-point tensor per rank, all of one shape and dtype; got "
             f"{got or 'none'}. Pass [x0, x1, …]."
         )
     dicts = len({id(memory) for memory in states})
     if len(states) != len(tensors) or dicts != len(tensors):
         raise UsageError(
-            f"lockstep's state is one dict per rank; got {dicts} for {len(tensors)} ranks. "
-            "Pass state=[{} for _ in tensors] and keep it between calls."
+            f"lockstep's state must be one dict per rank; got {dicts} different dicts for "
+            f"{len(tensors)} ranks. Pass state=[{{}} for _ in tensors] and keep it between calls."
         )

@@ -95,7 +95,7 @@ class MachineRows:
         except PayloadError as error:
             ranks = ", ".join(map(str, self._cross.ranks))
             raise PayloadError(
-                f"across machines, where ranks {ranks} are counted from 0: {error}"
+                f"across machines, among ranks {ranks}, which are numbered from 0 here: {error}"
             ) from error
         if own is None or not fine:
             return None

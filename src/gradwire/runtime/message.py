@@ -62,8 +62,8 @@ def check_size(messages: Tensor, world: int, size: int) -> None:
     """Raises PayloadError unless there is one message of `size` bytes per rank."""
     if tuple(messages.shape) != (world, size):
         raise PayloadError(
-            f"{world} ranks send {size} bytes each, by the plan; {tuple(messages.shape)} arrived. "
-            "Attach the same plan everywhere."
+            f"by the plan each of {world} ranks sends {size} bytes; {tuple(messages.shape)} "
+            "arrived. Attach the same plan on every rank."
         )
 
 
@@ -77,26 +77,26 @@ def check_headers(headers: Tensor, digest: int, step: int) -> bool:
     for rank, (magic, flags, theirs, _) in enumerate(facts):
         if magic != _MAGIC or flags & ~(NON_FINITE | DAMAGED):
             raise PayloadError(
-                f"a message begins with gradwire's header; rank {rank}'s begins with "
+                f"a message must begin with gradwire's header; rank {rank}'s begins with "
                 f"{magic:#x}, {flags:#x}. The network or another collective corrupted it: run "
                 "`gradwire doctor`, and issue no other collectives on gradwire's groups."
             )
         if theirs != digest:
             raise PayloadError(
-                f"all ranks follow one plan; rank {rank} sent a message of another bucket "
-                f"(digest {theirs:#x}, expected {digest:#x}). Attach the same plan everywhere."
+                f"all ranks must follow one plan; rank {rank} sent a message of another bucket "
+                f"(digest {theirs:#x}, expected {digest:#x}). Attach the same plan on every rank."
             )
     others = [f"rank {rank} is at step {at}" for rank, (*_, at) in enumerate(facts) if at != step]
     if others:
         raise PayloadError(
-            f"all ranks take the same steps; {', '.join(others)}, this one at {step}. Call "
+            f"all ranks must take the same steps; {', '.join(others)}, this one at {step}. Call "
             "backward() equally often on every rank (see no_sync)."
         )
     damaged = [rank for rank, (_, flags, _, _) in enumerate(facts) if flags & DAMAGED]
     if damaged:
         raise PayloadError(
-            f"what is received must be whole; rank {damaged[0]} received a damaged payload in "
-            f"step {step}. Look at that rank's own log."
+            f"every payload must arrive undamaged; rank {damaged[0]} received a damaged payload "
+            f"in step {step}. Look at that rank's own log."
         )
     return all(flags == 0 for _, flags, _, _ in facts)
 
@@ -123,9 +123,9 @@ class Inbox:
         count, size = messages.shape
         if count != world or not HEADER_BYTES <= size <= most or size % ALIGNED:
             raise PayloadError(
-                f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of {ALIGNED};"
-                f" {tuple(messages.shape)} arrived. The lengths that were exchanged are damaged: "
-                "run `gradwire doctor`."
+                f"each of {world} ranks sends {HEADER_BYTES} to {most} bytes, a multiple of "
+                f"{ALIGNED}; {tuple(messages.shape)} arrived. The lengths that were exchanged are "
+                "damaged: run `gradwire doctor`."
             )
 
     def headers(self, messages: Tensor) -> Tensor:
@@ -172,9 +172,9 @@ def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor
         size = used(message[at : at + 8]) if at + 8 <= len(message) else 0
         if not 8 <= size <= capacity or at + size > len(message):
             raise PayloadError(
-                f"a payload of rank {rank} has 8 to {capacity} bytes, within a message of "
-                f"{len(message)}; got {size} at byte {at}. The message is damaged: run "
-                "`gradwire doctor`."
+                f"a payload of rank {rank} must have 8 to {capacity} bytes, within a message of "
+                f"{len(message)}; got {size} at byte {at}. The message is damaged: run `gradwire "
+                "doctor`."
             )
         parts.append(message[at : at + size])
         at += padded(size)

@@ -64,13 +64,13 @@ def agreed_pins(
     backend = backend_of(group, device)
     if backend != "gloo":
         raise UsageError(
-            "planes are groups of Gloo, whose sockets can be bound to addresses; got "
+            "planes need the backend Gloo, whose sockets can be bound to addresses; got "
             f"{backend}. Leave out planes, or train on CPUs."
         )
     if not isinstance(given, Pins | str | Path):
         raise UsageError(
-            f"planes are pins, or the path of a file of them; got {type(given).__name__}. Write "
-            "routes as pins by gradwire.network.exports.pins_of."
+            f"planes must be pins, or the path of a file of pins; got {type(given).__name__}. "
+            "Make pins of routes with gradwire.network.exports.pins_of."
         )
     pins, problem = None, None
     try:
@@ -95,23 +95,26 @@ def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
     """Checks what ranks said of their pins, hosts and addresses. Raises PlanError."""
     for rank, (digest, host, addresses, problem) in enumerate(said):
         if problem:
-            raise PlanError(f"every rank must have its pins; rank {rank} has not: {problem}")
+            raise PlanError(
+                f"every rank must be able to use its pins; rank {rank} cannot: {problem}"
+            )
         if digest != said[me][0]:
             raise PlanError(
-                f"every rank pins by the same paths; rank {rank} has others than rank {me}: "
+                f"every rank must pin by the same paths; rank {rank} has others than rank {me}: "
                 f"{digest}. Give all ranks the same file."
             )
         if not host.isdecimal() or int(host) >= pins.hosts:
             raise PlanError(
-                f"pinned paths need to know where ranks are: every rank has {HOST}, the number of "
-                f"its host, 0 to {pins.hosts - 1}; rank {rank} has {host!r}. Set it on every "
-                "machine, and plan for the topology that the job runs on."
+                f"pinned paths need to know where ranks run: every rank must set {HOST} to the "
+                f"number of its host, 0 to {pins.hosts - 1}; rank {rank} has {host!r}. Set this "
+                "environment variable on every machine, and plan for the topology that the job "
+                "runs on."
             )
         if int(addresses) < pins.paths:
             raise PlanError(
-                f"every rank has {ADDRESSES}, an address of its host on each of the {pins.paths} "
-                f"planes that the plan uses, with commas; rank {rank} has {addresses}. Set it on "
-                "every machine."
+                f"every rank must set {ADDRESSES} to addresses of its host, separated by commas, "
+                f"one on each of the {pins.paths} planes that the plan uses; rank {rank} has "
+                f"{addresses}. Set this environment variable on every machine."
             )
 
 
@@ -123,8 +126,8 @@ def _check_own(addresses: Sequence[str]) -> None:
             socket.create_server((address, 0)).close()
         except OSError as error:
             raise PlanError(
-                f"{ADDRESSES} names addresses of the rank's own host; {address!r} is none "
-                f"({error.strerror or error}). Correct it."
+                f"{ADDRESSES} must list addresses of the rank's own host; {address!r} is not one "
+                f"({error.strerror or error}). Correct this environment variable."
             ) from None
 
 

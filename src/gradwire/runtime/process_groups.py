@@ -108,8 +108,9 @@ def find_machines(
     asked = {s.collective.per_node for s in plan.strategies} - {None}
     if len(asked) > 1:
         raise PlanError(
-            "a plan has one number of ranks to a machine; its strategies have per_node="
-            f"{' and '.join(map(str, sorted(n or 0 for n in asked)))}. Leave it out everywhere."
+            "all strategies of a plan must have one number of ranks per machine; these have "
+            f"per_node={' and '.join(map(str, sorted(n or 0 for n in asked)))}. Leave out "
+            "per_node everywhere."
         )
     if per_node := next(iter(asked), None):
         return Machines.even(dist.get_world_size(group), per_node)

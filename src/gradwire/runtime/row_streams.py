@@ -87,9 +87,9 @@ class RowStreams(BucketStreams):
             ids = part.places[::many] // many
             if many > 1 and not torch.equal(part.places, _parts(ids, many)):
                 raise PayloadError(
-                    f"of a row that is sent in {many} parts all arrive; some parts of "
-                    f"{self._codec.bucket.names} did not. The message is damaged: run "
-                    "`gradwire doctor`."
+                    f"all {many} parts in which a row is sent must arrive; some parts of "
+                    f"{self._codec.bucket.names} did not. The message is damaged: run `gradwire "
+                    "doctor`."
                 )
             table.expect(ids)
             table.put(part.values.reshape(ids.numel(), width), (0, width))

@@ -24,7 +24,7 @@ class Sum(NamedTuple):
     divisor: float
     key: Key
     name: str
-    whence: str = "payload r came from rank r"
+    whence: str = "payload numbers are ranks"
 
 
 def sum_all(

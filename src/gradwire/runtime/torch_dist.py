@@ -131,7 +131,10 @@ class Performer:
                 f"{silent_ranks(self.group, label, move.group)} Look at that rank's own log. "
                 f"(The backend says: {str(error).splitlines()[0]})"
             ) from error
-        raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
+        raise MoveError(
+            f"torch.distributed performs only the moves of gradwire.moves; got {move}. Yield one "
+            "of these."
+        )
 
     def _directly(self, move: Any) -> Tensor | dict[int, Tensor]:
         if isinstance(move, AllReduce):
@@ -164,7 +167,9 @@ class Performer:
         if move.group is None:
             return self
         if move.group not in self._parts:
-            raise MoveError(f"a lane has the groups that its plan asks for; got {move}.")
+            raise MoveError(
+                f"a move's group must be one of those that the plan needs; got {move}."
+            )
         return self._parts[move.group]
 
     def close(self) -> None:
@@ -389,9 +394,11 @@ def silent_ranks(
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
     if not missing:
-        return f"every rank is alive but some did not answer in time{elsewhere}."
+        return f"every rank is alive, but some did not answer in time{elsewhere}."
     silent = ", ".join(map(str, missing))
-    return f"rank {silent} died or is stuck, or calls backward() less often{elsewhere}."
+    return (
+        f"rank {silent} died or is stuck, or calls backward() less often than others{elsewhere}."
+    )
 
 
 def _elsewhere(store: Any, ranks: Sequence[int], label: str) -> str:

@@ -95,8 +95,8 @@ class Verdict:
             self._hears(*told)
         if word & kernels.DAMAGED:
             raise PayloadError(
-                f"what is received must be whole; a payload of step {self._step} cannot be read "
-                "on this rank. The network or another collective corrupted it: run `gradwire "
+                f"every payload must arrive undamaged; one of step {self._step} cannot be read on "
+                "this rank. The network or another collective corrupted it: run `gradwire "
                 "doctor`, and issue no other collectives on gradwire's groups."
             )
         return not word

@@ -98,9 +98,9 @@ def check_layouts(names: Sequence[str], told: Sequence[Sequence[int]]) -> None:
         sparse = [r for r, is_sparse in enumerate(layouts) if is_sparse]
         if 0 < len(sparse) < len(layouts):
             raise UsageError(
-                f"a gradient is sparse on all ranks or dense on all; that of '{name}' is sparse "
-                f"on ranks {sparse} alone, of {len(layouts)}. A table with a second, dense use "
-                "needs sparse=False."
+                f"the gradient of '{name}' must be sparse on all ranks or dense on all; it is "
+                f"sparse on ranks {sparse} only, of {len(layouts)}. Create a table that also has "
+                "a dense use with sparse=False."
             )
 
 

@@ -86,7 +86,7 @@ class Stream:
         found = [part.count for part in self.split(domains)]
         if found != list(counts):
             raise PayloadError(
-                f"of each parameter as many entries are chosen as are sent, {list(counts)}; "
+                f"as many entries of each parameter must arrive as are selected, {list(counts)}; "
                 f"{found} arrived. The message is damaged: run `gradwire doctor`."
             )
 
@@ -216,8 +216,9 @@ class Stream:
     def _check_size(self, message: Tensor, count: int, size: int) -> None:
         if message.numel() != size:
             raise PayloadError(
-                f"{count} entries of {self.n} take {size} bytes; {message.numel()} arrived. The "
-                "message is damaged, or the counts that were exchanged are: run `gradwire doctor`."
+                f"{count} entries of {self.n} elements take {size} bytes; {message.numel()} "
+                "arrived. The message, or the counts that were exchanged before it, are damaged: "
+                "run `gradwire doctor`."
             )
 
     def _like(self, places: Tensor, values: Tensor) -> Stream:
@@ -293,13 +294,13 @@ def _shape(message: Tensor) -> Shape:
     """Reads the shape at the beginning of a message, and checks nothing else."""
     if message.numel() < _SHAPE_BYTES:
         raise PayloadError(
-            f"a stream has at least {_SHAPE_BYTES} bytes; {message.numel()} arrived. The message "
-            "is damaged: run `gradwire doctor`."
+            f"a message of entries must have at least {_SHAPE_BYTES} bytes; {message.numel()} "
+            "arrived. The message is damaged: run `gradwire doctor`."
         )
     told = message[:_SHAPE_BYTES].clone().view(torch.int32).tolist()
     if told[0] == 0:
         raise PayloadError(
-            f"a stream of no entries has no bytes; {message.numel()} arrived. The message is "
-            "damaged: run `gradwire doctor`."
+            f"a message of no entries must have no bytes; {message.numel()} arrived. The message "
+            "is damaged: run `gradwire doctor`."
         )
     return Shape(*told)

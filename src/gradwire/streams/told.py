@@ -17,7 +17,7 @@ def whole(message: Tensor, size: int) -> Tensor:
     """Returns the message. Raises PayloadError unless it has `size` elements."""
     if message.numel() != size:
         raise PayloadError(
-            f"{size} elements were to arrive; {message.numel()} did. The network or another "
+            f"{size} elements must arrive; {message.numel()} did. The network or another "
             "collective corrupted the message: run `gradwire doctor`."
         )
     return message
@@ -38,8 +38,8 @@ def check_within(number: int, most: int) -> int:
     """Returns the number. Raises PayloadError unless it is within 0 and `most`."""
     if not 0 <= number <= most:
         raise PayloadError(
-            f"what is announced is within 0 and {most}; got {number}. The message is damaged: "
-            "run `gradwire doctor`."
+            f"a number that a rank announces must be from 0 to {most}; got {number}. The message "
+            "is damaged: run `gradwire doctor`."
         )
     return number
 
@@ -80,7 +80,7 @@ def check_seals(messages: Tensor) -> None:
     broken = (_check_of(words[:, :-1]) != words[:, -1]).nonzero().flatten()
     if broken.numel():
         raise PayloadError(
-            "what sizes depend on ends with its check; that of message "
+            "messages that announce sizes must end with their checksum; that of message "
             f"{int(broken[0])} is wrong. It is damaged: run `gradwire doctor`."
         )
 

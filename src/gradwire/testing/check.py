@@ -32,8 +32,8 @@ def check(member: Member) -> list[str]:
     if isinstance(member, Collective):
         return _collective(member)
     raise StrategyError(
-        "the laws are of compressors, feedbacks and collectives; got "
-        f"{type(member).__name__}. Pass a member, as MyCompressor()."
+        "only compressors, feedbacks and collectives have laws to check; got "
+        f"{type(member).__name__}. Pass a member, such as MyCompressor()."
     )
 
 
@@ -122,4 +122,6 @@ def _fitting(one: Collective) -> Strategy:
             return Strategy(other.compressor, one, other.feedback)
         except StrategyError as error:
             reasons.append(str(error))
-    raise StrategyError(f"'{one}' works with none of our compressors: {reasons[0]}")
+    raise StrategyError(
+        f"'{one}' must work with one of gradwire's compressors; none of five fits: {reasons[0]}"
+    )

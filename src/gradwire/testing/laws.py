@@ -82,12 +82,12 @@ def law_payload_is_what_is_claimed(compressor: Compressor, x: Tensor, payload_by
     """The claimed bytes equal the expected ones, and every one of them is written."""
     claimed = sections_for(compressor, len(x), dtype_name(x))
     total = sum(s.numel() * s.element_size() for s in claimed)
-    assert total == payload_bytes, f"claims {total} bytes; by hand {payload_bytes}"
+    assert total == payload_bytes, f"claims {total} bytes; {payload_bytes} are expected"
     one, other = encoded(compressor, x, fill=0x00), encoded(compressor, x, fill=0xFF)
     for a, b in zip(one, other):
         written = used(compressor, a)
-        assert len(a[written]) <= total, "a payload longer than the longest"
-        same(a[written], b[written], "a byte that is not written keeps what was there")
+        assert len(a[written]) <= total, "a payload is longer than its claims allow"
+        same(a[written], b[written], "encode left a byte of the payload unwritten")
 
 
 def law_same_seed_same_bytes(compressor: Compressor, x: Tensor) -> None:
@@ -96,7 +96,7 @@ def law_same_seed_same_bytes(compressor: Compressor, x: Tensor) -> None:
     one = encoded(compressor, x)
     torch.manual_seed(2)
     for a, b in zip(one, encoded(compressor, x.clone())):
-        same(a, b, "the same key, other bytes")
+        same(a, b, "the same key gave other bytes")
 
 
 def law_input_is_not_changed(compressor: Compressor, x: Tensor) -> None:
@@ -206,7 +206,7 @@ def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:
     try:
         back = decoded(compressor, added, len(xs[0]))
     except PayloadError as error:
-        raise AssertionError("the sum of payloads is no payload") from error
+        raise AssertionError("the sum of payloads cannot be decoded") from error
     wanted = torch.stack([decoded(compressor, p, len(xs[0])) for p in payloads]).sum(0)
     assert torch.equal(back, wanted), f"the sum came back as {back}, not {wanted}"
 
@@ -373,7 +373,7 @@ def law_bytes_follow_the_formula(
 ) -> None:
     """The counted bytes equal those of the formula."""
     counted = lockstep(strategy, tensors)[1].bytes_sent
-    assert counted == list(bytes_sent), f"counted {counted}, by hand {bytes_sent}"
+    assert counted == list(bytes_sent), f"counted {counted}, expected {bytes_sent}"
 
 
 def law_moves_do_not_depend_on_the_data(
@@ -451,7 +451,9 @@ def law_non_finite_spoils_the_step_and_nothing_else(
         for spoiled in bad:
             before = [{key: v.clone() for key, v in memory.items()} for memory in state]
             for result in lockstep(strategy, spoiled, step=step, state=state)[0]:
-                assert not bool(result.isfinite().all()), "a rank would not notice"
+                assert not bool(result.isfinite().all()), (
+                    "a rank's result is finite, though the step is spoiled"
+                )
             for memory, was in zip(state, before):
                 assert sorted(memory) == sorted(was), "state appeared"
                 for key, value in memory.items():

@@ -46,13 +46,13 @@ class Accordion:
         Warmup(1, (density,))
         if type(every) is not int or every < 1 or not 0 < eta < math.inf:
             raise UsageError(
-                f"accordion decides every so many exchanges, 1 or more, by a change above 0; got "
+                "Accordion's every must be a whole number, 1 or more, and eta above 0; got "
                 f"every={every!r}, eta={eta!r}. Use for example Accordion(handle, 0.1, 500)."
             )
         if handle._session.settings.warmup is not None:
             raise UsageError(
-                "accordion begins with the higher density by itself; the model was attached with "
-                "a warm-up. Leave out warmup=."
+                "Accordion begins with the higher density itself, so it takes no warm-up; the "
+                "model was attached with one. Attach without warmup=."
             )
         self._handle, self._every, self._eta = handle, every, eta
         self._sparse = handle.plan

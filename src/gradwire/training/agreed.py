@@ -23,8 +23,8 @@ def same_plan(
     on every rank. Collective."""
     return same_everywhere(
         group, device, make, lambda plan: f"{_in_short(plan)} {settings}",
-        "all ranks attach the same plan to the same model",
-        "Pass the same plan, and build the same model, everywhere.",
+        "all ranks must attach the same plan to the same model",
+        "Pass the same plan, and build the same model, on every rank.",
     )  # fmt: skip
 
 

@@ -238,10 +238,10 @@ class Handle:
         self._check_between_steps()
         if not take(self._session, optimizer, anew=True):
             raise UsageError(
-                "a plan takes over the moments of Adam or Muon, of parameters that it steps by "
-                f"'adam' or 'muon'; by '{self._session.plan.main_strategy}' this "
-                f"{type(optimizer).__name__} has none of them. Pass the optimizer that trained "
-                "until now, with its state, and attach a strategy with adam or muon."
+                "take_moments needs an optimizer with moments of Adam or Muon, and a plan with "
+                f"the feedback 'adam' or 'muon'; for '{self._session.plan.main_strategy}' this "
+                f"{type(optimizer).__name__} has none. Pass the optimizer that trained until now, "
+                "with its state, and attach a strategy with adam or muon."
             )
 
     def give_moments(self, optimizer: Optimizer) -> None:
@@ -286,16 +286,16 @@ class Handle:
         session = self._session
         if not isinstance(plan, Plan):
             raise UsageError(
-                f"a model adopts a Plan; got {plan!r}. Make one with Plan.make or load."
+                f"adopt takes a Plan; got {plan!r}. Make one with Plan.make or Plan.load."
             )
         plan = self.as_here(plan)
         plan.check([p for bucket in session.plan.buckets for p in bucket.parameters])
         asked = {s.collective.per_node for s in plan.strategies} - {None}
         if asked - {session.per_node}:
             raise PlanError(
-                "a plan that sums inside machines is attached as one, so that their groups exist; "
-                f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach "
-                "it."
+                "adopt cannot make the groups by which a plan sums inside machines; it needs "
+                f"per_node={asked}, the attached plan has {session.per_node}. Detach, and attach "
+                "this plan."
             )
         group = session.performers[0].group
         check_carried(zip(plan.buckets, plan.strategies), group, session.device)
@@ -319,16 +319,17 @@ class Handle:
 
     def _check_usable(self) -> None:
         if self._detached:
-            raise UsageError("a detached handle exchanges nothing. Attach the model again.")
+            raise UsageError("this handle was detached. Attach the model again.")
         self._session.refuse_failed()
 
     def _check_between_steps(self) -> None:
         self._check_usable()
         if self._session.under_way:
             raise UsageError(
-                "what is remembered, and the plan, change between two steps; the exchange of step "
-                f"{self._session.step} is under way, or its backward() was aborted. Call this "
-                "after backward(), not in a hook; after an aborted one detach and attach again."
+                "the plan and the residuals can change only between two steps; the exchange of "
+                f"step {self._session.step} is under way, or its backward() was aborted. Call "
+                "this after backward(), not in a hook; after an aborted one detach and attach "
+                "again."
             )
         self._view.leave()
 
@@ -443,8 +444,8 @@ def _asked(
     if isinstance(asked, Plan):
         if dense:
             raise PlanError(
-                "a plan says itself how each parameter travels; exclude was given, too, for "
-                f"{', '.join(dense[:5])}. Leave it out, or attach a strategy."
+                "a Plan already decides how each parameter is sent, so exclude= cannot be added; "
+                f"got it for {', '.join(dense[:5])}. Leave exclude out, or attach a strategy."
             )
         if everywhere:
             asked = asked.of_parts(parameters, everywhere)
@@ -453,7 +454,7 @@ def _asked(
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
     if not isinstance(strategy, Strategy):
         raise UsageError(
-            "a plan is a strategy's text, a Strategy, a Plan or the path of one; got "
+            "a plan must be a strategy's text, a Strategy, a Plan or a plan file's path; got "
             f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
         )
     return Plan.make(parameters, strategy, dense=dense, **grouping)

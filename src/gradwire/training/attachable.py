@@ -30,21 +30,25 @@ def check_ready(
             "torch.distributed.init_process_group() first and start the job with torchrun."
         )
     if not isinstance(module, nn.Module):
-        raise UsageError(f"attach takes an nn.Module; got {type(module).__name__}.")
+        raise UsageError(
+            f"attach takes an nn.Module; got {type(module).__name__}. Pass the model itself."
+        )
     if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
         raise UsageError(
-            "attach takes a plain module, DistributedDataParallel, or one of fully_shard; this "
-            "one is averaged by torch's replicate(). Attach it without that."
+            "attach takes a plain module, DistributedDataParallel, or a fully_shard module; this "
+            "one is averaged by torch's replicate(). Attach it without replicate()."
         )
     if settings.clip_overlap and settings.clip_norm is None:
         raise UsageError(
-            "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
+            "clip_overlap needs a clip_norm; got none. Pass for example clip_norm=1.0, or neither."
         )
     limit, norm = settings.timeout_seconds, settings.clip_norm
     for name, value in {"timeout_seconds": limit, "lanes": lanes, "clip_norm": norm}.items():
         fits = isinstance(value, int | float) and value > 0
         if value is not None and not fits:
-            raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
+            raise UsageError(
+                f"{name} must be a number above 0; got {value!r}. Leave it out for the default."
+            )
     check_group(process_group)
 
 
@@ -54,9 +58,12 @@ def check_group(group: Any) -> None:
         if dist.get_rank(group) >= 0:
             return
     elif group != dist.GroupMember.NON_GROUP_MEMBER:
-        raise UsageError(f"process_group is one of torch.distributed's; got {group!r}.")
+        raise UsageError(
+            f"process_group must be a torch.distributed.ProcessGroup; got {group!r}. Pass what "
+            "torch.distributed.new_group() returned, or leave it out."
+        )
     raise UsageError(
-        "attach is called by the ranks of process_group, and by no other; rank "
+        "attach must be called only by the ranks of process_group; rank "
         f"{dist.get_rank()} is not in it. Call attach() there only, or leave process_group out."
     )
 
@@ -69,14 +76,14 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
     for name, p in parameters.items():
         if is_attached(p):
             raise UsageError(
-                f"a parameter is attached once; '{name}' is already. Call detach() on the first "
-                "handle, or gradwire.detach(module) if nobody has kept that."
+                f"a parameter can be attached only once; '{name}' is already. Call detach() on "
+                "the first handle, or gradwire.detach(module) if you did not keep it."
             )
         if p.dtype not in _DTYPES:
             raise UsageError(
-                "gradwire exchanges gradients of float32, bfloat16 and float16, and whole ones of "
-                f"float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a complex "
-                "parameter as the real one of torch.view_as_real."
+                "gradwire exchanges gradients of float32, bfloat16 and float16, and uncompressed "
+                f"ones of float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a "
+                "complex parameter as the real one of torch.view_as_real."
             )
 
 
@@ -85,13 +92,13 @@ def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     devices = {p.device for p in parameters.values()}
     if not devices:
         raise UsageError(
-            "an attached model has trainable parameters on every rank; found no trainable "
-            "parameter on this one. Attach a module that trains, or shard it over fewer ranks."
+            "a model must have trainable parameters on every rank; found none on this rank. "
+            "Attach a module that trains, or shard it over fewer ranks."
         )
     if len(devices) != 1:
         found = ", ".join(map(str, devices))
         raise UsageError(
-            f"an attached model has trainable parameters, all on one device; found {found}. "
+            f"all trainable parameters of a model must be on one device; found {found}. "
             "Move the module to one device before attaching."
         )
     return next(iter(devices))
@@ -103,8 +110,8 @@ def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torc
     group = group or dist.group.WORLD
     if lanes is not None and lanes > 1 and group and backend_of(group, device) == "nccl":
         raise UsageError(
-            f"over NCCL one lane issues all collectives of a device; got lanes={lanes}. Leave "
-            "lanes out: encoding overlaps the wire all the same."
+            f"with NCCL only one lane can issue a device's collectives; got lanes={lanes}. Leave "
+            "lanes out: encoding overlaps communication all the same."
         )
 
 
@@ -124,7 +131,7 @@ def check_carried(
     """Raise PlanError if there is such a strategy; see `not_carried`."""
     if one := not_carried(pairs, group, device):
         raise PlanError(
-            f"'{one}' sends from the host's memory, which {backend_of(group, device)} alone does "
-            "not carry, and groups are made when a model is attached. Attach a plan that has it, "
-            'or use init_process_group("cpu:gloo,cuda:nccl").'
+            f"'{one}' sends from CPU memory, which the backend {backend_of(group, device)} alone "
+            "cannot, and gradwire makes CPU groups only in attach. Attach a plan that has this "
+            'strategy, or use init_process_group("cpu:gloo,cuda:nccl").'
         )

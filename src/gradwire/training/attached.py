@@ -62,8 +62,8 @@ def detach(module: nn.Module) -> None:
     found = dict.fromkeys(_ATTACHED[p].detach for p in module.parameters() if p in _ATTACHED)
     if not found:
         raise UsageError(
-            f"detach takes what is attached; no parameter of this {type(module).__name__} "
-            "is. Pass the one that was given to attach, or a part of it."
+            f"detach needs an attached module; no parameter of this {type(module).__name__} is "
+            "attached. Pass the module that was given to attach, or a part of it."
         )
     for detach_all in found:
         detach_all()

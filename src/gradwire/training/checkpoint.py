@@ -41,16 +41,16 @@ def read(
         metadata = reader.read_metadata()
     except Exception as error:  # whatever a storage raises
         raise PlanError(
-            "a checkpoint is what torch.distributed.checkpoint.save wrote, on a path that every "
-            f"rank can read; '{checkpoint}' is none: {error!r}. Give the folder that was its "
-            "checkpoint_id."
+            "a checkpoint must be a folder that torch.distributed.checkpoint.save wrote, and "
+            f"every rank can read; '{checkpoint}' is not: {error!r}. Pass the folder that was "
+            "its checkpoint_id."
         ) from error
     known = (metadata.planner_data or {}).items()
     paths = {name: path for name, path in known if path[0] == key and len(path) > 1}
     if not paths:
         raise PlanError(
-            f"gradwire's state is saved beside the model; '{checkpoint}' has nothing under "
-            f"'{key}'. Save {{'{key}': handle.state_dict()}} with it."
+            f"a checkpoint must hold gradwire's state; '{checkpoint}' has nothing under '{key}'. "
+            f"Save {{'{key}': handle.state_dict()}} beside the model's state."
         )
     head = {name: path for name, path in paths.items() if path[1] != RANKS}
     state = _filled(head, metadata.state_dict_metadata, reader, key)
@@ -85,8 +85,8 @@ def _filled(
             except CheckpointException as error:
                 causes = "; ".join(dict.fromkeys(repr(e) for e, _ in error.failures.values()))
                 raise PlanError(
-                    "a checkpoint is read from the files of all ranks that saved it; some cannot "
-                    f"be: {causes}. Copy all of its files to a path that every rank can read."
+                    "a checkpoint needs the files of all ranks that saved it; some cannot be "
+                    f"read: {causes}. Copy all of its files to a path that every rank can read."
                 ) from error
     found: dict[str, Any] = room.get(key, {})
     return found

@@ -58,9 +58,9 @@ class OfCopy:
         self._hooks.clear()
         if not is_attached(parameter):
             warnings.warn(
-                "a deep copy of an attached module trains, and gradwire does not average its "
-                "gradients: each rank's go their own way, unless something else averages them, "
-                "as DistributedDataParallel. Attach the copy, too.",
+                "a deep copy of an attached module is trained, and gradwire does not average its "
+                "gradients: ranks will diverge, unless something else averages them, such as "
+                "DistributedDataParallel. Attach the copy, too.",
                 stacklevel=2,
             )
 

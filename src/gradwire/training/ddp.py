@@ -46,9 +46,9 @@ class DdpFrontend:
             ddp.register_comm_hook(self._owner, gradwire_hook)
         except RuntimeError as error:
             raise UsageError(
-                "DDP has one communication hook for good, and this model's is taken (an earlier "
-                f"attach's, another hook, mixed_precision=, a fused optimizer): {error}. Wrap the "
-                "module again with DistributedDataParallel and attach gradwire only."
+                "DDP takes one communication hook, once, and this model has one already (an "
+                f"earlier attach, another hook, mixed_precision=, a fused optimizer): {error}. "
+                "Wrap the module again with DistributedDataParallel and attach gradwire only."
             ) from error
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -99,9 +99,9 @@ class DdpFrontend:
                     self._kept_back.append((parameter, own))
             elif parameter.requires_grad:
                 raise UsageError(
-                    f"what trains is fixed when attached; a parameter of shape "
-                    f"{list(parameter.shape)} was frozen then and is not any more. Wrap the "
-                    "module again with DistributedDataParallel and attach."
+                    "a parameter that was frozen in attach cannot be trained later; one of shape "
+                    f"{list(parameter.shape)} was unfrozen. Wrap the module again with "
+                    "DistributedDataParallel and attach."
                 )
         if bucket.is_last() or self._session.all_delivered:
             self._session.flush(self._session.nothing)
@@ -123,16 +123,16 @@ class DdpFrontend:
             return
         if not getattr(self._ddp, "_divide_by_initial_world_size", True):
             raise UsageError(
-                "an average is that of all ranks, those that have left a Join with zeros; got "
-                "divide_by_initial_world_size=False. Leave it out, or give all ranks equally many "
-                "batches (drop_last=True)."
+                "gradwire averages over all ranks, with zeros for those that have left a Join; "
+                "got divide_by_initial_world_size=False. Leave it out, or give all ranks the same "
+                "number of batches (drop_last=True)."
             )
         scaler = self._session.scaler
         if scaler is not None and scaler.is_enabled() and self._session.has_memory:
             raise UsageError(
-                "what waits follows the scale of the loss, and a rank that has left a Join does "
-                "not know it; got a GradScaler inside a Join. Train in bfloat16 without a scaler, "
-                "or give all ranks equally many batches (drop_last=True)."
+                "residuals follow the loss scale, which a rank that has left a Join does not "
+                "know; got a GradScaler inside a Join. Train in bfloat16 without a scaler, or "
+                "give all ranks the same number of batches (drop_last=True)."
             )
 
     def _complete(self, error: BaseException | None) -> None:
@@ -191,7 +191,7 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
     """DDP's communication hook. state: its `_Owner`."""
     if isinstance(bucket, tuple):
         raise UsageError(
-            "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
+            "gradwire needs DDP's C++ reducer; torch.compile's python_reducer passes single "
             "gradients. Set torch._dynamo.config.optimize_ddp = True."
         )
     if state.frontend is not None:
@@ -207,8 +207,8 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
 def _refuse_fork() -> None:
     """Raise UsageError: in a fork DDP's exchange would hang, as its threads are the parent's."""
     raise UsageError(
-        "DDP averages in the process that made it; this one is a fork, and its gradients are its "
-        "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
+        "DDP averages gradients only in the process that made it; this one is a fork of it. "
+        "Train or evaluate the DDP's .module here, or start processes by torchrun."
     )
 
 
@@ -242,9 +242,9 @@ def inner(module: nn.Module) -> nn.Module:
     beside = [name for name, p in module.named_parameters() if p not in within]
     if len(inside) > 1 or beside:
         raise UsageError(
-            "one model is attached at a time, and DDP averages what it holds; this "
-            f"{type(module).__name__} holds {len(inside)} DistributedDataParallel, and beside the "
-            f"first {', '.join(beside[:3]) or 'no parameter'}. Attach each of them."
+            "attach takes one DistributedDataParallel, which must hold all parameters; this "
+            f"{type(module).__name__} holds {len(inside)}, and outside the first "
+            f"{', '.join(beside[:3]) or 'no parameter'}. Attach each of them by itself."
         )
     return inside[0]
 

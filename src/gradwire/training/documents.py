@@ -30,13 +30,13 @@ FORMAT = 5
 
 def _dense(value: Any) -> Any:
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
-        raise broken("is a dense tensor", value)
+        raise broken("must be a dense tensor", value)
     return value
 
 
 def _floats(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
-        raise broken("is a tensor of floating-point numbers", tensor)
+        raise broken("must be a tensor of floating-point numbers", tensor)
     return tensor
 
 
@@ -49,7 +49,7 @@ def _rate(text: str) -> str:
     try:
         Number(above=0).read(float(text))
     except ValueError:
-        raise broken("is a learning rate", text) from None
+        raise broken("must be a learning rate (a number above 0)", text) from None
     return text
 
 
@@ -90,5 +90,5 @@ LOCAL_STEPS = Document(
     "a state of local steps",
     Table({"step": STEP, "every": Maybe(Whole(1)), "fragments": Map(_FRAGMENT)}),
     UsageError,
-    "Pass what its state_dict() returned, or a list of all ranks'",
+    "Pass what LocalSteps.state_dict() returned, or a list of all ranks' states",
 )  # fmt: skip

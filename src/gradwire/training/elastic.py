@@ -70,9 +70,9 @@ def regroup(
             for key, value in values.items():
                 if key in LATER_RESIDUALS or (key == OWNERS_RESIDUAL and entry["part"][1] > 1):
                     raise PlanError(
-                        f"'{key}' belongs to a grouping of {before} ranks; '{name}' has some, and "
-                        f"there are {world} now. Resume with as many, or call handle.flush() "
-                        "before saving."
+                        f"a state with '{key}' can be loaded only by as many ranks as saved it, "
+                        f"{before}; '{name}' has it, and there are {world} ranks now. Resume with "
+                        f"{before}, or call handle.flush() before saving."
                     )
                 factor = share * unit if is_waiting(key) else share
                 if key == OWNERS_RESIDUAL:

@@ -66,9 +66,9 @@ class Fragment:
         else:
             keep = 0.0
             warnings.warn(
-                "a rank's progress was not finite, so its round is dropped and all go back to "
-                "where they were; its optimizer may keep what is not finite. Lower the learning "
-                "rate, or restart from a checkpoint.",
+                "a rank's weights were not finite, so this round is dropped and all ranks go back "
+                "to the weights before it; its optimizer's state may still be NaN or inf. Lower "
+                "the learning rate, or restart from a checkpoint.",
                 stacklevel=2,
             )
         self.outer.zero_grad()
@@ -105,11 +105,11 @@ class Fragment:
         if differ and torch.stack(list(differ.values())).any():  # one wait for the device
             name = next(name for name, moved in differ.items() if moved)
             raise UsageError(
-                "progress is measured from where all ranks were after the last exchange, and only "
-                f"the optimizer's steps are progress; '{name}' was changed otherwise since. Call "
-                "reset() after loading weights; with a state of local steps load the model's own; "
-                "what follows each step, as clipping weights, goes into the optimizer's "
-                "register_step_post_hook before LocalSteps is made."
+                "with local steps only the optimizer may change the weights between two "
+                f"exchanges; '{name}' was changed otherwise. Call reset() after loading weights; "
+                "load a state of local steps together with the model's own; do what follows each "
+                "step, such as clipping weights, in the optimizer's register_step_post_hook, "
+                "registered before LocalSteps is made."
             )
 
     def drop(self) -> None:
@@ -132,8 +132,8 @@ class Fragment:
         """Returns its state, between exchanges. Raises UsageError amid one."""
         if self.under_way:
             raise UsageError(
-                "a state is saved between exchanges, and one is under way; call synchronize(), or "
-                "save more than `delay` steps after a round."
+                "a state can be saved only between exchanges; one is under way. Call "
+                "synchronize() first, or save more than `delay` steps after a round."
             )
         anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
         return {
@@ -152,9 +152,9 @@ class Fragment:
         self.outer.check_state_dict(outer)
         if len(outer["state"]) != kept:
             raise UsageError(
-                f"the outer optimizer's state has the momenta that were saved, {kept}; got "
+                f"the outer optimizer's state must have all momenta that were saved, {kept}; got "
                 f"{len(outer['state'])}. Save by torch.save, a file per rank: "
-                "torch.distributed.checkpoint.load fills only what is there before it."
+                "torch.distributed.checkpoint.load fills only tensors that exist already."
             )
         for own in states:
             self._check_anchors(own["anchors"])
@@ -176,12 +176,13 @@ class Fragment:
         for name in {**here, **saved}:
             if name in saved and not saved[name].isfinite().all():
                 raise PlanError(
-                    f"where all ranks were is finite; '{name}' is not. Take the checkpoint before."
+                    f"the weights of the last exchange must be finite; '{name}' is not. Load an "
+                    "earlier checkpoint."
                 )
             shapes = [list(of[name].shape) if name in of else "none" for of in (saved, here)]
             if shapes[0] != shapes[1]:
                 raise PlanError(
-                    "a fragment has the parameters and shapes that it was saved with; "
+                    "a fragment must have the parameters and shapes that it was saved with; "
                     f"'{name}' has {shapes[0]} in the state, {shapes[1]} here. Load the state of "
                     "this very model, with the same fragments."
                 )

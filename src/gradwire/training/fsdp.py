@@ -157,13 +157,13 @@ def sharded_parameters(
     """
     if clip_norm is not None:
         raise UsageError(
-            f"clip_norm needs whole gradients, fully_shard leaves shards; got {clip_norm}. "
-            "Leave it out, and call torch.nn.utils.clip_grad_norm_ after backward()."
+            f"clip_norm cannot be used with fully_shard, as it needs whole gradients; got "
+            f"{clip_norm}. Leave it out, and call torch.nn.utils.clip_grad_norm_ after backward()."
         )
     for name, part in module.named_modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise UsageError(
-                f"fully_shard reduces dense gradients; those of '{name}' are rows. Use "
+                f"fully_shard reduces only dense gradients; those of '{name}' are sparse. Use "
                 "sparse=False, or DistributedDataParallel."
             )
     parameters = resharded(module)
@@ -196,8 +196,8 @@ def check_parts_do(plan: Plan) -> None:
     for strategy in plan.strategies:
         if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
             raise UsageError(
-                f"'{strategy}' takes whole matrices; fully_shard leaves shards. Replicate the "
-                "model, or attach 'lloyd(2)+adam | allgather' beside gradwire.optim.AdamW."
+                f"'{strategy}' needs whole matrices; fully_shard leaves shards. Replicate the "
+                "model, or attach 'lloyd(2)+adam | allgather' and use gradwire.optim.AdamW."
             )
 
 
@@ -205,8 +205,8 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
     """Raise UsageError unless the parameter is sharded, over other ranks than its replicas."""
     if not is_shard(parameter):
         raise UsageError(
-            "all trainable parameters of a sharded model are sharded; "
-            f"'{name}' is not, so nobody would average it over the shard group. Call fully_shard "
+            "all trainable parameters of a sharded model must be sharded; "
+            f"'{name}' is not, so it would not be averaged over the shard group. Call fully_shard "
             "on the whole model, without ignored_params, or freeze it."
         )
     mesh = parameter.device_mesh
@@ -214,15 +214,15 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
         along = dist.get_process_group_ranks(mesh.get_group(dim))
         if placement.is_replicate() and replicas.intersection(along):
             raise UsageError(
-                "replicas are averaged by gradwire, not by torch; "
-                f"'{name}' was sharded over {mesh}, so torch averages it, densely, over ranks "
-                f"{along} first. Call fully_shard with mesh=mesh['shard']."
+                "replicas must be averaged by gradwire, not by torch; "
+                f"'{name}' was sharded over {mesh}, so torch averages it, uncompressed, over "
+                f"ranks {along} first. Call fully_shard with mesh=mesh['shard']."
             )
     both = sorted(replicas.intersection(mesh.mesh.flatten().tolist()))
     if both:
         raise UsageError(
-            "the ranks of process_group keep the same shards; "
-            f"'{name}' is sharded over {mesh}, and process_group has ranks {both} of it, too. "
+            "the ranks of process_group must be replicas, which keep the same shards; "
+            f"'{name}' is sharded over {mesh}, and process_group has ranks {both} of it. "
             "Pass process_group=mesh['replicate'].get_group()."
         )
 

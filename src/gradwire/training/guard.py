@@ -232,9 +232,9 @@ def _words(apart: Apart, session: Session, optimizer: Optimizer) -> str:
     if surprising:
         known = f"It is sound with {name} elsewhere. Sound with any optimizer"
     return (
-        f"'{own}' does harm in this run: the {what} went another way in {WINDOW} steps than dense "
-        f"gradients would have taken them, by {far:.0%} of that way; by what is sound it is less "
-        f"than {limit:.0%}. {known} is "
+        f"'{own}' does harm in this run: in {WINDOW} steps the {what} moved elsewhere than dense "
+        f"gradients would have moved them, by {far:.0%} of the distance; with a sound strategy it "
+        f"is less than {limit:.0%}. {known} is "
         f"{instead(optimizer, session.world, with_any=surprising)}"
     )
 

@@ -92,8 +92,8 @@ class LocalSteps:
         looks = every is None
         if looks and (fragments > 1 or delay):
             raise UsageError(
-                "the steps to a round are found where an exchange is waited for, of the whole "
-                f"model; got every=None with fragments={fragments}, delay={delay}. Pass every."
+                "every=None, which measures how many steps a round needs, works only without "
+                f"fragments and delay; got fragments={fragments}, delay={delay}. Pass every."
             )
         every = FIRST if every is None else every
         _check(model, every, plan, fragments, delay, keep)
@@ -101,8 +101,8 @@ class LocalSteps:
         _refuse_scaler("scaler" in options)
         if options.get("guard"):
             raise UsageError(
-                "the guard compares what arrives with dense gradients; local steps exchange how "
-                "far ranks came. Leave guard out."
+                "the guard needs averaged gradients; local steps exchange changes of weights "
+                "instead. Leave guard out."
             )
         model, optimizer = inner(model), _hooked(optimizer)
         named = trainable(model)
@@ -230,12 +230,12 @@ class LocalSteps:
             found = len(own["fragments"])
             if set(own["fragments"]) != {f"{i}" for i in range(len(self.fragments))}:
                 raise UsageError(
-                    f"a state of local steps has the fragments that it was saved with, {found}; "
-                    f"there are {len(self.fragments)} here. Pass fragments={found}."
+                    "a state of local steps must be loaded with as many fragments as it was saved "
+                    f"with, {found}; got {len(self.fragments)}. Pass fragments={found}."
                 )
             if own["step"] != given[0]["step"]:
                 raise UsageError(
-                    "states of several ranks are of one checkpoint; these are of steps "
+                    "states of several ranks must be of one checkpoint; these are of steps "
                     f"{given[0]['step']} and {own['step']}. Load those that were saved together."
                 )
         take_over = [
@@ -290,7 +290,7 @@ def _hooked(optimizer: Any) -> Optimizer:
 def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> None:
     if held(optimizer).isdisjoint(map(id, named.values())):
         raise UsageError(
-            "local steps are those of the optimizer that moves the model's parameters; this "
+            "LocalSteps needs the optimizer of the model's parameters; this "
             f"{type(optimizer).__name__} holds none of them. Pass the model's optimizer, made "
             "after the model was moved or converted."
         )
@@ -304,9 +304,9 @@ def _advise(optimizer: Optimizer, group: dist.ProcessGroup | None, strict: bool)
     name = name_of(optimizer)
     text = (
         f"local steps of {name} learn less than {name} with an exchange in every step: in rounds "
-        "of 4 a small GPT reads 2.35 bits where dense training reads 2.22 "
+        "of 4 a small GPT reaches 2.35 bits, with dense training 2.22 "
         "(benchmarks/convergence: gpt, sparseloco-4). Those of gradwire.optim.Muon lose less: "
-        "1.97 where dense Muon reads 1.93. In "
+        "1.97, with dense Muon 1.93. With an exchange in "
         f"every step, sound is {instead(optimizer, dist.get_world_size(group))}"
     )
     if strict:
@@ -318,9 +318,9 @@ def _advise(optimizer: Optimizer, group: dist.ProcessGroup | None, strict: bool)
 def _refuse_scaler(given: bool) -> None:
     if given:
         raise UsageError(
-            "all ranks take their local steps equally often, and a GradScaler skips those that "
-            "overflow, each rank its own; what travels is progress, which has no loss scale. "
-            "Train in bfloat16 or float32, without a scaler."
+            "all ranks must take the same number of local steps, and a GradScaler skips steps "
+            "that overflow on one rank alone; local steps exchange changes of weights, which have "
+            "no loss scale. Train in bfloat16 or float32, without a scaler."
         )
 
 
@@ -330,13 +330,13 @@ def _check(
     averaged = any(isinstance(part, DistributedDataParallel) for part in model.modules())
     if averaged or is_sharded(model) or any(map(is_attached, model.parameters())):
         raise UsageError(
-            "local steps are taken by each rank alone, and nobody else exchanges what they move; "
-            "this model is averaged in every step, or sharded, or takes local steps already. Pass "
-            "the plain module, and do not attach it."
+            "LocalSteps needs a plain module, which nothing else averages; this model is averaged "
+            "in every step (attached, or DDP), or sharded, or takes local steps already. Pass the "
+            "plain module, and do not attach it."
         )
     if not isinstance(plan, str | Strategy) or isinstance(plan, Plan) or plan == "auto":
         raise UsageError(
-            f"local steps travel by a strategy; got {plan!r}. Use for example "
+            f"LocalSteps takes a strategy, not a plan; got {plan!r}. Use for example "
             "'topk(0.01)+ef | allgather'."
         )
     names = sum(1 for p in model.parameters() if p.requires_grad)
@@ -344,11 +344,10 @@ def _check(
     fits = whole and every >= 1 and 1 <= fragments <= min(every, names) and 0 <= keep < 1
     if not fits or not 0 <= delay < max(1, every // fragments):
         raise UsageError(
-            "a round has a whole number of steps, at least one, a model at most as many fragments "
-            "as steps to a round and as parameters; the delay is a whole number, at least 0 and "
-            "below every/fragments, keep at least 0 and below 1; got "
-            f"every={every}, fragments={fragments}, delay={delay}, keep={keep}, {names} "
-            "parameters."
+            "every must be a whole number, at least 1; fragments one from 1 to every and to the "
+            "number of parameters; delay one from 0 to below every/fragments; keep at least 0 and "
+            f"below 1; got every={every}, fragments={fragments}, delay={delay}, keep={keep}, "
+            f"{names} parameters. Use for example every=8, fragments=1, delay=0, keep=0."
         )
 
 
@@ -357,7 +356,7 @@ def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
     feedback = strategy.feedback
     if feedback is not None and feedback.rule != "linear":
         raise UsageError(
-            f"'{strategy}' keeps moments of gradients; local steps exchange how far ranks came. "
+            f"'{strategy}' keeps moments of gradients; local steps exchange changes of weights. "
             "Leave the moments to the inner optimizer: use for example 'topk(0.05)+ef | "
             "allgather'."
         )
@@ -365,7 +364,7 @@ def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
         theirs = kept["momentum"], kept["nesterov"]
         if theirs != (momentum, nesterov):
             raise UsageError(
-                f"'{strategy}' keeps the outer momentum, by its own rule; got outer_momentum="
+                f"'{strategy}' keeps the outer momentum, so both must agree; got outer_momentum="
                 f"{momentum}, nesterov={nesterov}. Pass outer_momentum={theirs[0]}, "
-                f"nesterov={theirs[1]}, or write the others into the strategy."
+                f"nesterov={theirs[1]}, or write your values into the strategy."
             )

@@ -55,13 +55,13 @@ class Averages:
         name, self.under_gradient = self.under_gradient, None
         if name is not None:
             raise UsageError(
-                "a strategy with memory takes one backward() per step, which begins without "
-                f"gradients; '{name}' still held the last one's average. Call zero_grad() on all "
-                "that is attached between, or wrap all but the last backward() in "
-                "handle.no_sync(), and those whose gradients are thrown away, as a generator's "
-                "through its discriminator: what was exchanged is remembered. Parts with "
-                "optimizers of their own take turns: attach each of them. Reentrant "
-                "checkpointing counts as several: use use_reentrant=False."
+                "a strategy that keeps residuals needs one backward() per step, with .grad empty "
+                f"before it; '{name}' still held the last average. Call zero_grad() on all "
+                "attached parameters between two, or wrap in handle.no_sync() all but the last "
+                "backward(), and any whose gradients you discard (as a generator's loss leaves in "
+                "the discriminator), as every exchange changes the residuals. Attach parts that "
+                "have their own optimizers and train in alternation each by itself. Reentrant "
+                "checkpointing counts as several backward(): set use_reentrant=False."
             )
 
 
@@ -206,9 +206,9 @@ class ModuleFrontend:
         called it; on a GPU all share one, so it is not checked."""
         if self._session.device.type == "cpu" and self._thread != threading.get_ident():
             error = UsageError(
-                "an attached model has one backward() at a time; amid the exchange of step "
-                f"{self._session.step} a gradient of '{name}' came from another thread, and both "
-                "are in one .grad now. Call backward() from one thread, or under a lock."
+                "an attached model can run one backward() at a time; during the exchange of step "
+                f"{self._session.step} a gradient of '{name}' came from another thread, and .grad "
+                "holds the sum of both now. Call backward() from one thread, or under a lock."
             )
             self._session.fail(error)
             raise error

@@ -55,9 +55,9 @@ def give(session: Session, optimizer: Optimizer) -> None:
     parts = [name for name in session.parameters if not session.ledger.is_whole(name)]
     if parts or any(type(p) is not nn.Parameter for p in session.parameters.values()):
         raise UsageError(
-            "an optimizer is given the moments of whole parameters; here ranks keep parts of "
-            f"them, as of '{(parts or list(session.parameters))[0]}'. Save handle.state_dict(), "
-            "and load it where each rank keeps whole ones."
+            "give_moments needs the moments of whole parameters; here each rank keeps only a "
+            f"part, for example of '{(parts or list(session.parameters))[0]}'. Save "
+            "handle.state_dict(), and load it in a job where each rank keeps whole parameters."
         )
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, p, feedback in _kept(session):
@@ -75,9 +75,9 @@ def _check_kind(optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedba
     is_other = feedback.rule == "orthogonal" and update_rule(optimizer) != "orthogonal"
     if is_other or group.get("amsgrad"):
         raise UsageError(
-            f"an optimizer is given moments by which it steps; '{feedback}' keeps others than "
-            f"{type(optimizer).__name__}{' with amsgrad' * bool(group.get('amsgrad'))} has. Give "
-            "them to gradwire.optim.AdamW, or Muon, without amsgrad."
+            f"an optimizer can take only moments of its own kind; '{feedback}' keeps others than "
+            f"{type(optimizer).__name__}{' with amsgrad' * bool(group.get('amsgrad'))} has. Pass "
+            "gradwire.optim.AdamW, or Muon, without amsgrad."
         )
 
 

@@ -150,7 +150,7 @@ class OptimizerCheck:
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, which leaves it to the "
-                    f"plan, or keep {kind} and attach what is sound with it: "
+                    f"plan, or keep {kind} and attach a strategy that is sound with it: "
                     f"{instead(optimizer, self._session.world)}"
                 )
 
@@ -167,10 +167,10 @@ class OptimizerCheck:
         for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
             if name and name not in self._flushed and self._averages.was_changed(name):
                 raise UsageError(
-                    f"'{self._own}' sends an optimizer's steps, not gradients; that of '{name}' "
-                    "was changed after backward(), as clip_grad_norm_ does. Clip by "
-                    "gradwire.attach(clip_norm=…), before anything is sent, and leave that out; "
-                    "trainers take max_grad_norm=0."
+                    f"'{self._own}' leaves an optimizer's steps in .grad, which must not be "
+                    f"changed; that of '{name}' was, after backward(), as by clip_grad_norm_. Use "
+                    "gradwire.attach(clip_norm=…) instead, which clips before anything is sent; "
+                    "in a trainer set max_grad_norm=0."
                 )
 
     def _check_moments(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -182,9 +182,9 @@ class OptimizerCheck:
         unused = [p for p in params if optimizer.state.get(p) and keeper_of(p) is not None]
         if unused:
             warnings.warn(
-                f"'{self._own}' keeps the moments and has begun them at zero; those that "
-                f"{type(optimizer).__name__} remembers of {len(unused)} parameters are used by "
-                "nobody. Name the optimizer to attach, optimizer=…, or call "
+                f"'{self._own}' keeps the moments and has begun them at zero; those in the state "
+                f"of {type(optimizer).__name__}, of {len(unused)} parameters, are not used. "
+                "Pass the optimizer to attach, optimizer=…, or call "
                 "handle.take_moments(optimizer) before the first step.",
                 stacklevel=4,
             )
@@ -198,7 +198,7 @@ class OptimizerCheck:
         momentum = keeper.moments().get("momentum", 0.0)
         if decay and momentum:
             warnings.warn(
-                f"weight decay passes through the momentum, which '{self._own}' keeps; that of "
+                f"weight decay must pass through the momentum, which '{self._own}' keeps; that of "
                 f"torch.optim.SGD(weight_decay={decay}) does not, and is {1 / (1 - momentum):.3g} "
                 f"times too weak. Use gradwire.optim.SGD(momentum={momentum}, weight_decay=…).",
                 stacklevel=4,
@@ -225,12 +225,12 @@ class OptimizerCheck:
         self._session.refuse_failed()
         if self._session.under_way:
             raise UsageError(
-                "an optimizer steps with averages, which are there when backward() has returned; "
-                f"in step {self._session.step} one steps before that, from a hook inside "
-                "backward(), after one that was aborted, or, under DDP, before it has reached all "
-                "parameters. Step after backward(); after an aborted one detach and attach on all "
-                "ranks, or restart from a checkpoint; for parts that DDP waits for in vain there "
-                "is find_unused_parameters=True."
+                "an optimizer must step with averages, which are ready when backward() has "
+                f"returned; in step {self._session.step} it steps in a hook inside backward(), "
+                "after a backward() that was aborted, or, under DDP, after one that did not reach "
+                "all parameters. Step after backward(); after an aborted one detach and attach on "
+                "all ranks, or restart from a checkpoint; if not all parameters are used in each "
+                "step, pass find_unused_parameters=True to DistributedDataParallel."
             )
 
     def _check_scaler(self) -> None:
@@ -239,13 +239,13 @@ class OptimizerCheck:
         found, told = calling_scaler() if self._session.has_memory else None, self._session.scaler
         if self._sends_steps and told is not None and told.is_enabled() and found is None:
             raise UsageError(
-                "what arrives has the scale of the loss, which a GradScaler takes out; this step "
-                "is not taken by the one that attach was told of. Step by scaler.step(optimizer)."
+                "averages have the scale of the loss, which the GradScaler passed to attach must "
+                "take out; this step is not taken by it. Step by scaler.step(optimizer)."
             )
         if found is not None and found is not self._session.scaler:
             raise UsageError(
-                "residuals follow the scale of the loss, which changes while they wait; a "
-                "GradScaler steps the optimizer, and attach was not told of it. Pass "
+                "residuals must follow the scale of the loss, so attach needs the GradScaler; the "
+                "one that steps this optimizer was not passed. Use "
                 "gradwire.attach(model, plan, scaler=scaler)."
             )
 
@@ -267,8 +267,8 @@ class OptimizerCheck:
         if not any(n in self._flushed for n, _ in made) and any(_holds_any(g) for _, g in made):
             self._warned = True
             warnings.warn(
-                f"{type(optimizer).__name__} steps an attached model twice without an exchange "
-                f"between, after {now} steps with one: gradients that were made meanwhile are not "
+                f"{type(optimizer).__name__} has stepped an attached model twice without an "
+                f"exchange between, after {now} with one: the gradients of the last step were not "
                 "averaged. Call backward() on a loss of the attached module before each step, "
                 "outside no_sync().",
                 stacklevel=4,

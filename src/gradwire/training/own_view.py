@@ -105,8 +105,8 @@ class AttachedView:
         if missed and not self._warned and self._view.moves(self._session.ledger):
             self._warned = True
             warnings.warn(
-                "with 'adam' a rank computes at its own view of the weights, which the attached "
-                "module enters when it is called in training mode; only parts of it were. Call "
+                "with 'adam' or 'muon' the attached module sets this rank's own view of the "
+                "weights when it is called in training mode; only parts of it were called. Call "
                 "the module that was attached, or attach the part that is called.",
                 stacklevel=4,
             )

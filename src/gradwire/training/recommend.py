@@ -54,8 +54,8 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
     """
     if ranks < 2 or not fewer > 0:
         raise UsageError(
-            "a strategy is recommended for two ranks or more, and a positive number of times "
-            f"fewer bytes; got ranks={ranks} and fewer={fewer}. Use for example fewer=32, ranks=4."
+            "ranks must be at least 2, and fewer (how many times fewer bytes) above 0; got "
+            f"ranks={ranks} and fewer={fewer}. Use for example fewer=32, ranks=4."
         )
     known = frontier(optimizer, ranks)
     for strategy, times in known:
@@ -63,8 +63,8 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
             return with_moments_of(optimizer, strategy)
     shown = "; ".join(f"'{strategy}' {times:.3g} times" for strategy, times in known)
     raise PlanError(
-        f"of the strategies that are sound with {name_of(optimizer)} none sends {fewer:g} times "
-        f"fewer bytes among {ranks} ranks. Sound are: {shown}. Ask for "
+        f"none of the strategies that are sound with {name_of(optimizer)} sends {fewer:g} times "
+        f"fewer bytes among {ranks} ranks. Sound are: {shown}. Pass "
         f"fewer={known[-1][1]:.2f} or less."
     )
 
@@ -122,7 +122,7 @@ def advise(
     text = f"'{strategy}' {known} with {name_of(optimizer)}: {verdict.why}{shown}. "
     text += "Sound is " + instead(optimizer, world)
     if refused:
-        raise UsageError(f"strict=True refuses a strategy with which a model learns less; {text}")
+        raise UsageError(f"with strict=True a strategy must be known to be sound; {text}")
     warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 
@@ -132,8 +132,8 @@ def _from_the_first_step(verdict: Verdict) -> Verdict:
     if evidence is None or not evidence.begins:
         return verdict
     why = (
-        f"it is sound only where the first {evidence.warmup:.0%} of the steps travel by "
-        f"'{evidence.begins}', as by warmup=gradwire.Warmup(steps, ['{evidence.begins}'])"
+        f"it is sound only if the first {evidence.warmup:.0%} of the steps are sent by "
+        f"'{evidence.begins}'; pass warmup=gradwire.Warmup(steps, ['{evidence.begins}'])"
     )
     return Verdict("unsound", why, evidence)
 

@@ -100,9 +100,9 @@ def _harmless(
             self._stop()
             _warn(
                 f"a recording needs room on its disk, and numbers that can be written; "
-                f"{self._file.path}: {what}. Nothing of this rank is recorded from step "
-                f"{self._recorded.over + 1} on; training goes on. Close the recordings of all "
-                "ranks, and call gradwire.record again."
+                f"{self._file.path}: {what}. This rank records nothing from step "
+                f"{self._recorded.over + 1} on, while training goes on. Close the recordings of "
+                "all ranks, and call gradwire.record again."
             )
 
     return guarded
@@ -177,7 +177,7 @@ class Recording:
     def left_out(self, seconds: float) -> None:
         """Note the time that finding and changing plans took before a step, if it is long."""
         if seconds > _TOLD_SECONDS:
-            self._note(f"before this step plans were measured and changed for {seconds:.1f} s")
+            self._note(f"before this step, measuring and changing plans took {seconds:.1f} s")
 
     @_harmless
     def step_over(self, session: Session, finite: bool, error: BaseException | None) -> None:
@@ -194,7 +194,7 @@ class Recording:
                 + (
                     "the GradScaler skips the step"
                     if session.scaler is not None
-                    else "weights that are stepped by them are NaN, too"
+                    else "an optimizer's step with them makes weights NaN, too"
                 )
             )
         is_late = perf_counter() - self._written > _LATE_SECONDS
@@ -228,9 +228,9 @@ class Recording:
             except Exception as error:
                 self._to.remove(to)
                 _warn(
-                    f"what a recording tells its numbers to must take them; {to!r:.80} raised "
-                    f"{type(error).__name__}: {error}. It is told nothing more; the recording and "
-                    "training go on."
+                    f"a function passed as to= must accept a recording's numbers; {to!r:.80} "
+                    f"raised {type(error).__name__}: {error}. It is not called again; the "
+                    "recording and training go on."
                 )
 
     def _write_spans(self, session: Session) -> None:
@@ -326,8 +326,8 @@ def record(
 
     try:
         told = same_everywhere(
-            group, session.device, begin, lambda _: "a file", "all ranks record, or none",
-            "Pass a folder that all can write.",
+            group, session.device, begin, lambda _: "a file", "all ranks must record",
+            "Correct the call there; every rank needs a folder that it can write to.",
         )  # fmt: skip
         return Recording(recorded, opened[0], group_of_names, told)
     except BaseException:
@@ -342,8 +342,8 @@ def _recorded(handle: Handle | LocalSteps) -> Recorded:
             fragment.handle._check_usable()
         if handle.looks:
             raise UsageError(
-                "a recording of local steps says how many there are to an exchange, which the "
-                "first 12 steps find where every=None. Pass every, or record after these."
+                "a recording needs the number of local steps per exchange, which with every=None "
+                "is known only after the first 12 steps. Pass every, or record after these."
             )
         return Alone(handle)
     handle._check_between_steps()
@@ -354,8 +354,8 @@ def _told(to: To | Sequence[To] | None) -> list[To]:
     told: list[Any] = [] if to is None else list(to) if isinstance(to, list | tuple) else [to]
     if wrong := [each for each in told if not callable(each)]:
         raise UsageError(
-            "a recording tells its numbers to functions of numbers and a step; got "
-            f"to={wrong[0]!r:.80}. Pass wandb.log, a list of such, or None."
+            "to= must be one or more functions that take numbers and a step; got "
+            f"to={wrong[0]!r:.80}. Pass wandb.log, a list of such functions, or None."
         )
     return told
 
@@ -364,15 +364,16 @@ def _opened(session: Session, folder: Path, rank: int) -> RankFile:
     path = path_of(folder, rank).resolve()
     if session.recording is not None or path in _OPEN:
         raise UsageError(
-            f"a handle has one recording at a time, and a folder one handle's; '{folder}' cannot "
-            "be begun while another is under way. Close that, or take another folder."
+            "a handle can have one recording at a time, and a folder too; a recording into "
+            f"'{folder}' cannot begin while another is open. Close that one, or, if it is another "
+            "handle's, pass another folder."
         )
     try:
         file = RankFile(folder, rank)
     except OSError as error:
         raise UsageError(
-            f"a run folder is one that this rank can write; '{folder}': {error.strerror}. Pass "
-            "another."
+            f"this rank must be able to write into the run folder; '{folder}': {error.strerror}. "
+            "Pass another folder."
         ) from error
     file.path = path
     _OPEN.add(path)
@@ -389,8 +390,8 @@ def _number(name: str, value: Any) -> float:
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"handle.log takes numbers, and tensors of one element; {name}={value!r:.80} is "
-            "none. Pass for example loss=loss.item()."
+            f"handle.log takes numbers, and tensors of one element; got {name}={value!r:.80}. "
+            "Pass for example loss=loss.item()."
         ) from error
 
 

@@ -197,8 +197,8 @@ class Session:
         """Fail because a backward ended before its exchange did."""
         self.fail(
             UsageError(
-                f"the backward() of step {self.step} was aborted amid its exchange, in which the "
-                "other ranks wait"
+                f"the backward() of step {self.step} was aborted during its exchange, in which "
+                "the other ranks still wait"
             )
         )
 
@@ -293,9 +293,10 @@ class Session:
         b, i = self._place[name]
         if self._slots[b][i] is not None:
             raise UsageError(
-                f"each parameter has one gradient per backward(); '{name}' had a second one in "
-                f"step {self.step}, or the backward() before it was aborted. Use non-reentrant "
-                "checkpointing, and attach again after an aborted backward()."
+                f"each parameter can have one gradient per backward(); '{name}' got a second one "
+                f"in step {self.step}, or the backward() before it was aborted. With activation "
+                "checkpointing pass use_reentrant=False; after an aborted backward() detach and "
+                "attach again."
             )
         parameter = self.plan.buckets[b].parameters[i]
         _check(parameter, gradient, self.device)
@@ -467,16 +468,17 @@ def _check(parameter: Parameter, gradient: Tensor, device: torch.device) -> None
     if found != (getattr(torch, parameter.dtype), parameter.elements, device):
         dtype = str(gradient.dtype).removeprefix("torch.")
         raise UsageError(
-            f"a parameter stays as it was attached; '{parameter}' was {parameter.dtype} of "
+            "an attached parameter's dtype, size and device must not change; "
+            f"'{parameter}' was {parameter.dtype} of "
             f"{parameter.elements} elements on {device}, and its gradient is {dtype} of "
-            f"{gradient.numel()} on {gradient.device}. Detach, and attach after the module was "
-            "converted, cut or moved."
+            f"{gradient.numel()} on {gradient.device}. Detach, convert or move the module, and "
+            "attach it then."
         )
     dense = gradient.layout == torch.strided
     if not dense and not (kernels.is_rows(gradient) and parameter.sparse):
         raise UsageError(
-            "gradwire exchanges dense gradients, and whole rows with their ids of the weights of "
-            f"nn.Embedding and nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
+            "a gradient must be dense, or one of sparse rows of an nn.Embedding or "
+            f"nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
             f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
             "modules, or make the gradient dense."
         )

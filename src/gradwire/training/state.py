@@ -148,9 +148,9 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
     changed = changed or _changes(head["aim"], session.whole_plan)
     if changed:
         raise PlanError(
-            f"a state goes on by the strategies that it was saved with; {changed}. Attach what it "
-            "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
-            "does so."
+            f"a state must be loaded with the strategies that it was saved with; {changed}. "
+            "Attach those, load, and then call handle.adopt(plan); or load with strict=False, "
+            "which does the same."
         )
     _check_run(head, session)
 
@@ -167,7 +167,7 @@ def _check_dynamics(head: Mapping[str, Any], now: Plan) -> None:
     if others or is_plain:
         was = f"'{others[0]}'" if others else "one that leaves the momentum to the optimizer"
         raise PlanError(
-            "a state goes on where the same keep the momentum; it was saved by "
+            "a state must be loaded with a plan that keeps the same momentum; it was saved with "
             f"{was}, and the plan here begins with '{now.main_strategy}'. Attach with strategies "
             "and an optimizer of the same kind, or load with strict=False, which keeps what can "
             "be kept."
@@ -179,15 +179,15 @@ def _check_run(head: Mapping[str, Any], session: Session) -> None:
     saved, own = head["warmup"], _warmup(session)
     if saved != own and head["taken"] < max([*saved[:1], *own[:1]]):
         raise PlanError(
-            f"a state goes on with the warm-up that it was saved with, {_in_words(saved)}; got "
-            f"{_in_words(own)}, and step {head['taken']} is amid it. Attach with that one, or "
+            f"a state saved during warm-up must go on with the same one, {_in_words(saved)}; got "
+            f"{_in_words(own)}, after {head['taken']} steps. Attach with the saved warm-up, or "
             "load with strict=False."
         )
     seed = session.settings.seed
     if head["seed"] != seed:
         raise PlanError(
-            f"a state goes on with the seed that it was saved with, {head['seed']}, or the bits "
-            f"of stochastic compressors are others; got {seed}. Attach with seed="
+            f"a state must be loaded with the seed that it was saved with, {head['seed']}, so "
+            f"that stochastic compressors draw the same bits; got {seed}. Attach with seed="
             f"{head['seed']}, or load with strict=False."
         )
 
@@ -206,15 +206,15 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
         twice = [name for name in state["ranks"] if name in ranks]
         if twice:
             raise PlanError(
-                f"each rank's state is passed once; that of rank {twice[0]} came twice. Groups of "
-                "ranks, as those of pipeline stages, load their own each."
+                f"each rank's state must be passed once; that of rank {twice[0]} came twice. Let "
+                "each group of ranks, such as a pipeline stage, load only its own states."
             )
         ranks |= state["ranks"]
     for key in heads[0]:
         different = [head[key] for head in heads if head[key] != heads[0][key]]
         if different:
             raise PlanError(
-                f"states of several ranks are of one checkpoint; these differ in their {key}: "
+                f"states of several ranks must be of one checkpoint; these differ in their {key}: "
                 f"{heads[0][key]} and {different[0]}. Load those that were saved together."
             )
     return heads[0], ranks
@@ -235,9 +235,9 @@ def _check_names(
         wrong = strangers or left_out or len(names) > len(present)
         if wrong and not (is_poured and not names):
             raise PlanError(
-                f"saved state has the model's parameters, each once; in its {key} "
-                f"{', '.join(strangers[:5]) or 'nothing'} is none here, "
-                f"{', '.join(left_out[:5]) or 'nothing'} is left out. Load the state of this very "
+                f"a saved state must have the model's parameters, each once; in its {key} "
+                f"{', '.join(strangers[:5]) or 'nothing'} is not in the model, "
+                f"{', '.join(left_out[:5]) or 'nothing'} is missing. Load the state of this very "
                 "model."
             )
 
@@ -258,9 +258,12 @@ def _of_this_rank(
     missing = [name for name in names.values() if name not in ranks]
     if missing:
         if before == now:
-            rule = "each rank loads the state it saved"
+            rule = "each rank must load the state it saved"
         else:
-            rule = f"saved with {before} ranks and loaded with {now}, rank k's goes to k mod {now}"
+            rule = (
+                f"a state saved with {before} ranks and loaded with {now} passes from rank k to "
+                f"rank k mod {now}"
+            )
         raise PlanError(
             f"{rule}; rank {session.rank_name(session.rank)} needs that of "
             f"{', '.join(missing[:5])}, and has that of {', '.join(sorted(ranks)[:5]) or 'none'}. "
@@ -280,13 +283,13 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
     count = _count(state, left)
     if count != entry.get("tensors"):
         raise PlanError(
-            f"a rank's state has as many tensors as were saved, {entry.get('tensors')}; got "
-            f"{count}. torch.distributed.checkpoint.load fills only those that are there before "
-            "it: use handle.load_checkpoint(folder)."
+            f"a rank's state must have as many tensors as were saved, {entry.get('tensors')}; got "
+            f"{count}. torch.distributed.checkpoint.load fills only tensors that exist already; "
+            "use handle.load_checkpoint(folder)."
         )
     if any(state.values()) and list(entry["part"]) != part:
         raise PlanError(
-            "residuals belong to the part of each parameter that a rank owns in its machine; "
+            "a rank must load residuals of the same part of each parameter; "
             f"saved as part {entry['part']} (which, of how many), loaded as {part}. Resume "
             "with as many ranks per machine, or call handle.flush() before saving."
         )
@@ -297,20 +300,20 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
         if shape is None or not all(_fits(k, v, shape, dtypes[name]) for k, v in values.items()):
             found = {k: (str(v.dtype), tuple(v.shape)) for k, v in values.items()}
             raise PlanError(
-                f"saved state has the model's parameters and shapes; '{name}' has {found}, the "
-                f"model has {shape}. Load the state of this very model."
+                f"a saved state must have the model's parameters and shapes; '{name}' has "
+                f"{found}, the model has {shape}. Load the state of this very model."
             )
     wrong = [name for name, x in left.items() if x.numel() != sizes.get(name)]
     if wrong:
         raise PlanError(
-            f"saved leftovers have the model's parameters and sizes; {', '.join(wrong[:5])} have "
-            "not. Load the state of this very model."
+            "a state's leftovers must have the model's parameters and sizes; "
+            f"{', '.join(wrong[:5])} have not. Load the state of this very model."
         )
     for name, x in [*left.items(), *((n, x) for n, own in state.items() for x in own.values())]:
         if not x.isfinite().all():
             raise PlanError(
-                f"what is not finite is never remembered; some of '{name}' is not. Take the "
-                "checkpoint before."
+                f"a saved state must be finite; some of '{name}' is not. Load an earlier "
+                "checkpoint."
             )
 
 
@@ -339,7 +342,7 @@ def _changes(saved: Names, now: Plan) -> str:
         for name in names:
             mine = now.strategy_of(name)
             if mine.expand() != strategy:
-                return f"'{name}' was saved by '{text}', and goes by '{mine}' here"
+                return f"'{name}' was saved with '{text}', and has '{mine}' here"
     return ""
 
 
@@ -367,8 +370,8 @@ def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
             context.leftovers()
     except RuntimeError as error:
         raise PlanError(
-            "what a rank remembers of its pieces has their sizes, by the plan that it was saved "
-            f"with; {error}. Load the state of this very model."
+            "a rank's residuals must have the sizes of its pieces in the plan that they were "
+            f"saved with; {error}. Load the state of this very model."
         ) from error
     left = entry.get("leftovers", {})
     ledger.leftovers = {n: x.detach().to(device, copy=True).reshape(-1) for n, x in left.items()}

@@ -100,8 +100,8 @@ def excluded(
     """
     if isinstance(exclude, str | type):
         raise PlanError(
-            f"exclude is a list of names and types; got {exclude!r} alone. Put it in brackets: "
-            "exclude=[…]."
+            f"exclude must be a list of names and types; got {exclude!r} alone. Put it in "
+            "brackets: exclude=[…]."
         )
     whole, known, found = unwrapped(module), list(names), list[str]()
     for entry in exclude:
@@ -113,9 +113,9 @@ def excluded(
         if not hits:
             shown = entry if isinstance(entry, str) else getattr(entry, "__name__", repr(entry))
             raise PlanError(
-                "each entry of exclude is the name of trainable parameters (as "
-                "'embedding.*'), or a type of modules that hold some (as torch.nn.LayerNorm); "
-                f"'{shown}' means none. The names are: {', '.join(known[:8])}"
+                "each entry of exclude must be a name of trainable parameters, such as "
+                "'embedding.*', or a type of modules that hold some, such as torch.nn.LayerNorm; "
+                f"'{shown}' matches none. The names are: {', '.join(known[:8])}"
                 f"{' …' if len(known) > 8 else ''}."
             )
         found += hits
@@ -191,9 +191,9 @@ class Frozen:
             for p in group["params"]:
                 if p.grad is not None and p in self._names and not is_attached(p):
                     raise UsageError(
-                        "what is averaged is what trains when a model is attached; "
-                        f"'{self._names[p]}' was frozen then, and has a gradient now. Unfreeze "
-                        "it before, or attach the module that holds it by itself, too."
+                        "only parameters that train when a model is attached are averaged; "
+                        f"'{self._names[p]}' was frozen then, and has a gradient now. Unfreeze it "
+                        "before attach, or attach the module that holds it by itself, too."
                     )
 
     def _refuse_others(self, optimizer: Optimizer) -> None:
@@ -203,12 +203,12 @@ class Frozen:
                 continue
             if name in self._attached:
                 raise UsageError(
-                    f"what is averaged are the parameters that were attached; '{name}' is another "
-                    "one now, as load_state_dict(assign=True) makes it. Attach after that."
+                    f"only parameters that were attached are averaged; '{name}' is a new one now, "
+                    "such as load_state_dict(assign=True) makes. Attach after that."
                 )
             if name not in self._then:
                 raise UsageError(
-                    f"what is averaged are the parameters that were attached; '{name}' came after "
-                    "that, as of a layer that is added or a parametrization. Attach after that, "
+                    f"only parameters that were attached are averaged; '{name}' was added later, "
+                    "such as by a new layer or a parametrization. Attach after adding it, "
                     "or attach the module that holds it by itself, too."
                 )

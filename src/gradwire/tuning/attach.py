@@ -162,7 +162,8 @@ def attach(
         first, exclude = _first(inner(module), usual if strategies is None else strategies)
     elif strategies is not None:
         raise UsageError(
-            'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
+            'strategies can be passed only with plan="auto", which chooses among them; another '
+            "plan was given. Leave them out."
         )
     if finds:  # buckets for every lane, so that several lanes can be tried
         first = first if is_auto else FP32
@@ -215,7 +216,7 @@ def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
     try:
         return same_everywhere(
             circle.group, circle.device, own, lambda _: "attached it",
-            "a sharded model is attached on all ranks that keep parts of it",
+            "a sharded model must be attached on all ranks that keep parts of it",
             "See what these say.",
         )  # fmt: skip
     except Exception:
@@ -241,23 +242,24 @@ def _whole(strategies: Sequence[str]) -> str:
     there is none."""
     if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
         raise PlanError(
-            f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
+            f"strategies must be a list of strings; got {strategies!r}. Pass for example ['none | "
+            "allreduce']."
         )
     strategies = [example(text) for text in strategies]
     found = all_dynamics(map(Strategy.parse, strategies))
     if len(found) > 1:
         texts = ", ".join(f"'{text}'" for text in strategies)
         raise PlanError(
-            'plan="auto" chooses among strategies that mean the same to the optimizer, so that '
-            f"one can follow the other; of {texts} some leave the momentum to it and some keep "
-            "it, or keep others. Attach one by name, or leave out those of other kinds."
+            'plan="auto" switches between strategies during training, so all must treat momentum '
+            f"alike; of {texts} some leave it to the optimizer and some keep it, or keep another "
+            "kind. Attach one by name, or leave out those of other kinds."
         )
     whole = found[0].take(FP32)
     if whole is None:
         raise PlanError(
-            'plan="auto" begins with gradients that are sent whole, and goes back to these where '
-            f"compression does harm; '{strategies[0]}' sends directions, which no learning rate "
-            "fits beside gradients. Attach it by name, or a plan of `gradwire plan`."
+            'plan="auto" begins with uncompressed gradients, and goes back to them where '
+            f"compression does harm; '{strategies[0]}' sends directions, which need another "
+            "learning rate than gradients. Attach it by name, or attach a plan of `gradwire plan`."
         )
     return whole
 
@@ -271,14 +273,14 @@ def _check_auto(module: nn.Module, groups_given: bool) -> None:
     """Raises UsageError for arguments that "auto" finds itself, and for float64 parameters."""
     if groups_given:
         raise UsageError(
-            'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
-            "them out, or attach a strategy."
+            'plan="auto" chooses the buckets itself; buckets, bucket_bytes or exclude were given. '
+            "Leave them out, or attach a strategy by name."
         )
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype == torch.float64:
             raise UsageError(
-                'plan="auto" chooses among formats shorter than float64, which travels whole; '
-                f"'{name}' is float64. Attach 'none | allreduce', or convert to float32."
+                'plan="auto" does not compress float64 gradients, and needs shorter ones; '
+                f"'{name}' is float64. Attach 'none | allreduce', or convert it to float32."
             )
 
 
@@ -295,14 +297,14 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
             check_carried(own, session.performers[0].group, session.device)
         if all(p.sparse for bucket in session.plan.buckets for p in bucket.parameters):
             raise PlanError(
-                "a plan is found for dense gradients; all of this model's are rows. Attach "
-                "'none | columns' or 'nonzero | sparse_auto'."
+                'plan="auto" needs dense gradients; all gradients of this model are sparse rows. '
+                "Attach 'none | columns' or 'nonzero | sparse_auto'."
             )
         return tuple(strategies)
 
     return same_everywhere(
         session.circle.group, session.device, checked, "; ".join,
-        "all ranks choose among the same strategies, in one order",
+        "all ranks must choose among the same strategies, in the same order",
         "Pass the same list everywhere.",
     )  # fmt: skip
 
@@ -315,6 +317,7 @@ def _check_machines(text: str, session: Session) -> None:
         return
     facts = f"{found.per_node} ranks each" if found else "unequally many ranks"
     raise PlanError(
-        f"what sums inside machines first needs these; '{text}' asks for per_node={per_node}, the "
-        f"machines have {facts}. Leave per_node out, or the strategy."
+        f"a strategy that sums inside machines needs their number of ranks; '{text}' has "
+        f"per_node={per_node}, but the machines have {facts}. Leave per_node out, or leave the "
+        "strategy out."
     )

@@ -97,7 +97,10 @@ class Tuner:
     def _go_back(self) -> None:
         """Goes back to the plan with which the model was attached, and stops tuning."""
         self._adopt(self._first)
-        self._say(f"the guard has seen harm: back to '{self._first.main_strategy}', for good")
+        self._say(
+            f"the guard found that compression does harm: back to '{self._first.main_strategy}' "
+            "for the rest of the run"
+        )
 
     def _watch(self, steps: int) -> Generator[None, None, Profile]:
         self._recorder = Recorder(self._module, self._session)
@@ -131,8 +134,8 @@ class Tuner:
             needed = max((v.evidence.warmup for v, _ in verdicts if v.evidence), default=0.0)
             if needed and not self._warmup:
                 self._say(
-                    f"'{text}' is known to be sound where the first {100 * needed:.3g} % of the "
-                    "steps are sent whole: pass so many as warmup="
+                    f"'{text}' is known to be sound only if the first {100 * needed:.3g} % of the "
+                    "steps are sent uncompressed: pass that number of steps as warmup="
                 )
         return json.dumps(kept)
 
@@ -154,7 +157,7 @@ class Tuner:
             if factor == 1.0:
                 break
             profile = profile.slowed(factor)
-            self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
+            self._say(f"collectives take {factor:.2g} times as long as measured: planning again")
             best = yield from self._choose(profile, best)
         measured = self._measured()
         circle = self._session.circle
@@ -242,7 +245,9 @@ class Tuner:
                 return True
             usual = usual or slowest
             if not 1 / _DRIFT < slowest / usual < _DRIFT:
-                self._say(f"steps take {slowest:.3g} s, and took {usual:.3g} s: planning again")
+                self._say(
+                    f"steps take {slowest:.3g} s, but took {usual:.3g} s before: planning again"
+                )
                 return False
 
     def _adopt(self, plan: Plan) -> None:

@@ -72,7 +72,8 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         vary, quiet, folder = bool(wanted["vary"]), bool(wanted["quiet"]), wanted["record"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{VARIABLE} is set by `gradwire profile`; {error!r}. Unset it to train."
+            f"{VARIABLE} must have the value that `gradwire profile` sets; got {error!r}. Unset "
+            "it to train."
         ) from error
     session = handle._session
     if folder is not None:

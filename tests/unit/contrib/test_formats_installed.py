@@ -132,7 +132,7 @@ def test_steps_are_read(place: Path, folder: Path) -> None:
     assert [code for code, _, _ in found] == [0, 2, 2, 2]
     assert "none has none. Name the folder" in found[1][2]
     assert "Use 'chakra(folder)'" in found[2][2]
-    assert "every rank has a host; got 128 ranks for 4" in found[3][2]
+    assert "every rank needs a host of its own; got 128 ranks for 4" in found[3][2]
 
 
 def test_paths_are_written(place: Path, folder: Path) -> None:
@@ -150,9 +150,9 @@ def test_paths_are_written(place: Path, folder: Path) -> None:
         "hccl": "do not fit: missing 2 required positional arguments: 'addresses' and 'ports'. "
         "Use 'hccl(addresses, ports)'",
         'hccl("few.txt", "ports.json")': "got 1 for 4 hosts. Add the others to few.txt",
-        'hccl("hosts.txt", "bad.json")': "bad.json) is a table of names; got [1]",
-        'hccl("hosts.txt", "no.json")': "names a readable file",
-        'hccl("no.txt", "ports.json")': "a text file that is there; no.txt",
+        'hccl("hosts.txt", "bad.json")': "bad.json) must be a table (names with values); got [1]",
+        'hccl("hosts.txt", "no.json")': "must name a readable file",
+        'hccl("no.txt", "ports.json")': "a text file that can be read; no.txt",
         "srv7": "). Use 'srv6'.\n",
     }
     asked = [[*export, text, *more] for text in begins for more in ([], ["--json"])]

@@ -126,7 +126,7 @@ def test_an_infragraph_may_be_yaml() -> None:
         ('"link": "leaf-link"', '"link": "cable"', "names a link that is not there"),
         ('"scheme": "one2one"', '"scheme": "ring"', "has the scheme 'ring'"),
         ('"instances"', '"nodes"', "got no 'instances'"),
-        ('"gigabits_per_second"', '"gigabits"', "the cable .* is above 0"),
+        ('"gigabits_per_second"', '"gigabits"', "the rate of the cable .* must be above 0"),
     ],
 )
 def test_infragraphs_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:

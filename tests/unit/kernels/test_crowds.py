@@ -339,10 +339,10 @@ def test_damage_to_long_lists_is_refused_or_gives_a_list(drawn: st.DataObject) -
     ("mask", "thin", "wrong"),
     [
         (0b111, 20, None),
-        (0b11, 20, "what they are together"),  # two are no crowd
-        (0b1111, 20, "what they are together"),  # one more than there are entries
-        (0b111, 5, "what they are together"),  # in the crowded chunk
-        (0, 20, "what they are together"),
+        (0b11, 20, "the combination of these lists"),  # two are no crowd
+        (0b1111, 20, "the combination of these lists"),  # one more than there are entries
+        (0b111, 5, "the combination of these lists"),  # in the crowded chunk
+        (0, 20, "the combination of these lists"),
     ],
 )
 def test_what_is_no_crowd_is_no_other_code(mask: int, thin: int, wrong: str | None) -> None:
@@ -387,14 +387,14 @@ def test_wrong_arguments_are_refused() -> None:
             encode(places, n, shape, section[1:])
         with pytest.raises(KernelError, match="ascend strictly"):
             encode(places.flip(0), n, shape, section)
-        with pytest.raises(KernelError, match="the places have not the shape"):
+        with pytest.raises(KernelError, match="the places must have the shape"):
             encode(by_chunk([16, 4, 0, 0, 16]), n, shape, section)
         flat_section = torch.full((bytes_by_hand(n, flat(36)),), 7, dtype=torch.uint8)
-        with pytest.raises(KernelError, match="the places have not the shape"):
+        with pytest.raises(KernelError, match="the places must have the shape"):
             encode(places[1:], n, flat(36), flat_section)
         assert (section == 7).all()
         assert (flat_section == 7).all()
-    with pytest.raises(KernelError, match="places are from 0 on, but the first is -1"):
+    with pytest.raises(KernelError, match="places must be 0 or more, but the first is -1"):
         shape_of(torch.tensor([-1, 3], dtype=torch.int32), n)
     no_list = torch.tensor([2, 255, *range(4, 15)], dtype=torch.int32)
     assert shape_of(no_list, 16).entries == 13, "which the places are is not looked at"

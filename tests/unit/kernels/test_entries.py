@@ -47,7 +47,7 @@ def test_without_a_residual_values_stay() -> None:
 def test_what_cannot_be_kept_is_refused() -> None:
     values, sent, residual = torch.ones(3), torch.zeros(3), torch.zeros(6)
     for own, rest, what in (
-        (None, residual, "beside sent alone"),
+        (None, residual, "residual needs sent"),
         (sent[:2], None, r"sent must have shape \(3,\)"),
         (values, None, "sent must not share memory"),
         (sent, residual[:5], r"residual must have shape \(6,\)"),

@@ -285,20 +285,20 @@ def test_layouts_by_hand() -> None:
         ("int32", 5, [5, 0, 0, 0], 1, "entry 0 is"),
         ("gap8", 300, [255, 45], 1, "entry 0 is"),
         ("gap8", 300, [255, 255], 1, "entry 0 is"),
-        ("gap8", 300, [44, 1], 1, "what follows"),
+        ("gap8", 300, [44, 1], 1, "the bits after"),
         ("gap16", 9, [8, 0, 0, 0], 2, "entry 1 is"),
         # l = 2, so 4 low bits and 3 upper bits: 0 and 1, with a third one, and so on
-        ("elias_fano", 8, [0b0_0100, 0b0111], 2, "what follows"),
-        ("elias_fano", 8, [0b0_0100, 0b1011], 2, "what follows"),
-        ("elias_fano", 8, [0b1_0100, 0b0011], 2, "what follows"),
+        ("elias_fano", 8, [0b0_0100, 0b0111], 2, "the bits after"),
+        ("elias_fano", 8, [0b0_0100, 0b1011], 2, "the bits after"),
+        ("elias_fano", 8, [0b1_0100, 0b0011], 2, "the bits after"),
         ("elias_fano", 8, [0b0_0000, 0b0011], 2, "entry 1 is"),  # 0 again
         ("elias_fano", 8, [0b0_0100, 0b0001], 2, "entry 1 is"),  # missing
         ("elias_fano", 8, [0b0_0100, 0b1001], 2, "entry 1 is"),  # 9
         ("elias_fano", 7, [0b10, 0b10001], 2, "entry 1 is"),  # 7; l = 1
-        ("bitmap", 9, [1, 2], 1, "what follows"),
+        ("bitmap", 9, [1, 2], 1, "the bits after"),
         ("bitmap", 9, [0, 2], 1, "entry 0 is"),  # only the ninth bit counts
         ("bitmap", 9, [1, 0], 2, "entry 1 is"),
-        ("bitmap", 9, [1, 0], 0, "what follows"),
+        ("bitmap", 9, [1, 0], 0, "the bits after"),
     ],
 )
 def test_damage_is_named(code: str, n: int, section: list[int], k: int, wrong: str) -> None:

@@ -210,10 +210,10 @@ def test_a_journal_of_another_update_is_refused() -> None:
     state.update(g, journal, 0.0)
     feedback.update(g, None, 0.0)
     kept = feedback.residual.clone()
-    with pytest.raises(KernelError, match="the journal is of another update"):
+    with pytest.raises(KernelError, match="the journal must be of the update"):
         feedback.undo(g, journal)
     assert same(feedback.residual, kept)
     short = Held(2999, 1.0, 0.9)
     short.update(g[:2999], None, 0.0)
-    with pytest.raises(KernelError, match="the journal is of another update"):
+    with pytest.raises(KernelError, match="the journal must be of the update"):
         short.undo(g[:2999], journal)

@@ -73,7 +73,7 @@ def test_places_with_a_stride_are_read_where_they_are() -> None:
 
 @pytest.mark.parametrize("wrong", [places(1, 9), places(-1, 0), places(1, 1)])
 def test_what_is_restored_was_taken_there(wrong: Tensor) -> None:
-    with pytest.raises(KernelError, match=r"indices that ascend within 0 \.\.\. 7, but entry"):
+    with pytest.raises(KernelError, match=r"ascend strictly within 0 \.\.\. 7, but entry"):
         kernels.restore_topk(None, torch.zeros(8), wrong, torch.ones(2), None)
 
 
@@ -167,8 +167,8 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
             formats.POWERS, x, None, x.clone(), torch.zeros(n, dtype=torch.uint8),
             torch.zeros(0), Noise(0, -1), WELL, momentum=None, journal=Journal(),
         )),
-        ("65536 owners", lambda: kernels.hash_partition(places(1), 2**63, [1, 2], places(0))),
-        ("256 thr", lambda: kernels.hash_partition(places(1), 1, [1, 2], places(0), None, 300)),
+        ("1 to 65536", lambda: kernels.hash_partition(places(1), 2**63, [1, 2], places(0))),
+        ("1 to 256", lambda: kernels.hash_partition(places(1), 1, [1, 2], places(0), None, 300)),
         ("together", lambda: kernels.hash_partition(places(1), 9, [1, 2], places(0), (2**30, 0))),
         ("k must be", lambda: decoded_places(0, bits, 8, "bitmap", -1)),
         ("k must be", lambda: decoded_places(0, bits, 8, "bitmap", 2**62)),

@@ -137,7 +137,7 @@ def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_it_does_not_torch_works_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "_why_not", lambda number: "the device is too old")
     with use("plain"):
-        with pytest.warns(RuntimeWarning, match="CUDA kernels do not run here.*too old"):
+        with pytest.warns(RuntimeWarning, match="CUDA kernels cannot run here.*too old"):
             assert room_of(elsewhere("cuda")) is twins
         assert room_of(elsewhere("cuda")) is twins, "and says so once"
 

@@ -92,5 +92,5 @@ def test_wrong_lists_are_refused() -> None:
                 function(some_ids, some_rows, 1.0, torch.float32)
     with pytest.raises(KernelError, match="divisor must not be 0"):
         sum_rows([ids], [rows], 0.0, torch.float32)
-    with pytest.raises(KernelError, match=r"rounded to float32, .* not torch\.float64"):
+    with pytest.raises(KernelError, match=r"rounded to float32, .* not to torch\.float64"):
         sum_rows([ids], [rows], 1.0, torch.float64)

@@ -146,7 +146,7 @@ def test_limits_are_stated() -> None:
 def test_index_range() -> None:
     check_index_range(2**31 - 1)
     with pytest.raises(
-        KernelError, match="2147483647 elements, this one has 2147483648; split it"
+        KernelError, match="2147483647 elements, but this one has 2147483648; split it"
     ):
         check_index_range(2**31)
     with pytest.raises(KernelError, match="split it or exclude it"):  # a view, not allocated

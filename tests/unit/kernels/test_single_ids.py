@@ -53,7 +53,7 @@ def test_two_of_four_that_have_a_row_share_it_with_the_others_by_an_owner() -> N
 def test_what_is_no_list_of_ids_is_refused() -> None:
     good = i32(1)
     for wrong in ([], [good, good.long()], [good, good[None]]):
-        with pytest.raises(KernelError, match=r"lists of int32, \(k,\), one at least, not "):
+        with pytest.raises(KernelError, match=r"one or more lists of int32, \(k,\), not "):
             single_ids(wrong)
     good.untyped_storage().resize_(0)
     with pytest.raises(KernelError, match=r"ids .*memory"):

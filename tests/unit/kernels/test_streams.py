@@ -101,11 +101,11 @@ def test_split_refuses() -> None:
     k = places.numel()
     found = outputs(k, torch.float32)
     for owners, seed in ((0, 0), (2**16 + 1, 0), (3, -1), (3, 2**32)):
-        with pytest.raises(KernelError, match=r"owners must be 1 to 65536 and the seed have 32"):
+        with pytest.raises(KernelError, match=r"1 to 65536 and the seed must have 32"):
             split_stream(places, values, owners, seed, *found)
-        with pytest.raises(KernelError, match=r"owners must be 1 to 65536 and the seed have 32"):
+        with pytest.raises(KernelError, match=r"1 to 65536 and the seed must have 32"):
             flat_places(places, 0, owners, seed, found[0])
-    with pytest.raises(KernelError, match=r"places must ascend from 0 on, but go from -1"):
+    with pytest.raises(KernelError, match=r"places must ascend and be 0 or more, but go from -1"):
         split_stream(torch.cat([places[:1] * 0 - 1, places[1:]]), values, 3, 0, *found)
     with pytest.raises(KernelError, match=r"places must be int32"):
         split_stream(places.long(), values, 3, 0, *found)
@@ -122,7 +122,9 @@ def test_flat_places_refuses() -> None:
     places, _ = stream(100, 0.3, 1)
     out = outputs(places.numel(), torch.float32)[0]
     for owner in (-1, 3):
-        with pytest.raises(KernelError, match=rf"the owner one of 3, not .* and {owner}; pass"):
+        with pytest.raises(
+            KernelError, match=rf"owner must be one of 3, not .* and {owner}; pass"
+        ):
             flat_places(places, owner, 3, 0, out)
     with pytest.raises(KernelError, match=r"places must be int32"):
         flat_places(places.long(), 0, 3, 0, out)

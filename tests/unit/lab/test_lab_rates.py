@@ -32,7 +32,7 @@ def test_rate_is_read(text, bits_per_second):
     "text", ["", "fast", "1 gbyte", "1gb", "-1gbit", "1gbit/s", "nan", "1e9x"]
 )
 def test_unreadable_rate_names_the_rule_the_value_and_an_example(text):
-    with pytest.raises(LabError, match="a rate is a number") as raised:
+    with pytest.raises(LabError, match="a rate must be a number") as raised:
         parse_rate(text)
     assert repr(text) in str(raised.value)
     assert "100mbit" in str(raised.value)
@@ -40,7 +40,7 @@ def test_unreadable_rate_names_the_rule_the_value_and_an_example(text):
 
 @pytest.mark.parametrize("text", ["0", "1kbit", "401gbit", 0])
 def test_rate_out_of_range_names_the_range(text):
-    with pytest.raises(LabError, match="lies between 10kbit and 400gbit"):
+    with pytest.raises(LabError, match="must be from 10kbit to 400gbit"):
         parse_rate(text)
 
 

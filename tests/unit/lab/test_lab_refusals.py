@@ -17,23 +17,23 @@ from gradwire.lab.probe import probe
 
 @pytest.mark.parametrize("hosts", [0, -1, 257, 1.5, True, "4"])
 def test_hosts_outside_the_range(hosts):
-    with pytest.raises(LabError, match=r"hosts is a whole number from 1 to 256; got .*; choose"):
+    with pytest.raises(LabError, match=r"hosts must be .* from 1 to 256; got .*\. Choose"):
         Cluster(hosts, "1gbit")
 
 
 @pytest.mark.parametrize("count", [0, -2, None])
 def test_processes_per_host_outside_the_range(count):
-    with pytest.raises(LabError, match="procs_per_host is a whole number from 1"):
+    with pytest.raises(LabError, match="procs_per_host must be a whole number from 1"):
         Cluster(1, "1gbit", procs_per_host=count)
 
 
 def test_bad_rate_is_refused_at_once():
-    with pytest.raises(LabError, match="a rate is a number"):
+    with pytest.raises(LabError, match="a rate must be a number"):
         Cluster(2, "quick")
 
 
 def test_run_outside_the_with_block():
-    with pytest.raises(LabError, match=r"is not entered.*write: with Cluster"):
+    with pytest.raises(LabError, match=r"is not entered.*Write: with Cluster"):
         Cluster(1, "1gbit", loopback=True).run(["true"])
 
 
@@ -41,7 +41,7 @@ def test_run_outside_the_with_block():
 def test_commands_that_are_no_list_of_words(command):
     with (
         Cluster(1, "1gbit", loopback=True) as lab,
-        pytest.raises(LabError, match=r"list of words.*write for example"),
+        pytest.raises(LabError, match=r"list of strings.*Write for example"),
     ):
         lab.run(command)
 
@@ -49,7 +49,7 @@ def test_commands_that_are_no_list_of_words(command):
 def test_where_namespaces_are_impossible_the_reason_and_loopback_are_named(monkeypatch):
     monkeypatch.setattr(cluster, "available", lambda: Availability("none", "forbidden by test"))
     with (
-        pytest.raises(LabError, match=r"forbidden by test.*Or use loopback=True: .*unshaped"),
+        pytest.raises(LabError, match=r"forbidden by test.*Or use loopback=True: .*at full speed"),
         Cluster(2, "1gbit"),
     ):
         pass

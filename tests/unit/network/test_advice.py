@@ -69,7 +69,7 @@ def test_unequal_flows_are_planned_by_what_is_for_them() -> None:
     advice = advise(unequal(groups(FABRIC, 4, 1), 3), FABRIC)
     refused = dict(advice.refused)
     assert {"coloured", "min_split"} <= set(refused)
-    assert "of one size" in refused["coloured"]
+    assert "the same size" in refused["coloured"]
     assert advice.recommended in ("lpt", "wrap", None)
 
 
@@ -106,10 +106,10 @@ def test_topologies_are_read_by_their_text() -> None:
     assert topology_of("leaf_spine(4, hosts=2, spines=3, host_gbps=25)").hosts == 8
     assert topology_of("fat_tree(2, 2, 2, 2, 2)").pods == 2
     for text, said in (
-        ("leafspine(4, 4, 4)", "'leafspine' is no topology .* Use 'leaf_spine'"),
+        ("leafspine(4, 4, 4)", "'leafspine' is not a topology .* Use 'leaf_spine'"),
         ("leaf_spine(4)", r"do not fit: missing 2 .* Use 'leaf_spine\(leaves, hosts, spines"),
         ("leaf_spine(4, 4, 0)", "spines is a whole number of at least 1; got 0"),
-        ("", "it is a text"),
+        ("", "it must be a non-empty string"),
     ):
         with pytest.raises(NetworkError, match=said):
             topology_of(text)

@@ -131,13 +131,13 @@ FABRIC = leaf_spine(2, 2, 2)
         (lambda: Placement.shuffled(4, -1), "seed is a whole number of at least 0"),
         (lambda: simulate(route([(0, 2, 1)], FABRIC), "packet", seed=-1), "seed is a"),
         (lambda: bounds(Flows([0], [99], 1), FABRIC), "got a flow with host 99"),
-        (lambda: route([(0, 1)], FABRIC), "a flow is source, destination, bytes"),  # type: ignore[list-item]
+        (lambda: route([(0, 1)], FABRIC), "a flow must be source, destination, bytes"),  # type: ignore[list-item]
         (lambda: Flows([[1], [2, 3]], [1], [1]), "one row of whole numbers"),  # type: ignore[list-item]
         (lambda: Flows([0], [1], np.array([2**63], np.uint64)), f"to {2**63 - 1}; number 0 is"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e12), "1 bit to 1 Ebit per second"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e-12), "1 bit to 1 Ebit per second"),
-        (lambda: dual_plane(2, 2, 2, host_gbps="x"), "host_gbps is above 0"),  # type: ignore[arg-type]
-        (lambda: FABRIC.with_rates({FABRIC.links[0]: 1.5}), "whole bits per second"),  # type: ignore[dict-item]
+        (lambda: dual_plane(2, 2, 2, host_gbps="x"), "host_gbps must be above 0"),  # type: ignore[arg-type]
+        (lambda: FABRIC.with_rates({FABRIC.links[0]: 1.5}), "whole number of bits per second"),  # type: ignore[dict-item]
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_told(wrong: object, said: str) -> None:

@@ -130,14 +130,17 @@ def test_a_job_takes_what_it_takes_from_its_own_start_on(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--fail", "spine1@"], "--fail is NAME, or NAME@SECONDS; got 'spine1@'"),
+        (["--fail", "spine1@"], "--fail must be NAME or NAME@SECONDS; got 'spine1@'"),
         (["--fail", "spine9@1"], "a link or a switch of the topology; got 'spine9'"),
-        (["--fail", "spine1@-1"], "a link fails at second 0 or later; got one at -1"),
+        (["--fail", "spine1@-1"], "a link must fail at second 0 or later; got one at -1"),
         (["--fail", "spine1@nan"], "at second 0 or later; got one at nan"),
         (["--fail", "spine1@0", "--convergence-ms", "-1"], "0 seconds after a failure, or later"),
-        (["--fail", "spine1@0", "--engine", "static"], "an engine that knows time; got 'static'"),
-        (["--engine", "packet", "--timeout-us", "0"], "timeout_us is a finite number, 1e-06 to"),
-        (["--engine", "packet", "--queue-bytes", "0"], "queue_bytes is a whole number, 1 to"),
+        (["--fail", "spine1@0", "--engine", "static"], "engine that simulates time; got 'static'"),
+        (
+            ["--engine", "packet", "--timeout-us", "0"],
+            "timeout_us must be a finite number",
+        ),
+        (["--engine", "packet", "--queue-bytes", "0"], "queue_bytes must be a whole number, 1 to"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -152,18 +155,18 @@ def test_what_is_not_for_each_other_is_refused(
 ) -> None:
     plan = ["network", "plan", *JOB[2:], "--fail", "spine1@0.1"]
     assert main(plan) == 2
-    assert "for `gradwire network simulate`; got --fail spine1@0.1" in capsys.readouterr().err
+    assert "needs `gradwire network simulate`; got --fail spine1@0.1" in capsys.readouterr().err
     step = [*JOB[:6], "--step", str(JOBS.parent / "parallel.toml"), "--fail", "spine1@0.1"]
     assert main(step) == 2
-    assert "meets traffic, not a step" in capsys.readouterr().err
+    assert "cannot be simulated with a step" in capsys.readouterr().err
     few = ["network", "simulate", "--topology", "leaf_spine(2, 8, 4)", "--jobs", str(JOBS)]
     assert main(few) == 2
-    assert "job 1 asks for 16, and 0 are left" in capsys.readouterr().err
+    assert "job 1 needs 16, and 0 are left" in capsys.readouterr().err
     static = ["network", "simulate", "--topology", "leaf_spine(4, 8, 4)", "--jobs", str(JOBS)]
     assert main([*static, "--engine", "static"]) == 2
     assert "got 'static'" in capsys.readouterr().err
     assert main([*static, "--jobs", str(tmp_path / "no.toml")]) == 2
-    assert "names a readable file" in capsys.readouterr().err
+    assert "must name a readable file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

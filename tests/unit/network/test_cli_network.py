@@ -36,7 +36,7 @@ def test_paths_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert from_json(file.read_text()).splits > 0
     ordered = ["network", "plan", "--topology", "leaf_spine(8, 8, 8)", "-o", str(file)]
     assert main(ordered) == 2
-    assert "none is worth pinning" in capsys.readouterr().err
+    assert "no scheme is worth pinning" in capsys.readouterr().err
 
 
 def test_the_same_as_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,17 +72,17 @@ def test_a_job_goes_on_in_the_plane_that_is_left(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--ranks", "65"], "every rank has a host; got 65 ranks for 64"),
+        (["--ranks", "65"], "every rank needs a host of its own; got 65 ranks for 64"),
         (["--fail", "spine9"], "a link or a switch of the topology; got 'spine9'"),
-        (["--scheme", "fastest"], "'fastest' is no scheme"),
+        (["--scheme", "fastest"], "'fastest' is not a scheme"),
         (["--per-machine", "0"], "--per-machine is a whole number of at least 1; got 0"),
-        (["--bytes", "-1"], "--bytes is 1 to 1e+15; got -1.0"),
-        (["--bytes", "nan"], "--bytes is 1 to 1e+15; got nan"),
+        (["--bytes", "-1"], "--bytes must be from 1 to 1e+15; got -1.0"),
+        (["--bytes", "nan"], "--bytes must be from 1 to 1e+15; got nan"),
         (["--ranks", "0"], "--ranks is a whole number of at least 1; got 0"),
         (["--per-machine", "65"], "got --per-machine 65 and 64 hosts"),
         (["--seed", "-1"], "seed is a whole number of at least 0; got -1"),
         (["--traffic", "rung"], "Use 'ring'; tokens: pip install ./contrib/formats."),
-        (["--topology", "torus(4)"], "'torus' is no topology"),
+        (["--topology", "torus(4)"], "'torus' is not a topology"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -137,7 +137,7 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
     assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
-    assert "a text file that is there; " in capsys.readouterr().err
+    assert "a text file that can be read; " in capsys.readouterr().err
 
 
 def test_flows_start_when_their_file_says(
@@ -257,7 +257,7 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(export) == 0
     assert capsys.readouterr().out == text, "of pins"
     wrong = {
-        'hccl("a.txt", "b.json")': "(there are pins, htsim, topo). Use one of these; hccl, nccl, "
+        'hccl("a.txt", "b.json")': "(known: pins, htsim, topo). Use one of these; hccl, nccl, "
         "ports, srv6: pip install ./contrib/formats.",
         "pins(3)": "the parameters of 'pins' do not fit: takes 1 positional argument but 2 were",
         "pin": "Use 'pins'; hccl",
@@ -273,10 +273,10 @@ def test_groups_exchange_among_themselves(capsys: pytest.CaptureFixture[str]) ->
     assert found["recommended"] == "coloured"
     assert found["rows"][0]["pieces"] < 64 * 3
     assert main([*asked[:-3], "3"]) == 2
-    assert "groups are of 3 ranks each; got 64" in capsys.readouterr().err
+    assert "every group must have 3 ranks; got 64" in capsys.readouterr().err
     mixed = [*SHUFFLED, "--strategy", "none | allreduce", "--groups-of", "4"]
     assert main(mixed) == 2
-    assert "got --groups-of 4 beside another demand" in capsys.readouterr().err
+    assert "got --groups-of 4 beside --strategy" in capsys.readouterr().err
 
 
 def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,9 +328,9 @@ def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (["--step", "nothing"], "Use one of these; chakra: pip install ./contrib/formats."),
         (["--step", "my/traces/"], "'a plan (.json), a parallel job (.toml), or a reader with"),
-        (["--step", "job.toml"], "a text file that is there"),
+        (["--step", "job.toml"], "a text file that can be read"),
         (["--step", "plan.json"], "--profile is missing"),
-        (["--step", "x.toml", "--engine", "packet"], "by fair shares; got --engine packet"),
+        (["--step", "x.toml", "--engine", "packet"], "needs --engine flow; got --engine packet"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(
@@ -346,4 +346,4 @@ def test_a_step_says_how_many_ranks_it_has(
     file = tmp_path / "job.toml"
     file.write_text(JOB_FILE)
     assert main(["network", "simulate", *JOB, "--step", str(file), "--ranks", "8"]) == 2
-    assert "how many ranks it has, 64; got --ranks 8" in capsys.readouterr().err
+    assert "a fixed number of ranks, 64; got --ranks 8" in capsys.readouterr().err

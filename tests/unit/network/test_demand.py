@@ -41,7 +41,7 @@ def test_groups_exchange_at_once() -> None:
     assert (flows.src // 3 == flows.dst // 3).all()
     assert set(flows.bytes.tolist()) == {100}
     assert set(flows.step.tolist()) == {0}
-    with pytest.raises(NetworkError, match="groups are of 4 ranks each; got 6 ranks"):
+    with pytest.raises(NetworkError, match="every group must have 4 ranks; got 6 ranks"):
         in_groups(all_to_all, 6, 4, 300)
 
 
@@ -82,7 +82,7 @@ def test_messages_of_exchanges_are_flows() -> None:
 @pytest.mark.parametrize(
     ("moves", "machine", "said"),
     [
-        ([[move("exchange", 0)]], None, "got the moves of 1 rank of 4"),
+        ([[move("exchange", 0)]], None, "got the moves of only 1 rank of 4"),
         ([[move("all_gather", 1)]] * 2, None, "got 2 rows of 1 kinds"),
         ([[move("gather", 1)]] * 3 + [[]], None, "got 4 rows of 2 kinds"),
         ([[move("shout", 1)]], None, "got 'shout'"),

@@ -83,17 +83,17 @@ def test_what_cannot_be_swept_is_refused() -> None:
         sweep(route([(0, 2, 1, 0), (0, 2, 1, 1)], fabric))
     with pytest.raises(NetworkError, match="got sprayed packets"):
         sweep(route([(0, 2, 1)], fabric, "spray"))
-    with pytest.raises(NetworkError, match="a link of the topology; got"):
+    with pytest.raises(NetworkError, match="must be one of the topology; got"):
         sweep(route([(0, 2, 1)], fabric), [(Link("leaf0", "spine7"),)])
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"path": np.array([2])}, "paths of the topology; got one of another"),
-        ({"path": np.array([1 << 62])}, "paths of the topology"),
+        ({"path": np.array([2])}, "paths of this topology; got a path of another"),
+        ({"path": np.array([1 << 62])}, "paths of this topology"),
         ({"path": np.array([-3])}, "paths of pieces .* number 0 is -3"),
-        ({"path": np.zeros(2, np.int64)}, "equally long; got 1 of flow, 2 of path"),
+        ({"path": np.zeros(2, np.int64)}, "the same length; got 1 of flow, 2 of path"),
         ({"flow": np.array([1])}, "flows of pieces .* number 0 is 1"),
         ({"amount": np.array([-1])}, "amounts of pieces .* number 0 is -1"),
         ({"unit": 0}, "unit is a whole number of at least 1"),

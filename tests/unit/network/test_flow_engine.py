@@ -98,16 +98,16 @@ def test_rates_and_links_change_meanwhile() -> None:
     changing = replace(two, changes=changes)
     for times in (run(changing), run_twin(changing, 0.0)):
         assert times.end == pytest.approx([3.25, 6.5])
-    with pytest.raises(NetworkError, match="1 of 2 never do, the first is 1"):
+    with pytest.raises(NetworkError, match="1 of 2 never do, the first is number 1"):
         run(replace(two, changes=changes[:2]))
 
 
 def test_what_never_ends_is_told() -> None:
-    with pytest.raises(NetworkError, match="1 of 2 never do, the first is 1"):
+    with pytest.raises(NetworkError, match="1 of 2 never do, the first is number 1"):
         run(transfers([[0], [1]], [1.0, 0.0]))
     with pytest.raises(NetworkError, match="2 of 2 never do"):
         run(transfers([[0], [0]], [1.0], waits=[(0, 1), (1, 0)]))
-    with pytest.raises(NetworkError, match="tolerance is a part"):
+    with pytest.raises(NetworkError, match="tolerance must be a fraction"):
         run(transfers([[0]], [1.0]), 1.0)
 
 
@@ -239,15 +239,15 @@ def test_flows_end_when_simgrid_says(case: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"delay": np.array([0.0, np.nan])}, "delay of transfers are numbers from 0 .* 1 is nan"),
+        ({"delay": np.array([0.0, np.nan])}, "delay of transfers must be numbers .* 1 is nan"),
         ({"bytes": np.array([1.0, -1.0])}, "bytes of transfers .* number 1 is -1.0"),
         ({"rate": np.array([np.inf])}, "rate of transfers .* is inf"),
-        ({"many": np.ones(3)}, "equally long; got 2 of bytes, 3 of many"),
+        ({"many": np.ones(3)}, "the same length; got 2 of bytes, 3 of many"),
         ({"part": np.ones(1)}, "got 2 of uses, 1 of part"),
-        ({"part": np.array(["1", "2"])}, "part of transfers are one row of numbers; got <U1"),
+        ({"part": np.array(["1", "2"])}, "part of transfers must be one row of numbers; got <U1"),
         ({"uses": Rows(np.array([0, 1, 2]), np.array([0, 1]))}, "uses .* from 0 to 0; number 1"),
-        ({"uses": Rows(np.array([0, 5, 2]), np.array([0, 0]))}, "uses are 2 rows, each from its"),
-        ({"next": Rows(np.array([0, 1]), np.array([0]))}, "next are 2 rows, .* got 2 begins"),
+        ({"uses": Rows(np.array([0, 5, 2]), np.array([0, 0]))}, "uses must be 2 rows, each from"),
+        ({"next": Rows(np.array([0, 1]), np.array([0]))}, "next must be 2 rows, .* got 2 begins"),
         ({"next": Rows(np.array([0, 0, 1]), np.array([2]))}, "next .* from 0 to 1; number 0 is 2"),
     ],
 )

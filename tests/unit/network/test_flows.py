@@ -54,19 +54,19 @@ def test_a_flow_keeps_its_own_columns() -> None:
 @pytest.mark.parametrize(
     ("columns", "rule"),
     [
-        (([0], [1], [0]), "bytes of flows are whole numbers from 1 .*number 0 is 0"),
+        (([0], [1], [0]), "bytes of flows must be whole numbers from 1 .*number 0 is 0"),
         (([0, 3], [1, 3], [5, 5]), "another host; flow 1 is 3 -> 3"),
-        (([-1], [1], [5]), "src of flows are whole numbers from 0 .*number 0 is -1"),
-        (([0], [1], [5], [-2]), "step of flows are whole numbers from 0 .*number 0 is -2"),
+        (([-1], [1], [5]), "src of flows must be whole numbers from 0 .*number 0 is -1"),
+        (([0], [1], [5], [-2]), "step of flows must be whole numbers from 0 .*number 0 is -2"),
         (
             ([0], [1], [5], [0], [-1]),
-            "start_ns of flows are whole numbers from 0 to 9{15}; number",
+            "start_ns of flows must be whole numbers from 0 to 9{15}; number",
         ),
-        (([0], [1], [5], [0], [10**15]), "start_ns of flows are whole numbers from 0 to 9{15}"),
-        (([0, 1], [1, 2, 3], [5]), "equally long; got 2, 3, 1, 1"),
-        (([0], [1], [1.5]), "bytes of flows are one row of whole numbers .* got float"),
-        (([0], [1], [True]), "bytes of flows are one row of whole numbers .* got bool"),
-        (([[0]], [1], [5]), "src of flows are one row of whole numbers"),
+        (([0], [1], [5], [0], [10**15]), "start_ns of flows must be whole numbers .* to 9{15}"),
+        (([0, 1], [1, 2, 3], [5]), "the same length; got 2, 3, 1, 1"),
+        (([0], [1], [1.5]), "bytes of flows must be one row of whole numbers .* got float"),
+        (([0], [1], [True]), "bytes of flows must be one row of whole numbers .* got bool"),
+        (([[0]], [1], [5]), "src of flows must be one row of whole numbers"),
     ],
 )
 def test_what_no_flow_can_be(columns: tuple[Any, ...], rule: str) -> None:

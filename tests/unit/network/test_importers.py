@@ -87,7 +87,7 @@ def test_hosts_with_two_leaves_have_planes() -> None:
         (["a"], [("x", "y")], "the host a has no cable"),
         ([], [("x", "y")], "there are no hosts"),
         (["a", "b"], [("a", "x"), ("b", "y"), ("x", "y")], "has a cable to another leaf"),
-        (["a", "b"], [("a", "x"), ("a", "y"), ("b", "y")], "have different other leaves"),
+        (["a", "b"], [("a", "x"), ("a", "y"), ("b", "y")], "are on different second leaves"),
         (["a", "b"], [("a", "x"), ("b", "y"), ("x", "s"), ("y", "t"), ("s", "c"), ("t", "d")],
          "have other cores"),
     ],
@@ -100,7 +100,7 @@ def test_other_graphs_are_refused(
 
 
 def test_cables_have_a_rate() -> None:
-    with pytest.raises(NetworkError, match="the cable a-x is above 0"):
+    with pytest.raises(NetworkError, match="the cable a-x must be above 0"):
         fabric_of(["a"], [Cable("a", "x", 0)])
 
 
@@ -154,10 +154,10 @@ def test_cables_to_a_core_are_cores() -> None:
     bundled = TREE.replace("Radix_Down 16", "Radix_Down 32\nBundle 2")
     assert same(htsim.topology(bundled), htsim.topology(TREE))
     with pytest.raises(
-        NetworkError, match="Radix_Down of tier 2 is 32, by the other numbers; got"
+        NetworkError, match="Radix_Down of tier 2 must be 32, by the other numbers; got"
     ):
         htsim.topology(TREE.replace("Radix_Down 16", "Radix_Down 16\nBundle 2"))
-    with pytest.raises(NetworkError, match="one cable to a switch; got Bundle 2 of tier 1"):
+    with pytest.raises(NetworkError, match="one cable to each switch; got Bundle 2 of tier 1"):
         htsim.topology(TREE.replace("Radix_Down 8\nRadix_Up 8\nTier 2",
                                     "Radix_Down 16\nRadix_Up 8\nBundle 2\nTier 2"))  # fmt: skip
 
@@ -166,21 +166,25 @@ def test_cables_to_a_core_are_cores() -> None:
     ("old", "new", "said"),
     [
         ("Tiers 2", "Tiers 4", "have 2 or 3 tiers; got 4"),
-        ("Radix_Up 2", "Radix_Up two", "radix_up is a number; line 9 is 'Radix_Up two'"),
-        ("Podsize 32", "Pods 32", "a line begins with one of .*; line 4 is 'Pods 32'"),
-        ("Radix_Up 2\n", "", "tier 0 of an htsim topology says radix_up"),
-        ("Nodes 32", "Nodes 33", "Nodes is a multiple of what is below; got 33 of 8 each"),
-        ("Nodes 32", "Nodes 0.5", "nodes is a whole number of at least 1; got 0.5"),
-        ("Radix_Down 4", "Radix_Down 8", "Radix_Down of tier 1 is 4, by the other numbers; got 8"),
+        ("Radix_Up 2", "Radix_Up two", "radix_up must be a number; line 9 is 'Radix_Up two'"),
+        ("Podsize 32", "Pods 32", "a line must begin with one of .*; line 4 is 'Pods 32'"),
+        ("Radix_Up 2\n", "", "tier 0 of an htsim topology needs radix_up"),
+        ("Nodes 32", "Nodes 33", "Nodes must be a multiple .* got 33, and 8 below"),
+        ("Nodes 32", "Nodes 0.5", "nodes must be a whole number of at least 1; got 0.5"),
+        (
+            "Radix_Down 4",
+            "Radix_Down 8",
+            "tier 1 must be 4, by the other numbers; got 8",
+        ),
         (
             "Oversubscribed 4",
             "Oversubscribed 1",
-            "Oversubscribed of tier 0 is what comes from below over what goes up; got 1",
+            "Oversubscribed of tier 0 must be the bandwidth from below over that above; got 1",
         ),
         (
             "Radix_Down 4",
             "Bundle 4",
-            "Radix_Up of tier 0 is a multiple of Bundle of tier 1; got 4",
+            "Radix_Up of tier 0 must be a multiple of Bundle of tier 1; got 4",
         ),
     ],
 )
@@ -215,7 +219,7 @@ def test_topologies_for_htsim_are_read_back(fabric: Fabric) -> None:
     leaf_spine(2, 2, 2).without(Link("leaf0", "spine0")), leaf_spine(2, 2, 2, host_gbps=0.5),
 ])  # fmt: skip
 def test_topologies_that_htsim_has_no_words_for_are_refused(fabric: Fabric) -> None:
-    with pytest.raises(NetworkError, match="htsim's topologies have hosts of one port in the"):
+    with pytest.raises(NetworkError, match="htsim needs hosts of one port in the"):
         exports_htsim.topology(fabric)
 
 
@@ -230,7 +234,7 @@ def test_connections_too_large_for_htsim_are_refused() -> None:
 
 @pytest.mark.parametrize(("start", "step"), [(999, 0), (1000, 1)])
 def test_starts_that_htsim_cannot_follow_are_refused(start: int, step: int) -> None:
-    with pytest.raises(NetworkError, match=f"begins flows of the first .* a start of {start} ns"):
+    with pytest.raises(NetworkError, match=f"must start at whole .* a start of {start} ns"):
         exports_htsim.connections(Flows([0, 1], [1, 0], 5, [0, step], [0, start]), 2)
 
 
@@ -298,21 +302,24 @@ trigger id 2 count 2 barrier
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("0->x start 0 size 3", "a connection is .*; line 2"),
-        ("0->1 id 1 start 0", "a connection is .*; line 2"),
-        ("0->1 start -1 size 3", "a connection is .*; line 2"),
-        ("0->1 begin 1 size 3", "a connection is .*, with id, start, size, .*; line 2"),
-        ("0->1 id 1 trigger 7 size 3", "a trigger is pulled by connections that begin without it"),
-        ("0->1 trigger 7 send_done_trigger 7 size 3", "begin without it, and send; line 2"),
-        ("0->1 start 0 size 0 send_done_trigger 1\n0->1 trigger 1 size 3", "and send; line 3"),
+        ("0->x start 0 size 3", "a connection must be like .*; line 2"),
+        ("0->1 id 1 start 0", "a connection must be like .*; line 2"),
+        ("0->1 start -1 size 3", "a connection must be like .*; line 2"),
+        ("0->1 begin 1 size 3", "must be like .*, with no words but id, start, size, .*; line 2"),
+        ("0->1 id 1 trigger 7 size 3", "a trigger must be pulled by connections that begin"),
+        ("0->1 trigger 7 send_done_trigger 7 size 3", "begin without it, and send bytes; line 2"),
+        (
+            "0->1 start 0 size 0 send_done_trigger 1\n0->1 trigger 1 size 3",
+            "send bytes; line 3",
+        ),
         (
             "0->1 start 0 size 3 send_done_trigger 1\n1->0 trigger 1 send_done_trigger 1 size 3",
-            "begin without it, and send; line 3",
+            "begin without it, and send bytes; line 3",
         ),
-        ("0->1 id 1 size 3", "a connection has a start or a trigger, and not both; line 2"),
-        ("0->1 id 1 start 0 trigger 1 size 3", "has a start or a trigger, and not both; line 2"),
-        ("Connections 2\n0->1 start 0 size 3", "says how many there are; got '2' of 1"),
-        ("failure switch_type TOR switch_id 0 link_id 1", "failed links are no traffic.*; line 2"),
+        ("0->1 id 1 size 3", "a connection must have a start or a trigger, and not both; line 2"),
+        ("0->1 id 1 start 0 trigger 1 size 3", "a start or a trigger, and not both; line 2"),
+        ("Connections 2\n0->1 start 0 size 3", "must be the number of connections; got '2' for 1"),
+        ("failure switch_type TOR switch_id 0 link_id 1", "a failed link is not .*; line 2"),
     ],
 )
 def test_connections_that_cannot_be_read_are_refused(line: str, said: str) -> None:
@@ -351,17 +358,17 @@ def test_own_files_may_have_nodes_and_cables() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("format = 2", "has format 1 in this version; got 2. Write for example: format = 1"),
-        ("format = 1\nspines = 4", "has topology, hosts, cables, failed, gbps; got 'spines'"),
+        ("format = 2", "in this version of gradwire; got 2. Write for example: format = 1"),
+        ("format = 1\nspines = 4", "only topology, hosts, cables, failed, gbps; got 'spines'"),
         ("format = 1", "a topology, or hosts and cables; got neither"),
-        ("format = 1\nhosts = []\ncables = [3]", r"cables\[0\] is a list of 3; got 3"),
-        ("format = ", "a topology is written in TOML"),
+        ("format = 1\nhosts = []\ncables = [3]", r"cables\[0\] must be a list of 3; got 3"),
+        ("format = ", "a topology must be written in TOML"),
         (OWN.replace("spine2", "spine9"), "a link or a switch of the topology; got 'spine9'"),
         (
             OWN.replace("leaf1-spine0", "spine0"),
-            "gbps has cables, as 'leaf0-spine1'; got 'spine0'",
+            "gbps must name cables, such as 'leaf0-spine1'; got 'spine0'",
         ),
-        (OWN.replace("25", "-1"), r"gbps\['leaf1-spine0'\] is a finite number above 0"),
+        (OWN.replace("25", "-1"), r"gbps\['leaf1-spine0'\] must be a finite number above 0"),
     ],
 )
 def test_own_files_that_cannot_be_are_refused(text: str, said: str) -> None:
@@ -381,7 +388,7 @@ def test_files_are_known_by_their_end(tmp_path: Path) -> None:
     for name, text in (("a.toml", OWN), ("b.topo", TINY)):
         (tmp_path / name).write_text(text)
         assert topology_of(str(tmp_path / name)).hosts in (16, 32)
-    with pytest.raises(NetworkError, match=r"a text file that is there; .*none.toml"):
+    with pytest.raises(NetworkError, match=r"a text file that can be read; .*none.toml"):
         topology_of(str(tmp_path / "none.toml"))
 
 

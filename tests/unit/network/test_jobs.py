@@ -94,11 +94,11 @@ def test_all_jobs_go_around_what_failed(engine: str) -> None:
 def test_what_is_no_set_of_jobs_is_refused() -> None:
     flows = Flows([0], [2], MB)
     jobs = [route(flows, FABRIC), route(flows, leaf_spine(2, 2, 2))]
-    with pytest.raises(NetworkError, match="jobs share one topology"):
+    with pytest.raises(NetworkError, match="jobs must share one topology"):
         simulate_jobs(jobs)
-    with pytest.raises(NetworkError, match="one job or more; got none"):
+    with pytest.raises(NetworkError, match="at least one job must run; got none"):
         simulate_jobs([])
-    with pytest.raises(NetworkError, match=r"jobs that meet, .* got 'static'"):
+    with pytest.raises(NetworkError, match=r"several jobs at once, .* got 'static'"):
         simulate_jobs(jobs[:1] * 2, "static")
     assert simulate_jobs(jobs[:1], "static") == pytest.approx([1e-3])
 
@@ -119,12 +119,12 @@ def test_jobs_have_hosts_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[[job]]\ntraffic = "ring"\n', "a job has ranks, or hosts; got neither"),
-        ("[[job]]\nranks = 2\nhosts = [0, 1]\n", "a job has ranks, or hosts; got both"),
-        ("[[job]]\nranks = 0\n", r"job\[0\].ranks is a whole number"),
+        ('[[job]]\ntraffic = "ring"\n', "a job needs either ranks or hosts; got neither"),
+        ("[[job]]\nranks = 2\nhosts = [0, 1]\n", "a job needs either ranks or hosts; got both"),
+        ("[[job]]\nranks = 0\n", r"job\[0\].ranks must be a whole number"),
         ("[[job]]\nrank = 2\n", "rank"),
-        ("job = []\n", "job is a list of at least 1"),
-        ("[[job]\n", "is written in TOML"),
+        ("job = []\n", "job must be a list of at least 1"),
+        ("[[job]\n", "must be written in TOML"),
     ],
 )
 def test_files_of_jobs_that_cannot_be_are_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_files_of_jobs_that_cannot_be_are_refused(text: str, said: str, tmp_path
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [
-        ([Job(ranks=5)], "job 0 asks for 5, and 4 are left"),
-        ([Job(hosts=[0, 1]), Job(ranks=3)], "job 1 asks for 3, and 2 are left"),
+        ([Job(ranks=5)], "job 0 needs 5, and 4 are left"),
+        ([Job(hosts=[0, 1]), Job(ranks=3)], "job 1 needs 3, and 2 are left"),
         ([Job(hosts=[0, 1]), Job(hosts=[1, 2])], "of one job; got 1 twice"),
         ([Job(hosts=[0, 4])], "one of 0 to 3, and of one job; got 4"),
     ],

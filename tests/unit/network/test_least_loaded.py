@@ -93,12 +93,12 @@ def test_flowlets_are_placed_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("source", "load", "said"),
     [
-        ([2], None, "leaves of pieces are whole numbers from 0 to 1; number 0 is 2"),
+        ([2], None, "leaves of pieces must be whole numbers from 0 to 1; number 0 is 2"),
         ([-1], None, "number 0 is -1"),
         ([0, 0], None, "got 2 of source, 1 of target"),
         ([0], np.zeros(3), "one for each of 8 links; got float64"),
         ([0], np.zeros(8, np.float32), "got float32"),
-        ([0], np.zeros(16)[::2], "load is a row of float64"),
+        ([0], np.zeros(16)[::2], "load must be a row of float64"),
     ],
 )
 def test_pieces_of_another_topology_are_refused(source: Any, load: Any, said: str) -> None:

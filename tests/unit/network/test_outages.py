@@ -280,13 +280,13 @@ def test_what_cannot_be_is_refused() -> None:
     flows = Flows([0], [2], 1000)
     routes, link = route(flows, fabric), Link("leaf0", "spine0")
     for when in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(NetworkError, match="a link fails at second 0 or later"):
+        with pytest.raises(NetworkError, match="a link must fail at second 0 or later"):
             outages([flows], fabric, "ecmp", {link: when})
-        with pytest.raises(NetworkError, match="fails at second 0 or later; got Link"):
+        with pytest.raises(NetworkError, match="must fail at second 0 or later; got Link"):
             Outages({link: when})
-        with pytest.raises(NetworkError, match="routing converges"):
+        with pytest.raises(NetworkError, match="routing must converge"):
             outages([flows], fabric, "ecmp", {link: 0.0}, when)
-    with pytest.raises(NetworkError, match="converges at second 2 or later; got one at 1"):
+    with pytest.raises(NetworkError, match="must converge at second 2 or later; got one at 1"):
         Outages({}, [(2.0, routes), (1.0, routes)])
     with pytest.raises(NetworkError, match="got 'leaf0-leaf1'"):
         outages([flows], fabric, "ecmp", {Link("leaf0", "leaf1"): 0.0})
@@ -297,7 +297,7 @@ def test_what_cannot_be_is_refused() -> None:
         simulate(route(flows, fabric, "spray"), "flow", outages=all_of_it)
     with pytest.raises(NetworkError, match="1 of 1 never do"):
         simulate(routes, "flow", outages=all_of_it)
-    with pytest.raises(NetworkError, match="routes before and after a failure are of the same"):
+    with pytest.raises(NetworkError, match="before and after a failure must be of the same"):
         send(routes, outages=Outages({}, [(0.0, route(Flows([0], [3], 1000), fabric))]))
-    with pytest.raises(NetworkError, match="need an engine that knows time; got 'static'"):
+    with pytest.raises(NetworkError, match="need an engine that simulates time; got 'static'"):
         simulate(routes, "static", outages=Outages({link: 0.0}))

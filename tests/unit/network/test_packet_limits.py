@@ -26,25 +26,25 @@ HUGE = 10**30
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"window": 0}, "in a transport window is a whole number, 1 to"),
-        ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
-        *(({name: HUGE}, f"{name} is a whole number, 1 to 9007199254740992; got 1000")
+        ({"window": 0}, "in a transport window must be a whole number, 1 to"),
+        ({"packet_bytes": 1.5}, "packet_bytes must be a whole number"),
+        *(({name: HUGE}, f"{name} must be a whole number, 1 to 9007199254740992; got 1000")
           for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies",
                        "band_bytes")),
-        ({"latency_ns": 0.0}, "latency_ns is a finite number, 0.001 to"),
-        ({"latency_ns": 1e-4}, r"latency_ns is a finite number, 0.001 to 1e\+12; got 0.0001"),
-        ({"latency_ns": HUGE}, "latency_ns is a finite number, 0.001 to"),
-        ({"timeout_us": float("inf")}, r"timeout_us is a finite number, 1e-06 to 1e\+09; got inf"),
-        ({"timeout_us": float("nan")}, "timeout_us is a finite number, 1e-06 to"),
-        ({"jitter_ns": -1.0}, "jitter_ns is a finite number, 0 to"),
-        ({"exclude_us": -1.0}, "exclude_us is a finite number, 0 to"),
-        ({"exclude_us": "long"}, r"exclude_us is a finite number, 0 to 1e\+09; got 'long'"),
-        ({"slow_down": 1}, "slow_down is true or false; got 1"),
-        ({"repath": None}, "repath is true or false; got None"),
-        ({"spraying": "often"}, "spraying is one of random, rotating, recycled, adaptive, round"),
-        *(({name: 65_536}, f"{name} is a whole number, {least} to 65535; got 65536")
+        ({"latency_ns": 0.0}, "latency_ns must be a finite number, 0.001 to"),
+        ({"latency_ns": 1e-4}, r"latency_ns must be a finite number, 0.001 to 1e\+12; got 0.0001"),
+        ({"latency_ns": HUGE}, "latency_ns must be a finite number, 0.001 to"),
+        ({"timeout_us": float("inf")}, r"must be a finite number, 1e-06 to 1e\+09; got inf"),
+        ({"timeout_us": float("nan")}, "timeout_us must be a finite number, 1e-06 to"),
+        ({"jitter_ns": -1.0}, "jitter_ns must be a finite number, 0 to"),
+        ({"exclude_us": -1.0}, "exclude_us must be a finite number, 0 to"),
+        ({"exclude_us": "long"}, r"exclude_us must be a finite number, 0 to 1e\+09; got 'long'"),
+        ({"slow_down": 1}, "slow_down must be true or false; got 1"),
+        ({"repath": None}, "repath must be true or false; got None"),
+        ({"spraying": "often"}, "must be one of random, rotating, recycled, adaptive, round"),
+        *(({name: 65_536}, f"{name} must be a whole number, {least} to 65535; got 65536")
           for name, least in (("header_bytes", 0), ("ack_bytes", 0), ("ack_packets", 1))),
-        ({"ack_packets": 0}, "ack_packets is a whole number, 1 to"),
+        ({"ack_packets": 0}, "ack_packets must be a whole number, 1 to"),
     ],
 )  # fmt: skip
 def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:
@@ -71,8 +71,8 @@ def test_the_largest_transport_works(engine: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("bytes", "how", "said"),
     [
-        (1 << 50, Transport(), "at most 1,073,741,824 of them; these are 274,877,906,944 of"),
-        (1 << 62, Transport(), "at most 1,073,741,824 of them; these are 1,125,899,906,842,624"),
+        (1 << 50, Transport(), "1,073,741,824 packets; this one has 274,877,906,944, of"),
+        (1 << 62, Transport(), "1,073,741,824 packets; this one has 1,125,899,906,842,624"),
         (1 << 40, Transport(window=1 << 53), "at most 67,108,864 packets under way; got 268,435"),
     ],
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_more_packets_than_a_run_may_have_are_refused(
 @pytest.mark.parametrize("scheme", ["coloured", "min_split", "ethereal", "ecmp_k(3)"])
 def test_flows_beyond_64_bits_together_are_counted_right(scheme: str) -> None:
     flows = Flows([0, 1, 2], [2, 3, 0], 1 << 62)
-    with pytest.raises(NetworkError, match=r"these are 3,377,699,720,527,8[0-9]* of 4,096 bytes"):
+    with pytest.raises(NetworkError, match=r"one has 3,377,699,720,527,8[0-9]*, of 4,096 bytes"):
         send(route(flows, leaf_spine(2, 2, 2), scheme))
 
 
@@ -102,7 +102,7 @@ def test_what_is_sent_again_counts_again(
     fabric = leaf_spine(2, 2, 1, host_gbps=8)
     flows, how = Flows([0, 1], [2, 3], 50_000), Transport(packet_bytes=1000)
     assert send(route(flows, fabric, scheme), how).events > 100
-    with pytest.raises(NetworkError, match="at most 100 of them; that many were sent of 2 mess"):
+    with pytest.raises(NetworkError, match="at most 100 packets; that many were sent for 2 mess"):
         send(route(flows, fabric, scheme), Transport(packet_bytes=1000, queue_bytes=3000))
 
 
@@ -117,7 +117,7 @@ def test_slow_links_take_as_long_as_they_take(
     how = Transport(packet_bytes=1000)
     assert simulate(routes, "packet", transport=how) == pytest.approx(8.0 * 103_000)
     for bytes, size in ((200_000, 1000), (1 << 33, 1000), (1 << 50, 1 << 53)):
-        with pytest.raises(NetworkError, match=r"at most 1,000,000 seconds .* has 1 bit/s"):
+        with pytest.raises(NetworkError, match=r"at most 1,000,000 seconds.* has 1 bit/s"):
             simulate(route([(0, 1, bytes)], fabric), "packet",
                      transport=Transport(packet_bytes=size))  # fmt: skip
 

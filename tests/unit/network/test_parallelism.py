@@ -133,9 +133,9 @@ def test_a_tolerance_changes_little() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"dp": 0}, "dp is a whole number, 1 to"),
-        ({"forward_seconds": -1.0}, "forward_seconds is a finite number, 0 to"),
-        ({"buckets": 1.5}, "buckets is a whole number"),
+        ({"dp": 0}, "dp must be a whole number, 1 to"),
+        ({"forward_seconds": -1.0}, "forward_seconds must be a finite number, 0 to"),
+        ({"buckets": 1.5}, "buckets must be a whole number"),
     ],
 )
 def test_jobs_that_cannot_be_are_refused(wrong: dict[str, float], said: str) -> None:

@@ -162,7 +162,7 @@ def test_some_ranks_are_placed_as_the_whole() -> None:
     ("wrong", "said"),
     [
         (lambda: Placement((0, -1)), "numbered from 0; got -1"),
-        (lambda: Placement((0, 1), (0,)), "got 2 and 1"),
+        (lambda: Placement((0, 1), (0,)), "got 2 hosts and 1 machines"),
         (lambda: Placement((0, 1)).of([2]), "from 0 to 1; got 2"),
         (lambda: Placement((0, 1)).placed(ring(3, 9)), "a flow with rank 2"),
     ],

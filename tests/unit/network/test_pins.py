@@ -128,7 +128,7 @@ def test_other_documents_are_refused(text: str) -> None:
 
 
 def test_files_that_are_not_there_and_what_cannot_be_pinned() -> None:
-    with pytest.raises(PlanError, match=r"names a readable file.*network export --format pins"):
+    with pytest.raises(PlanError, match=r"name a readable file.*network export --format pins"):
         Pins.load("nowhere.json")
     with pytest.raises(NetworkError, match=r"got sprayed packets. Route by"):
         pinned("spray")

@@ -75,13 +75,13 @@ def test_no_flows_need_no_paths() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colored", "'colored' is no scheme .* Use 'coloured'"),
+        ("colored", "'colored' is not a scheme .* Use 'coloured'"),
         ("ecmp_k", "parameters of 'ecmp_k' do not fit: .*'k'.* Use 'ecmp_k\\(k\\)'"),
         ("ecmp_k(0)", "k is a whole number of at least 1; got 0"),
         ("spray('sometimes')", "one of 'ideal', 'random', 'rotating'; got 'sometimes'"),
         ("wrap(least=-1)", "least is a whole number of at least 0; got -1"),
-        ("", "it is a text"),
-        ("ecmp(", "it reads 'a scheme with its parameters'"),
+        ("", "it must be a non-empty string"),
+        ("ecmp(", "it must have the form 'a scheme with its parameters'"),
     ],
 )
 def test_texts_that_are_no_scheme_are_refused(text: str, said: str) -> None:
@@ -104,5 +104,5 @@ def test_hosts_without_a_path_are_refused() -> None:
 @pytest.mark.parametrize("scheme", ["coloured", "min_split", "ethereal"])
 def test_unequal_flows_are_told_of_schemes_for_any(scheme: str) -> None:
     flows = unequal(Flows(np.zeros(6, int), np.arange(6) + 4, SIZE), 1)
-    with pytest.raises(NetworkError, match=r"of one size; got .* use 'wrap' .* or 'lpt'"):
+    with pytest.raises(NetworkError, match=r"the same size; got .* use 'wrap' .* or 'lpt'"):
         route(flows, FABRIC, scheme)

@@ -73,29 +73,37 @@ def changed(path: str, value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("format", 2, "format 1 in this version; got 2"),
+        ("format", 2, "format 1 in this version of gradwire; got 2"),
         ("pieces", None, "got no 'pieces'"),
-        ("unit", "one", "unit is a whole number"),
-        ("pieces.amount.0", 1, r"flows\.bytes\[\d+\] is what its pieces add up to"),
-        ("pieces.amount.0", 1.5, r"pieces\.amount\[0\] is a whole number"),
-        ("pieces.path.0", 7, "is there, between its leaves; got 7"),
-        ("pieces.path.0", -1, r"path\[0\] is -1 below one leaf"),
-        ("pieces.flow.0", 99, r"pieces\.flow\[0\] is one of 12 flows; got 99"),
-        ("flows.src.0", 99, r"flows\.src\[0\] is one of 4 hosts; got 99"),
-        ("topology.plane_of", [0, 10**9], r"topology\.plane_of\[1\] is one of 1 ports"),
-        ("topology.leaf_of.0", -1, r"topology\.leaf_of\[0\] is a whole number, 0 to"),
-        ("topology.host_up", [[1, 1]] * 4, "host_down is of 4 hosts with 2 ports"),
-        ("topology.host_down", [[1]] * 3, "host_down is of 4 hosts with 1 ports"),
-        ("topology.host_up.0.0", 0, r"host_up\[0\]\[0\] is above 0 where a port is used; got 0"),
-        ("topology.rates.0", -1, r"topology\.rates\[0\] is a whole number, 0 to"),
-        ("topology.cores", 1 << 62, "rates is of"),
-        ("topology.pod_of", [0, 1], "topology.cores is 1 or more, as there are several pods"),
-        ("flows.bytes.0", 1 << 62, r"flows\.bytes\[0\] is a whole number, 1 to"),
-        ("unit", -1, "unit is a whole number, 1 or more; got -1"),
-        ("pieces.amount.0", -5, r"pieces\.amount\[0\] is a whole number, 0 or more; got -5"),
-        ("topology.rates", [1, 2], "rates is of 8 links; got 2 rates"),
-        ("topology.rates", [0] * 8, "takes no link of rate 0"),
-        ("topology.leaf_of", [0, 0, 1, 5], r"topology\.leaf_of\[3\] is one of 2 leaves; got 5"),
+        ("unit", "one", "unit must be a whole number"),
+        ("pieces.amount.0", 1, r"flows\.bytes\[\d+\] must be the sum of its pieces"),
+        ("pieces.amount.0", 1.5, r"pieces\.amount\[0\] must be a whole number"),
+        ("pieces.path.0", 7, "must be a path between its leaves; got 7"),
+        ("pieces.path.0", -1, r"path\[0\] must be -1 for a flow below one leaf"),
+        ("pieces.flow.0", 99, r"pieces\.flow\[0\] must be one of 12 flows; got 99"),
+        ("flows.src.0", 99, r"flows\.src\[0\] must be one of 4 hosts; got 99"),
+        ("topology.plane_of", [0, 10**9], r"topology\.plane_of\[1\] must be one of 1 ports"),
+        ("topology.leaf_of.0", -1, r"topology\.leaf_of\[0\] must be a whole number, 0 to"),
+        ("topology.host_up", [[1, 1]] * 4, "host_down must have 2 ports for each of 4 hosts"),
+        ("topology.host_down", [[1]] * 3, "host_down must have 1 ports for each of 4 hosts"),
+        (
+            "topology.host_up.0.0",
+            0,
+            r"host_up\[0\]\[0\] must be above 0 where a port .* got 0",
+        ),
+        ("topology.rates.0", -1, r"topology\.rates\[0\] must be a whole number, 0 to"),
+        ("topology.cores", 1 << 62, "rates must have one rate for each of"),
+        ("topology.pod_of", [0, 1], "cores must be 1 or more, because there are several pods"),
+        ("flows.bytes.0", 1 << 62, r"flows\.bytes\[0\] must be a whole number, 1 to"),
+        ("unit", -1, "unit must be a whole number, 1 or more; got -1"),
+        ("pieces.amount.0", -5, r"pieces\.amount\[0\] must be a whole number, 0 or more; got -5"),
+        ("topology.rates", [1, 2], "rates must have one rate for each of 8 links; got 2 rates"),
+        ("topology.rates", [0] * 8, "must not use a link of rate 0"),
+        (
+            "topology.leaf_of",
+            [0, 0, 1, 5],
+            r"leaf_of\[3\] must be one of 2 leaves; got 5",
+        ),
     ],
 )
 def test_documents_that_cannot_be_are_refused(path: str, value: object, said: str) -> None:
@@ -105,14 +113,14 @@ def test_documents_that_cannot_be_are_refused(path: str, value: object, said: st
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000])
 def test_what_is_no_document_is_refused(text: str) -> None:
-    with pytest.raises(NetworkError, match="a document of routes is"):
+    with pytest.raises(NetworkError, match="a document of routes must be"):
         from_json(text)
 
 
 def test_columns_are_equally_long() -> None:
     data = document()
     data["pieces"]["path"].append(0)
-    with pytest.raises(NetworkError, match="pieces has equally many of each"):
+    with pytest.raises(NetworkError, match="pieces must have the same number of each"):
         from_json(json.dumps(data))
     assert np.array(document()["pieces"]["path"]).max() < 2
 

@@ -163,7 +163,7 @@ def test_what_waits_for_itself_is_refused() -> None:
     rows = made.work(1.0, 2)
     made.wait(rows, rows[::-1])
     for seconds in (made.work_seconds, lambda: made.seconds(FOUR)):
-        with pytest.raises(NetworkError, match="circles"):
+        with pytest.raises(NetworkError, match="in a circle"):
             seconds()
 
 
@@ -183,19 +183,19 @@ def made() -> Workload:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda w: w.show("wire", "x", [3], [0]), "ranks are whole numbers from 0 to 2"),
+        (lambda w: w.show("wire", "x", [3], [0]), "ranks must be whole numbers from 0 to 2"),
         (lambda w: w.show("wire", "x", [0], [9]), "rows that spans begin with .* is 9"),
         (lambda w: w.show("wire", "x", [0], [0], [9]), "rows that spans end with .* is 9"),
-        (lambda w: w.show("wire", "x", [0, 1], [0]), "equally long; got 2 of rank"),
-        (lambda w: w.work(math.nan, 1), "seconds of work are numbers from 0 .* is nan"),
+        (lambda w: w.show("wire", "x", [0, 1], [0]), "the same length; got 2 of rank"),
+        (lambda w: w.work(math.nan, 1), "seconds of work must be numbers from 0 .* is nan"),
         (lambda w: w.work(math.inf, 1), "is inf"), (lambda w: w.work(-1.0, 1), "is -1.0"),
-        (lambda w: w.work(np.ones(2), 3), "one for each of 3 rows, or one for all; got 2"),
+        (lambda w: w.work(np.ones(2), 3), "one value for each of 3 rows, or one for all; got 2"),
         (lambda w: w.work(1.0, -1), "rows of work .* got -1"),
         (lambda w: w.work(1.0, 1 << 62), "rows of work .* at most 16777216"),
         (lambda w: w.wait(np.array([3]), np.array([0])), "wait .* 0 to 2; number 0 is 3"),
         (lambda w: w.wait(np.array([0]), np.array([-1])), "number 0 is -1"),
         (lambda w: w.wait(np.arange(2), np.arange(1)), "got 2 of before, 1 of after"),
-        (lambda w: w.send(np.array([1]), 10), "connections are whole numbers from 0 to 0"),
+        (lambda w: w.send(np.array([1]), 10), "connections must be whole numbers from 0 to 0"),
         (lambda w: w.send(np.array([0]), -10), "bytes of messages .* is -10"),
         (lambda w: w.connect(Flows([0], [3], [10])), "from 0 to 2; got a flow with rank 3"),
         (lambda w: w.exchange(np.array([0, 1]), Flows([0], [1], [1])), "each of 3 rows, .* got 2"),

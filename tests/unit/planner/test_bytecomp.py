@@ -138,7 +138,7 @@ def test_any_evaluator_will_do() -> None:
 
 def test_what_is_refused() -> None:
     own = [tensor(float(i), 1.0 + i) for i in range(6)]
-    with pytest.raises(PlanError, match=r"64 in all, more than 10; raise most, or use search\(\)"):
+    with pytest.raises(PlanError, match=r"64 ways, more than most=10\. Raise most, or "):
         offload(own, [Choice(1)] * 6, most=10)
     with pytest.raises(PlanError, match="option 0 does not compress"):
         jobs(own, [Choice(0, on_cpu=True)] * 6)

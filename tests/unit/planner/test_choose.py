@@ -273,11 +273,11 @@ def test_only_vectors() -> None:
 def test_what_cannot_be_planned_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'int8 \| vote' was not.*Profile again"):
         choose(profile(1e7), ["int8 | vote"])
-    with pytest.raises(PlanError, match=r"needs parameters.*0 strategies"):
+    with pytest.raises(PlanError, match=r"needs a parameter.*0 strategies"):
         choose(profile(1e7), [])
     given = profile(1e7)
     only = replace(given, strategies={TOPK: given.strategies[TOPK]})
-    with pytest.raises(PlanError, match=r"vectors travel as 'none \| allreduce'.*not measured"):
+    with pytest.raises(PlanError, match=r"needs 'none \| allreduce' for vectors.*not measured"):
         choose(only)
     table = Ready(Parameter("table.weight", (1000, 16), "float32", True), 0.012)
     with pytest.raises(PlanError, match="dense gradients"):

@@ -142,8 +142,8 @@ def test_a_plan_has_the_order_in_which_it_was_looked_for(wake_seconds: float) ->
     [
         ({"error_budget": -0.1}, "0 or more"),
         ({"error_budget": float("nan")}, "0 or more"),
-        ({"error_budget": 0.1, "algorithm": "mergecomp"}, "for the algorithm joint"),
-        ({"error_budget": 0.001, "strategies": [BF16]}, "smallest error, 0.002"),
+        ({"error_budget": 0.1, "algorithm": "mergecomp"}, "needs the algorithm joint"),
+        ({"error_budget": 0.001, "strategies": [BF16]}, "'bf16 | allreduce', 0.002"),
         ({"algorithm": "magic"}, "joint, mergecomp, bytecomp, hipress, byteps; got 'magic'"),
         ({"lanes": []}, "0 numbers of lanes"),
         ({"strategies": ["fp16 | allreduce"]}, "'fp16 | allreduce' was not"),

@@ -87,14 +87,14 @@ def test_curves_are_values() -> None:
 @pytest.mark.parametrize(
     ("points", "slope", "rule"),
     [
-        ((), None, "one point at least"),
-        (((1.0, 1.0), (1.0, 2.0)), None, "ascend strictly, but 1.0 follows 1.0"),
+        ((), None, "at least one point"),
+        (((1.0, 1.0), (1.0, 2.0)), None, "ascend strictly; 1.0 follows 1.0"),
         (((2.0, 1.0), (1.0, 2.0)), None, "ascend strictly"),
-        (((1.0, 2.0), (2.0, 1.0)), None, "does not fall, but 1.0 s"),
-        (((-1.0, 0.0),), None, "a size is finite and not negative, not -1.0"),
-        (((0.0, -1.0),), None, "a cost in seconds is finite"),
-        (((0.0, math.nan),), None, "not nan"),
-        (((math.inf, 1.0),), None, "not inf"),
+        (((1.0, 2.0), (2.0, 1.0)), None, "must not fall; 1.0 s"),
+        (((-1.0, 0.0),), None, "a size must be finite and not negative; got -1.0"),
+        (((0.0, -1.0),), None, "a cost in seconds must be finite"),
+        (((0.0, math.nan),), None, "got nan"),
+        (((math.inf, 1.0),), None, "got inf"),
         (((0.0, 1.0),), -0.5, "the slope after the last point"),
         (((0.0, 1.0),), math.inf, "the slope after the last point"),
     ],
@@ -114,7 +114,7 @@ def test_what_is_no_factor() -> None:
 
 @pytest.mark.parametrize("value", [[], [[1.0, 2.0]], [[1.0], [2.0]], 3, [[1.0, 2.0], ["x"]]])
 def test_what_is_no_saved_curve(value: object) -> None:
-    with pytest.raises(Broken, match="is a "):
+    with pytest.raises(Broken, match=r"(is|must be) a "):
         CURVE.read(value)
 
 

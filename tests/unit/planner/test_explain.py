@@ -197,7 +197,7 @@ def test_stories_that_are_none(wrong: dict[str, object]) -> None:
 def test_a_prediction_that_is_no_object() -> None:
     document = json.loads(choose(SLOW, lanes=[1]).best.plan.to_json())
     document["prediction"] = "fast"
-    with pytest.raises(PlanError, match="prediction is a table"):
+    with pytest.raises(PlanError, match="prediction must be a table"):
         Plan.from_json(json.dumps(document))
 
 

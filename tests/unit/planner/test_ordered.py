@@ -139,7 +139,9 @@ def test_all_times_scale_together(seed: int) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(PlanError, match="links serve by 'order' or 'ready', not by 'size'"):
+    with pytest.raises(PlanError, match="links must serve by 'order' or 'ready'; got 'size'"):
         ordered([], by="size")  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match=r"seconds are finite and not negative, but one is -2\.0"):
+    with pytest.raises(
+        PlanError, match=r"seconds must be finite and not negative, but one is -2\.0"
+    ):
         ordered([job(0, wire(-2.0))])

@@ -47,7 +47,7 @@ def test_two_tensors_have_one_split() -> None:
 
 
 def test_one_tensor_is_not_cut() -> None:
-    with pytest.raises(PlanError, match="two tensors at least, not 1"):
+    with pytest.raises(PlanError, match="at least two tensors; got 1"):
         partition.bisection(lambda cuts: 1.0, 1)
 
 
@@ -87,5 +87,5 @@ def test_it_stops_when_a_group_more_gains_little() -> None:
 
 @pytest.mark.parametrize("numbers", [(0, 1, 0.1), (3, 0, 0.1), (3, 2, 1.0), (3, 2, -0.1)])
 def test_numbers_out_of_range(numbers: tuple[int, int, float]) -> None:
-    with pytest.raises(PlanError, match="threshold is from 0 below 1"):
+    with pytest.raises(PlanError, match="threshold from 0 to below 1"):
         partition.heuristic(lambda cuts: 1.0, *numbers)

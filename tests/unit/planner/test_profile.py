@@ -77,7 +77,7 @@ def test_files_of_before_are_read() -> None:
     ("text", "said"),
     [
         ("{", "written in JSON"),
-        ("[]", "is a table of parameters, hosts"),
+        ("[]", "must be a table of parameters, hosts"),
         ("{}", "format 1"),
         ('{"format": 2}', "format 1"),
         ('{"format": 1}', "no 'parameters'. Make one with `gradwire profile`"),
@@ -91,10 +91,10 @@ def test_what_is_no_profile_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("backward_seconds", -1, "backward_seconds is a finite number"),
-        ("around_seconds", math.nan, "NaN is no number of JSON"),
-        ("hosts", "ab", "hosts is a list"),
-        ("hosts", [], "hosts is a list of at least 1"),
+        ("backward_seconds", -1, "backward_seconds must be a finite number"),
+        ("around_seconds", math.nan, "NaN is not a JSON number"),
+        ("hosts", "ab", "hosts must be a list"),
+        ("hosts", [], "hosts must be a list of at least 1"),
     ],
 )
 def test_what_is_wrong_is_named(key: str, value: object, said: str) -> None:
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_named(key: str, value: object, said: str) -> None:
 def test_a_parameter_that_is_there_twice_is_refused() -> None:
     document = json.loads(PROFILE.to_json())
     document["parameters"].append(document["parameters"][0])
-    with pytest.raises(PlanError, match="once"):
+    with pytest.raises(PlanError, match="must differ from the names"):
         Profile.from_json(json.dumps(document))
 
 

@@ -181,24 +181,24 @@ def test_without_the_extension_a_sweep_finds_a_choice() -> None:
 def test_what_is_refused() -> None:
     jobs = [Alternatives(0.0, ((wire(1),), (wire(2),)))] * 2
     for start, limit, message in (
-        ([0], 10, "one option of each of the 2 jobs"), ([0, 2], 10, r"start is \[0, 2\]"),
-        ([-1, 0], 10, "leave it out"), ([0, 0], 0, "1 step or more, not 0"),
-        ([0, 0], math.nan, "not nan"),
+        ([0], 10, "one option of each of the 2 jobs"), ([0, 2], 10, r"got \[0, 2\]"),
+        ([-1, 0], 10, "Leave it out"), ([0, 0], 0, "at least 1 step; got limit=0"),
+        ([0, 0], math.nan, "limit=nan"),
     ):  # fmt: skip
         with pytest.raises(PlanError, match=message):
             search(jobs, Executor(), start=start, limit=limit)
-    with pytest.raises(PlanError, match="option tells where lists begin"):
+    with pytest.raises(PlanError, match="option, the offsets of lists"):
         search([Alternatives(0.0, ())], Executor())
     own = tensors([j.ready_seconds for j in jobs], [j.options for j in jobs])
     zeros = choices.search_options(own, machine(own, Executor()), own.lane[:2] * 0, limit=5).choice
-    with pytest.raises(KernelError, match="1 step or more, not -1"):
+    with pytest.raises(KernelError, match="finite and above 0, not -1"):
         choices.search_options(own, machine(own, Executor()), zeros, limit=-1)
 
 
 def test_what_would_never_end_is_refused() -> None:
     job = Alternatives(0.0, ((), ()))
     for limit in (0.0, math.inf, math.nan):
-        with pytest.raises(PlanError, match="a search may simulate 1 step or more"):
+        with pytest.raises(PlanError, match="a search must be allowed at least 1 step"):
             search([job], Executor(), limit=limit)
     with pytest.raises(PlanError, match=r"of 41 jobs with .* search instead"):
         exhaust([job] * 41, Executor())

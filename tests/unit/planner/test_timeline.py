@@ -305,10 +305,10 @@ def test_a_choice_takes_one_option_of_each_job() -> None:
 
 
 WRONG = {
-    "ready are finite and not negative, but one is -1.0": [Job(-1.0, ())],
-    "seconds are finite and not negative, but one is inf": [job(0, wire(math.inf))],
+    "ready must be finite and not negative, but one is -1.0": [Job(-1.0, ())],
+    "seconds must be finite and not negative, but one is inf": [job(0, wire(math.inf))],
     "but one is nan": [job(0, wire(math.nan))],
-    "a stage's lane is a number from 0 to 4": [Job(0.0, (Stage(7, 1.0, "wire"),))],  # type: ignore[arg-type]
+    "a stage's lane must be a number from 0 to 4": [Job(0.0, (Stage(7, 1.0, "wire"),))],  # type: ignore[arg-type]
 }
 
 
@@ -320,11 +320,11 @@ def test_wrong_jobs_are_refused(message: str) -> None:
 
 def test_wrong_executors_are_refused() -> None:
     for given, message in {
-        ("lanes", 0): "1 to 16 lanes, not 0", ("lanes", 17): "not 17",
+        ("lanes", 0): "from 1 to 16; got 0", ("lanes", 17): "got 17",
         ("cores", 0.5): "cores must be 1.0 or more", ("workers", 0.0): "workers must be 1.0",
         ("wire_demand", -1.0): "wire_demand must be finite", ("around_seconds", math.nan): "nan",
-        ("around_seconds", math.inf): "measure it again",
-        ("start_slowdown", 0.9): "start_slowdown must be finite, 1.0 or more, .* not 0.9",
+        ("around_seconds", math.inf): "Measure it again",
+        ("start_slowdown", 0.9): "start_slowdown must be finite and at least 1.0, .* got 0.9",
         ("start_sharing", -1.0): "start_sharing must be finite",
         ("start_demand", math.inf): "start_demand must be finite",
     }.items():  # fmt: skip
@@ -337,11 +337,11 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
     good, none = Machine(1, 1.0, 0.0, 1.0, 1.0), torch.zeros(2, dtype=torch.int32)
     for machine_, choice, message in (
         (good._replace(lanes=0), none, "1 to 16 lanes"),
-        (good._replace(cores=0.5), none, "cores and workers are 1.0 or more"),
-        (good._replace(wire_demand=-1.0), none, "wire_demand is finite and not negative"),
-        (good._replace(start_sharing=math.inf), none, "start_sharing is finite"),
-        (good._replace(start_demand=-1.0), none, "start_demand is finite"),
-        (good._replace(start_slowdown=0.5), none, "start_slowdown is finite, 1.0 or more"),
+        (good._replace(cores=0.5), none, "cores and workers must be 1.0 or more"),
+        (good._replace(wire_demand=-1.0), none, "wire_demand must be finite and not negative"),
+        (good._replace(start_sharing=math.inf), none, "start_sharing must be finite"),
+        (good._replace(start_demand=-1.0), none, "start_demand must be finite"),
+        (good._replace(start_slowdown=0.5), none, "start_slowdown must be finite and 1.0 or more"),
         (good._replace(backward_seconds=0.5), none, "a job is ready at 1.0 s"),
         (good._replace(lanes=1.5), none, "1 to 16 lanes, not 1.5"),
         (good._replace(start_demand=1e300), none, "start_demand .* at most"),
@@ -351,13 +351,13 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
     ):
         with pytest.raises(KernelError, match=message):
             simulate_step(own, machine_, choice)
-    with pytest.raises(KernelError, match="option tells where lists begin"):
+    with pytest.raises(KernelError, match="option, the offsets of lists"):
         jobs_of([0.0], [[]])
     for repeats in (0, 1 << 31):
-        with pytest.raises(KernelError, match=f"repeats are 1 to 2.31 - 1 times, not {repeats}"):
+        with pytest.raises(KernelError, match=f"repeats must be 1 to 2.31 - 1, not {repeats}"):
             simulate_step(own, good, none, repeats)
-    with pytest.raises(KernelError, match=r"seconds are finite .* \(1e\+15 at most\)"):
+    with pytest.raises(KernelError, match=r"seconds must be finite .* \(1e\+15 at most\)"):
         jobs_of([0.0], [[[(4, 1e300)]]])
     wraps = torch.tensor([0, 2**31 - 1, -2, 1], dtype=torch.int32)
-    with pytest.raises(KernelError, match="option tells where lists begin"):
+    with pytest.raises(KernelError, match="option, the offsets of lists"):
         replace(own, ready=torch.zeros(3, dtype=torch.float64), option=wraps)

@@ -198,15 +198,15 @@ def test_measured_points_are_in_the_document(
     ("text", "said"),
     [
         ("nope", "written in JSON"),
-        ("{}", r"is a list; got \{\}"),
+        ("{}", r"must be a list; got \{\}"),
         ('[{"scheme": "zen", "n": 4}]', r"\[0\] has bytes or seconds; got neither"),
-        ('[{"scheme": "zen", "bytes": 4}]', r"\[0\] has scheme, n; got no 'n'"),
-        ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', r"\[0\]\.scheme is one of .*'pigeon'"),
-        ('[{"scheme": ["zen"], "n": 4, "bytes": 1}]', r"\[0\]\.scheme is one of"),
-        ('[{"scheme": "zen", "n": 0, "bytes": 1}]', r"\[0\]\.n is a whole number, 1 to"),
-        ('[{"scheme": "zen", "n": 4, "bytes": null}]', r"\[0\]\.bytes is a finite number"),
-        ('[{"scheme": "zen", "n": 4, "seconds": -1}]', r"\[0\]\.seconds is a finite number"),
-        ('{"scheme": "zen", "n": 4, "bytes": 1}', "is a list"),
+        ('[{"scheme": "zen", "bytes": 4}]', r"\[0\] must have scheme, n; got no 'n'"),
+        ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', r"\[0\]\.scheme must be one of .*'pigeon'"),
+        ('[{"scheme": ["zen"], "n": 4, "bytes": 1}]', r"\[0\]\.scheme must be one of"),
+        ('[{"scheme": "zen", "n": 0, "bytes": 1}]', r"\[0\]\.n must be a whole number, 1 to"),
+        ('[{"scheme": "zen", "n": 4, "bytes": null}]', r"\[0\]\.bytes must be a finite number"),
+        ('[{"scheme": "zen", "n": 4, "seconds": -1}]', r"\[0\]\.seconds must be a finite number"),
+        ('{"scheme": "zen", "n": 4, "bytes": 1}', "must be a list"),
     ],
 )
 def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> Non
 
 
 def test_points_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="names a readable file"):
+    with pytest.raises(UsageError, match="must name a readable file"):
         costs.read_measured(tmp_path / "none.json")
 
 
@@ -233,7 +233,7 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
         (["bert", "--count", "0"], "workers are counted from 1 to 1,048,576; got 0"),
         (["bert", "--latency-ms", "-1"], "latency is 0 ms or more; got -1"),
         (["bert", "--latency-ms", "inf"], "latency is 0 ms or more; got inf"),
-        (["bert", "--rate", "fast"], "a rate is a number of bits per second"),
+        (["bert", "--rate", "fast"], "a rate must be a number of bits per second"),
     ],
 )
 def test_what_is_wrong_is_said(

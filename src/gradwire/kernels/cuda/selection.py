@@ -81,9 +81,8 @@ def places_of(sizes: tuple[int, ...], ks: tuple[int, ...]) -> Places:
     rooms = tuple(min(n, CAPACITY * k) for n, k in zip(sizes, ks))
     if sum(rooms) > MOST:
         raise KernelError(
-            f"candidates of a bucket on CUDA are at most {MOST:,}; there is room for {CAPACITY} "
-            f"for each that is selected, {sum(rooms):,} in all. Lower the density, or make "
-            "buckets smaller"
+            f"a bucket on CUDA can have at most {MOST:,} candidates; {CAPACITY} for each selected "
+            f"element make {sum(rooms):,}. Lower the density, or make buckets smaller"
         )
     blocks, items = ([max(1, -(-n // of)) for n in many]
                      for many, of in ((sizes, BLOCK), (rooms, ITEMS)))  # fmt: skip

@@ -84,7 +84,7 @@ def programs(n: int, block: int) -> tuple[int]:
     """Returns the grid for n elements. Raises KernelError if these are too many."""
     if n > MOST:
         raise KernelError(
-            f"a kernel on CUDA works on at most {MOST:,} elements; got {n:,}. Split the tensor"
+            f"a kernel on CUDA can work on at most {MOST:,} elements; got {n:,}. Split the tensor"
         )
     return (-(-n // block),)
 

@@ -22,8 +22,8 @@ def leaf_spine(
     if oversubscription is not None:
         if fabric_gbps is not None:
             raise NetworkError(
-                "a leaf-spine has fabric_gbps or oversubscription, which decides it; got "
-                f"{fabric_gbps} and {oversubscription}. Leave one out."
+                "a leaf-spine takes fabric_gbps or oversubscription, which decides it, and not "
+                f"both; got {fabric_gbps} and {oversubscription}. Leave one out."
             )
         above_zero("oversubscription", oversubscription)
         above_zero("host_gbps", host_gbps)

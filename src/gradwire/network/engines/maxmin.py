@@ -39,8 +39,8 @@ class Rows(NamedTuple):
         is_fit = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(value)
         if not is_fit or (np.diff(start) < 0).any():
             raise NetworkError(
-                f"{name} are {rows} rows, each from its begin to the next; got {len(start)} "
-                f"begins for {len(value)} numbers. Make them with Rows.of."
+                f"{name} must be {rows} rows, each from its begin to the next one's; got "
+                f"{len(start)} begins for {len(value)} numbers. Make them with Rows.of."
             )
         return Rows(start, value)
 
@@ -91,8 +91,8 @@ class Transfers:
         object.__setattr__(self, "changes", tuple(checked))
         if max(n, links, len(self.part)) >= _MOST:
             raise NetworkError(
-                f"transfers, links and uses are below 2^32 each; got {n}, {links} and "
-                f"{len(self.part)}. Take some steps at a time."
+                f"there must be fewer than 2^32 transfers, links and uses each; got {n}, {links} "
+                f"and {len(self.part)}. Simulate fewer steps at a time."
             )
 
     def _checked(self, change: Change) -> Change:
@@ -130,7 +130,9 @@ def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
     if some never end: they wait for each other, or use links of rate 0.
     """
     if not 0 <= tolerance < 1:
-        raise NetworkError(f"tolerance is a part, 0 to below 1; got {tolerance}. Use 0.01.")
+        raise NetworkError(
+            f"tolerance must be a fraction, from 0 to below 1; got {tolerance}. Use 0.01."
+        )
     native = core()
     if native is None:
         times = run_twin(transfers, tolerance)
@@ -149,8 +151,9 @@ def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
     never = np.flatnonzero(np.isinf(times.end))
     if len(never):
         raise NetworkError(
-            f"every transfer ends; {len(never)} of {len(transfers)} never do, the first is "
-            f"{never[0]}. Leave out links of rate 0, and circles of transfers that wait."
+            f"every transfer must end; {len(never)} of {len(transfers)} never do, the first is "
+            f"number {never[0]}. Leave out links of rate 0, and transfers that wait for each "
+            "other in a circle."
         )
     return times
 

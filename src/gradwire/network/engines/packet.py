@@ -96,12 +96,12 @@ def send(
         )  # fmt: skip
     *counted, stopped = totals
     if stopped == TOO_MANY:
-        raise _too_many(f"that many were sent of {len(rows):,} messages, and lost ones again")
+        raise _too_many(f"that many were sent for {len(rows):,} messages, with those resent")
     if stopped == TOO_LATE:
         raise NetworkError(
-            f"a run of packets is at most {LATEST // 10**12:,} seconds long; this one is longer, "
-            f"its slowest link has {rates[rates > 0].min():,} bit/s. Send fewer bytes, or give "
-            "links other rates."
+            f"a simulation of packets can last at most {LATEST // 10**12:,} seconds; this one is "
+            f"longer, its slowest link has {rates[rates > 0].min():,} bit/s. Send fewer bytes, or "
+            "give links higher rates."
         )
     own, first, place = np.unique(rows, return_index=True, return_inverse=True)
     seconds = np.zeros(len(own))
@@ -146,19 +146,19 @@ def _fails(fabric: Fabric, outages: Outages) -> Ints:
 def _refuse_too_many(connections: Connections, how: Transport) -> None:
     packets = np.ceil(connections.bytes / how.packet_bytes)  # floats: sums may exceed int64
     if packets.sum() > MOST_PACKETS:
-        raise _too_many(f"these are {packets.sum():,.0f} of {how.packet_bytes:,} bytes")
+        raise _too_many(f"this one has {packets.sum():,.0f}, of {how.packet_bytes:,} bytes")
     under_way = np.bincount(connections.step, np.minimum(packets, how.window)).max(initial=0)
     if under_way > MOST_UNDER_WAY:
         raise NetworkError(
-            f"all connections of a step have at most {MOST_UNDER_WAY:,} packets under way; got "
-            f"{under_way:,.0f}, windows of {how.window:,}. Use a smaller window."
+            f"all connections of a step can have at most {MOST_UNDER_WAY:,} packets under way; "
+            f"got {under_way:,.0f}, with windows of {how.window:,}. Use a smaller window."
         )
 
 
 def _too_many(got: str) -> NetworkError:
     return NetworkError(
-        f"a run of packets has at most {MOST_PACKETS:,} of them; {got}. Send fewer bytes, in "
-        "larger packets (packet_bytes), or use the engine 'flow'."
+        f"a simulation of packets can have at most {MOST_PACKETS:,} packets; {got}. Send fewer "
+        "bytes, in larger packets (packet_bytes), or use the engine 'flow'."
     )
 
 

@@ -13,5 +13,5 @@ def read(file: str | Path) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: bytes that are no UTF-8, NUL in names
         raise NetworkError(
-            f"what is read is a text file that is there; {file}: {error}. Correct the name."
+            f"the input must be a text file that can be read; {file}: {error}. Correct the name."
         ) from None

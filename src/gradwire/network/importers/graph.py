@@ -41,7 +41,7 @@ class _Graph:
         self.above: dict[str, list[str]] = defaultdict(list)
         order: dict[str, None] = {}
         for one, other, gbps in cables:
-            bits = rate(f"the cable {one}-{other}", gbps)
+            bits = rate(f"the rate of the cable {one}-{other}", gbps)
             for a, b in ((one, other), (other, one)):
                 self.rates[a, b].append(bits)
                 self.above[a].append(b)
@@ -55,7 +55,7 @@ class _Graph:
         shared = Counter(leaf for rack in self.racks for leaf in rack)
         for leaf, racks in shared.items():
             if racks > 1:
-                _fail(f"hosts of {leaf} have different other leaves")
+                _fail(f"the hosts of {leaf} are on different second leaves")
         middle = {n: None for leaf in leaves for n in self.above[leaf] if n not in known}
         for leaf in leaves:
             if leaf in middle:
@@ -64,7 +64,9 @@ class _Graph:
         cores = {n for switch in self.middle for n in self.above[switch]} - set(leaves)
         for switch in self.middle:
             if switch in cores:
-                _fail(f"{switch} is above leaves, and above another switch that is")
+                _fail(
+                    f"{switch} is above leaves, and also above another switch that is above leaves"
+                )
         self.cores = [switch for switch in order if switch in cores]
 
     def _leaves_of(self, host: str, hosts: set[str]) -> tuple[str, ...]:
@@ -95,7 +97,7 @@ class _Graph:
     def three_tiers(self) -> Fabric:
         leaves = [rack[0] for rack in self.racks]
         if any(len(rack) > 1 for rack in self.racks):
-            _fail("with cores above, a host has one leaf")
+            _fail("with cores, a host can have only one leaf")
         pods = self._pods(leaves)
         shape = [tuple(self._cores_of(switch)) for switch in pods[0]]
         for pod in pods:
@@ -115,8 +117,10 @@ class _Graph:
         ]
         parallel = [pair for pair, rates in self.rates.items() if len(rates) > 1]
         if parallel:
-            _fail(f"with cores above, there is one cable between {parallel[0][0]} and "
-                  f"{parallel[0][1]}")  # fmt: skip
+            _fail(
+                f"with cores, there can be only one cable between {parallel[0][0]} and "
+                f"{parallel[0][1]}"
+            )
         uplinks = [(f"switch{j}", 0) for j in range(len(shape))]
         return self._fabric(pod_of, uplinks, [0] * len(uplinks), cores, low, high)
 
@@ -161,6 +165,7 @@ class _Graph:
 
 def _fail(found: str) -> NoReturn:
     raise NetworkError(
-        f"hosts hang below leaves, leaves below spines, or below switches of pods and these below "
-        f"cores; {found}. Correct the cables, or leave out what is no part of the fabric."
+        "hosts must be below leaves, and leaves below spines, or below switches of pods, and "
+        f"these below cores; {found}. Correct the cables, or leave out what is not part of the "
+        "fabric."
     )

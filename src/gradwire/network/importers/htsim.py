@@ -39,7 +39,9 @@ def topology(text: str) -> Fabric:
     shape, tiers = _keys(text)
     count = shape.get("tiers", 0)
     if count not in (2, 3):
-        raise NetworkError(f"htsim topologies have 2 or 3 tiers; got {count:g}. Correct 'Tiers'.")
+        raise NetworkError(
+            f"an htsim topology must have 2 or 3 tiers; got {count:g}. Correct 'Tiers'."
+        )
     hosts, up = _radix(tiers, 0, "radix_down"), _radix(tiers, 0, "radix_up")
     nodes = _whole("nodes", shape.get("nodes", 0))
     host_gbps, fabric_gbps = (_need(tiers, tier, _SPEED) for tier in (0, 1))
@@ -55,8 +57,8 @@ def topology(text: str) -> Fabric:
         )  # fmt: skip
     if bundle > 1:
         raise NetworkError(
-            "with three tiers, leaves have one cable to a switch; got Bundle "
-            f"{bundle} of tier 1. Use 1."
+            f"with three tiers, a leaf must have one cable to each switch; got Bundle {bundle} of "
+            "tier 1. Use 1."
         )
     return fat_tree(
         nodes // pod, pod // hosts, hosts, up, _radix(tiers, 1, "radix_up"), host_gbps=host_gbps,
@@ -73,9 +75,9 @@ def latency_ns(text: str) -> float | None:
     switches = max((tier.get("switch_latency_ns", 0.0) for tier in tiers), default=0.0)
     if len(found) > 1 or switches:
         raise NetworkError(
-            "all links have one latency, and switches none; got "
+            "all links must have the same latency, and switches none; got "
             f"{', '.join(f'{ns:g}' for ns in sorted(found))} ns, and {switches:g} of switches. "
-            "Say which (--latency-ns)."
+            "Pass the one to use with --latency-ns."
         )
     return min(found, default=None)
 
@@ -93,11 +95,13 @@ def flows(text: str) -> Flows:
         elif words[0] == "Connections":
             counted = words[1:]
         elif words[0] == "failure":
-            _fail(number, line, "failed links are no traffic: name them by --fail, and leave out")
+            _fail(
+                number, line, "a failed link is not traffic, and must be named with --fail instead"
+            )
     if counted not in (None, [str(len(rows))]):
         raise NetworkError(
-            f"'Connections' says how many there are; got {' '.join(counted or [])!r} of "
-            f"{len(rows)}. Correct it."
+            f"'Connections' must be the number of connections; got {' '.join(counted or [])!r} "
+            f"for {len(rows)}. Correct it."
         )
     step = _steps(rows)
     return Flows.of([
@@ -129,20 +133,20 @@ _KNOWN = (
 
 
 def _row(number: int, line: str) -> _Row:
-    rule = "a connection is '0->1 id 1 start 0 size 2000000'"
+    rule = "a connection must be like '0->1 id 1 start 0 size 2000000'"
     ends, *words = line.split()
     match, facts = re.fullmatch(r"([0-9]+)->([0-9]+)", ends), dict[str, str]()
     while words:
         name = words.pop(0)
         if name not in _KNOWN:
-            _fail(number, line, f"{rule}, with {', '.join(_KNOWN)}")
+            _fail(number, line, f"{rule}, with no words but {', '.join(_KNOWN)}")
         alone = name == "msg" and not (words and words[0].isdigit())
         facts[name] = "" if alone or not words else words.pop(0)
     start = re.fullmatch(r"([0-9]{1,10})(\.[0-9]*)?", facts.get("start", "0"))
     if match is None or start is None or not re.fullmatch("[0-9]{1,19}", facts.get("size", "")):
         _fail(number, line, rule)
     if ("start" in facts) == ("trigger" in facts):
-        _fail(number, line, "a connection has a start or a trigger, and not both")
+        _fail(number, line, "a connection must have a start or a trigger, and not both")
     pulls = tuple(facts[n] for n in ("send_done_trigger", "recv_done_trigger") if n in facts)
     return _Row(
         int(match[1]), int(match[2]), int(facts["size"]), int(start[1]), facts.get("trigger"),
@@ -171,7 +175,7 @@ def _steps(rows: list[_Row]) -> dict[int, int]:
                 ready.extend(begins.get(name, ()))
     for i, row in enumerate(rows):
         if i not in found:
-            rule = "a trigger is pulled by connections that begin without it, and send"
+            rule = "a trigger must be pulled by connections that begin without it, and send bytes"
             _fail(*row.place, rule)
     return found
 
@@ -192,13 +196,13 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
     for number, line in _lines(text):
         name, _, value = line.lower().partition(" ")
         if name not in _KEYS:
-            _fail(number, line, f"a line begins with one of {', '.join(_KEYS)}")
+            _fail(number, line, f"a line must begin with one of {', '.join(_KEYS)}")
         try:
             parsed = float(value)
         except ValueError:
             parsed = math.nan
         if not math.isfinite(parsed):
-            _fail(number, line, f"{name} is a number")
+            _fail(number, line, f"{name} must be a number")
         if name == "tier":
             own = tiers.setdefault(int(parsed), {})
         else:
@@ -208,7 +212,7 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
 
 def _need(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> float:
     if key not in tiers.get(tier, {}):
-        raise NetworkError(f"tier {tier} of an htsim topology says {key}; got none. Add a line.")
+        raise NetworkError(f"tier {tier} of an htsim topology needs {key}; got none. Add a line.")
     return tiers[tier][key]
 
 
@@ -218,14 +222,17 @@ def _radix(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> int
 
 def _whole(name: str, value: float) -> int:
     if not 1 <= value < 1 << 31 or value != int(value):
-        raise NetworkError(f"{name} is a whole number of at least 1; got {value:g}. Correct it.")
+        raise NetworkError(
+            f"{name} must be a whole number of at least 1; got {value:g}. Correct it."
+        )
     return int(value)
 
 
 def _must_fit(name: str, whole: int, part: int) -> None:
     if whole % part:
         raise NetworkError(
-            f"{name} is a multiple of what is below; got {whole} of {part} each. Correct one."
+            f"{name} must be a multiple of the number one level below; got {whole}, and {part} "
+            "below. Correct one."
         )
 
 
@@ -238,11 +245,11 @@ def _must_agree(nodes: int, pod: int, tiers: Mapping[int, Mapping[str, float]]) 
         down = under.get("radix_down", 0.0) * under.get(_SPEED, 0.0)
         times = under.get("oversubscribed")
         for rule, fits, got in (
-            (f"Radix_Down of tier {tier} is {below[tier] * cables:g}, by the other numbers",
+            (f"Radix_Down of tier {tier} must be {below[tier] * cables:g}, by the other numbers",
              own.get("radix_down") in (None, below[tier] * cables), own.get("radix_down")),
-            (f"Radix_Up of tier {tier - 1} is a multiple of Bundle of tier {tier}",
+            (f"Radix_Up of tier {tier - 1} must be a multiple of Bundle of tier {tier}",
              under.get("radix_up", 0.0) % max(cables, 1.0) == 0, cables),
-            (f"Oversubscribed of tier {tier - 1} is what comes from below over what goes up",
+            (f"Oversubscribed of tier {tier - 1} must be the bandwidth from below over that above",
              times is None or down == times * speed * under.get("radix_up", 0.0), times),
         ):  # fmt: skip
             if not fits:

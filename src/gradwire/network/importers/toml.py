@@ -35,7 +35,7 @@ def _fabric(
     failed: Sequence[str] = (), gbps: Mapping[str, float] = {},
 ) -> Fabric:  # fmt: skip
     if not topology and not cables:
-        raise Broken("has a topology, or hosts and cables; got neither")
+        raise Broken("must have a topology, or hosts and cables; got neither")
     fabric = built(topology) if topology else fabric_of(hosts, [Cable(*own) for own in cables])
     down = [one for name in failed for one in both_ways(name)]
     return fabric.with_rates(_rates(gbps)).without(*down)
@@ -46,7 +46,9 @@ def _rates(gbps: Mapping[str, float]) -> dict[Link, int]:
     for name, own in gbps.items():
         for link in both_ways(name):
             if not isinstance(link, Link):
-                raise Broken("has cables, as 'leaf0-spine1'; got " + repr(name), ".gbps")
+                raise Broken(
+                    "must name cables, such as 'leaf0-spine1'; got " + repr(name), ".gbps"
+                )
             found[link] = rate(f"gbps of {name}", own)
     return found
 

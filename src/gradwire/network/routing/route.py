@@ -68,12 +68,13 @@ def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes
 
 def _wrong_routes(routes: Any, flows: Flows) -> str | None:
     if not isinstance(routes, Routes):
-        return f"route returns Routes; it returned {type(routes).__name__}"
+        return f"route must return Routes; it returned {type(routes).__name__}"
     sent = np.zeros(len(flows), np.int64)
     np.add.at(sent, routes.flow, routes.amount)
     off = np.flatnonzero(sent != scaled(flows.bytes, routes.unit))
     if len(off):
-        return f"all bytes of a flow have a path; of flow {off[0]} {sent[off[0]] / routes.unit:g}"
+        had = f"those of flow {off[0]} add up to {sent[off[0]] / routes.unit:g}"
+        return f"the pieces of a flow must add up to its bytes; {had}"
     return None
 
 
@@ -93,7 +94,7 @@ def refuse_disconnected(topology: Fabric, flows: Flows) -> None:
     if len(lost):
         flow = flows[crossing.which[lost[:1]]]
         raise NetworkError(
-            f"between hosts that send there is a path that works; {int(flow.src[0])} and "
+            f"hosts that send to each other need a path that works; {int(flow.src[0])} and "
             f"{int(flow.dst[0])} have none, and {len(lost)} of {len(flows)} flows are so. Restore "
             "a link, or leave these flows out."
         )

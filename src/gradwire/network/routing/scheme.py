@@ -144,10 +144,10 @@ class Crossing:
             pair = sorted((int(like[differs[0]]), int(differs[0])))
             first, second = self.flows[self.which[pair]]
             raise NetworkError(
-                f"flows that share paths equally are of one size; got {first.bytes} bytes from "
-                f"{first.src} to {first.dst} and {second.bytes} from {second.src} to "
+                f"flows that share paths equally must have the same size; got {first.bytes} bytes "
+                f"from {first.src} to {first.dst} and {second.bytes} from {second.src} to "
                 f"{second.dst}. Route each size alone, or use 'wrap' (cuts) or 'lpt' (whole), "
-                "which are for any."
+                "which take any sizes."
             )
 
     def around_failures(self, one: Ints, path: Ints, amount: Ints, seed: int) -> Ints:

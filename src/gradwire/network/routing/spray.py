@@ -35,7 +35,7 @@ class Spray(Scheme):
         if self.order not in get_args(Order):
             known = ", ".join(f"'{order}'" for order in get_args(Order))
             raise NetworkError(
-                f"the order of spraying is one of {known}; got {self.order!r}. Use 'ideal'."
+                f"the order of spraying must be one of {known}; got {self.order!r}. Use 'ideal'."
             )
         count("packet", self.packet)
 

@@ -31,7 +31,7 @@ def needing(trainer: str, module: str, install: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"{module} needs {trainer}: {error}. Say: pip install {install}"
+            f"{module} needs {trainer}: {error}. Run: pip install {install}"
         ) from error
 
 
@@ -96,8 +96,8 @@ def load(
     if len(by_world) > 1:
         numbers = " and of ".join(map(str, sorted(by_world)))
         raise PlanError(
-            "a checkpoint's folder has the files of one number of ranks; found of "
-            f"{numbers} in {folder}. Remove the older ones, or take the checkpoint before."
+            "a checkpoint's folder must hold the files of one number of ranks; found those of "
+            f"{numbers} in {folder}. Remove the older ones, or load an earlier checkpoint."
         )
     saved = [path for paths in by_world.values() for path in paths]
     mine = [path for path in saved if path.endswith(f"-{_rank()}.pt")]
@@ -105,7 +105,8 @@ def load(
     if not found:
         warnings.warn(
             f"a checkpoint made with gradwire has a file per rank; rank {dist.get_rank()} found "
-            f"none in {folder}. Residuals begin empty.",
+            f"none in {folder}. Residuals begin empty; if gradwire saved here, copy its files "
+            "first.",
             stacklevel=2,
         )
         handle.reset()
@@ -117,8 +118,8 @@ def load(
                 states.append(torch.load(file, map_location="cpu", weights_only=True))
         except Exception as error:  # whatever torch and a storage raise
             raise PlanError(
-                f"a rank's file is what gradwire saved, whole; {path} cannot be read: {error!r}. "
-                "Copy it again, or take the checkpoint before."
+                f"a rank's file must be the whole file that gradwire saved; {path} cannot be "
+                f"read: {error!r}. Copy it again, or load an earlier checkpoint."
             ) from error
     handle.load_state_dict(states, strict=strict)
 

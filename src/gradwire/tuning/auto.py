@@ -198,8 +198,10 @@ class Tuner:
         own = Dynamics.of(self._first.main_strategy)
         self.choice = choice = choose(profile, lanes=lanes, dynamics=own)
         plans = [candidate.plan for candidate in contenders(choice)]
-        hedge = at_once(profile, choice.best.plan.main_strategy)
-        plans += [hedge] if hedge not in plans else []
+        best = choice.best.plan.main_strategy
+        hedges = [at_once(profile, best, count) for count in lanes]
+        hedges = hedges[: len(hedges[0].buckets)]  # a bucket travels on one lane
+        plans += [hedge for hedge in hedges if hedge not in plans]
         digests = [plan.digest() for plan in plans]
         return json.dumps({
             "plans": [plan.to_json() for plan in plans],
@@ -271,14 +273,15 @@ def contenders(choice: Choice) -> list[Candidate]:
     return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]
 
 
-def at_once(profile: Profile, strategy: Strategy) -> Plan:
-    """Returns a plan with everything in one bucket after backward: the best plan where ranks have
-    so few processors that nothing is gained by working beside backward."""
+def at_once(profile: Profile, strategy: Strategy, lanes: int = 1) -> Plan:
+    """Returns a plan with everything in one bucket after backward, but for vectors that travel
+    apart: the best plan where ranks have so few processors that nothing is gained by working
+    beside backward."""
     ordered = list(reversed(profile.parameters))  # in the order of registration
     dense = [p.name for p in ordered if is_vector(p) and has_vectors_apart(strategy)]
     size = 1 + sum(p.bytes for p in ordered)
     others = [r.parameter.name for r in profile.ready if r.is_other]
-    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=1, dense=dense, others=others)
+    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=lanes, dense=dense, others=others)
 
 
 def watched_steps(seconds: float) -> int:

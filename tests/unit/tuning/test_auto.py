@@ -59,6 +59,7 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
     plan = at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"))
     assert sorted(sorted(bucket.names) for bucket in plan.buckets) == [["b"], ["table", "w"]]
     assert plan.lanes == 1
+    assert at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"), 2).lanes == 2
 
 
 @pytest.mark.parametrize(

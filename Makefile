@@ -12,7 +12,7 @@ JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser demo docs meanwhile test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -22,7 +22,7 @@ ifdef ARGS
 	$(MAKE) setup
 	$(PY) -m pytest $(ARGS)
 else
-	$(MAKE) test-here test-ranks test-sanitized
+	$(MAKE) test-here test-ranks $(if $(SUITE),test-sanitized,test-core)
 endif
 
 test-all:  ## every case: more than half an hour
@@ -40,7 +40,7 @@ test-ranks: setup  ## the fast suite's part of several
 # For CI alone: lint's and sanitizers' turn is when ranks wait.
 meanwhile: setup
 	+nice -n 15 $(MAKE) lint
-	+nice -n 15 $(MAKE) test-sanitized
+	+nice -n 15 $(MAKE) test-core
 
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
 	PYTHONPATH=tests $(PY) -m mutation.trace build/mutation/traced
@@ -137,10 +137,20 @@ SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-
 FUZZED = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096
 FUZZ_CALLS = $(if $(SUITE),200000,15000)
 
+# What the sanitizers look at seldom changes, and takes them minutes.
+test-core:  ## test-sanitized, unless all that it looks at is as it was when it passed
+	+@$(SEEN) && echo "the core is as it was when the sanitizers passed" || $(MAKE) test-sanitized
+
+core-to-test:  # what test-core needs, built beside other set-up
+	+@$(SEEN) || $(MAKE) build/asan/.ready
+
+SEEN = $(PYTHON) tests/stamp.py
+
 test-sanitized: setup build/asan/.ready  ## what decodes or searches, and calls of anything, where every address is checked
 	$(SANITIZED) ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report \
 	  $(PY) -m pytest -q $(SUITE) --numprocesses $(PROCESSES) --dist worksteal -k 'not [twin' $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
 	$(SANITIZED) $(FUZZED) $(PY) tests/fuzz/main.py --calls $(FUZZ_CALLS) --processes $(PROCESSES)
+	$(SEEN) --write
 
 build/asan/.ready: $(SOURCES) | $(PY)
 	rm -rf build/asan

@@ -757,7 +757,7 @@ def refused() -> None:
         (model, {"process_group": mesh()["shard"].get_group()}, "the same shards"),
         (model, {"process_group": replicas(), "clip_norm": 1.0}, "clip_grad_norm_"),
         (ignoring, {"process_group": replicas()}, "'head.weight' is not"),
-        (whole, {"process_group": replicas(), "plan": "auto"}, "densely"),
+        (whole, {"process_group": replicas(), "plan": "auto"}, "uncompressed"),
         (model, {"plan": "auto"}, "process_group=mesh['replicate']"),
         (model, {"process_group": replicas(), "plan": "auto", "clip_norm": 1.0}, "clip_grad"),
     ]

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import brief, fingerprint, gradients, loss_of, small
+from small import attached, brief, fingerprint, gradients, loss_of, small
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -22,6 +22,7 @@ from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.planner.candidates import timeline_of
 from gradwire.training import guard
+from gradwire.tuning import auto
 from gradwire.tuning.profiling import OF_TABLES
 from suites import first
 
@@ -346,3 +347,30 @@ def test_tables_are_measured_and_travel_by_the_fastest_way(two: Ranks) -> None:
     assert is_settled
     assert measured == [(("one.weight", "two.weight"), text) for text in OF_TABLES]
     assert rows == {("one.weight", "two.weight"): fastest}
+
+
+def begun_after(skipped: int) -> tuple[int, int]:
+    """The number of exchanges before plans are chosen, and of those that were not skipped, if the
+    first ones are skipped as a GradScaler's are."""
+    model, begun = small(), list[tuple[int, int]]()
+
+    def watched(tuner: auto.Tuner, steps: int) -> Any:
+        yield
+
+    def decided(tuner: auto.Tuner, profile: object) -> Any:
+        begun.append((tuner._session.step, tuner._session.taken))
+        yield
+
+    with (
+        patch.object(auto.Tuner, "_watch", watched), patch.object(auto.Tuner, "_decide", decided),
+        attached(model, "auto", strategies=STRATEGIES, warmup=gradwire.Warmup(12, (0.5,))),
+    ):  # fmt: skip
+        for step in range(40):
+            model.zero_grad()
+            (loss_of(model, step) * (torch.inf if step < skipped else 1.0)).backward()
+    return begun[0]
+
+
+@pytest.mark.parametrize("skipped", [0, 8, 20])
+def test_plans_are_chosen_once_the_warm_up_is_over(two: Ranks, skipped: int) -> None:
+    assert two.run(begun_after, skipped) == [(12 + skipped, 12)] * 2

@@ -86,13 +86,22 @@ class Tuner:
                 yield from for_steps(_WARM_UP)
                 (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
                 profile = yield from self._watch(watched_steps(slowest))
-            yield from for_steps(self._warmup - self._session.step)
+            yield from self._warm_up()
             yield from self._decide(profile)
             is_harmed = yield from self._until_drift()
             if is_harmed:
                 self._go_back()
                 return
             profile = None
+
+    def _warm_up(self) -> Iterator[None]:
+        """Waits until the warm-up is over, which counts steps that were not skipped. With a
+        sharded model ranks may have skipped other steps."""
+        while True:
+            (left,) = map(max, zip(*self._exchanged([self._warmup - self._session.taken])))
+            if left <= 0:
+                return
+            yield from for_steps(int(left))
 
     def _go_back(self) -> None:
         """Goes back to the plan with which the model was attached, and stops tuning."""

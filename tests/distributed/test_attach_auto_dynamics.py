@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, brief, fingerprint, loss_of, small
+from small import attached, batch, brief, fingerprint, from_all, loss_of, small
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -333,3 +333,59 @@ def test_a_plan_is_adopted_after_the_warm_up(two: Ranks) -> None:
     assert one[1:] == other[1:]
     assert one[1] >= 60
     assert one[2]
+
+
+def deep() -> torch.nn.Module:
+    """Three matrices: the middle one is used by backward after the last one's gradient has
+    come."""
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(*sizes) for sizes in ((50, 64), (64, 64), (64, 40)))
+    one, two, three = layers
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), one, torch.nn.Tanh(), two, torch.nn.Tanh(), three
+    )
+
+
+def adopted_amid_a_backward(wrapped: bool) -> list[bool]:
+    """Whether each step's gradients are those at the weights of its forward, where the tuner
+    adopts a plan as the fifth step's backward has begun; and whether ranks had own weights."""
+    module, same, own = deep(), list[bool](), dict[str, torch.Tensor]()
+    model = DistributedDataParallel(module, bucket_cap_mb=0.0001) if wrapped else module
+    optimizer = gradwire.optim.AdamW(model.parameters(), lr=0.01)
+    for name, p in module.named_parameters():
+        p.register_hook(lambda g, name=name: own.update({name: g.clone()}))  # type: ignore
+    with attached(model, "auto", optimizer=optimizer) as handle:
+        tuner: Any = handle.tuner  # type: ignore[attr-defined]
+        parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+        first, second = (
+            Plan.make(parameters, f"lloyd({bits})+adam | allgather") for bits in (1, 2)
+        )
+
+        def life() -> Any:
+            tuner._adopt(first)
+            yield from [None] * 4
+            tuner._adopt(second)
+            yield from [None] * 4
+
+        tuner._steps.live(life())
+        for number in range(8):
+            optimizer.zero_grad()
+            loss = loss_of(model, number)
+            there = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters()}
+            outputs = torch.func.functional_call(deep(), there, batch(number))
+            wanted = torch.autograd.grad(outputs.square().mean(), list(there.values()))
+            loss.backward()
+            same.append(all(torch.equal(own[n], g) for n, g in zip(there, wanted)))
+            if number == 4:
+                assert handle.plan == second
+                apart = not torch.equal(*from_all(there["3.weight"].detach()))
+            optimizer.step()
+        assert torch.equal(*from_all(module[3].weight.detach()))  # type: ignore[index]
+    return [*same, apart]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_plan_adopted_amid_a_backward_leaves_its_weights_alone(
+    two: Ranks, wrapped: bool
+) -> None:
+    assert two.run(adopted_amid_a_backward, wrapped) == [[True] * 9] * 2

@@ -268,7 +268,7 @@ class Handle:
                 while the first plan did not, or what the old plan remembers cannot be passed on
                 (on all ranks).
         """
-        self._check_between_steps()
+        self._check_still()
         session = self._session
         group = session.performers[0].group
         fitting = same_plan(group, session.device, "adopt", lambda: self._fitting(plan))
@@ -323,6 +323,12 @@ class Handle:
         self._session.refuse_failed()
 
     def _check_between_steps(self) -> None:
+        self._check_still()
+        self._view.leave()
+
+    def _check_still(self) -> None:
+        """Check that no exchange is under way. Weights stay at the own view: "auto" adopts plans
+        amid a backward, which needs the weights of its forward."""
         self._check_usable()
         if self._session.under_way:
             raise UsageError(
@@ -331,7 +337,6 @@ class Handle:
                 "this after backward(), not in a hook; after an aborted one detach and attach "
                 "again."
             )
-        self._view.leave()
 
 
 def attach_plan(

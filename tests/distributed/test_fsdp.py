@@ -506,6 +506,27 @@ def test_flush(four: Ranks) -> None:
     same(four.run(flushed))
 
 
+def clipped_after_flush() -> float:
+    """The norm that torch's clipping finds in what flush has added; a rank without a part of a
+    parameter sums as many norms as others do."""
+    model = sharded()
+    with joined(model, TOPK) as handle:
+        train(model, range(2))
+        model.zero_grad()
+        handle.flush()
+        assert all(p.grad is not None for p in model.parameters())
+        norm: Any = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        return float(norm.full_tensor())
+
+
+def test_what_is_flushed_can_be_clipped(four: Ranks) -> None:
+    outcomes = four.outcomes(clipped_after_flush, timeout_seconds=60.0)
+    assert all(o.ok for o in outcomes), [o.story for o in outcomes]
+    found = [o.value for o in outcomes]
+    assert found == [found[0]] * 4
+    assert found[0] > 0
+
+
 def non_finite() -> None:
     """One bad number on rank 3: NaN on both replicas, and no residual changes."""
     model = sharded()

@@ -222,6 +222,8 @@ class Handle:
         """
         self._check_between_steps()
         self._check.flush()
+        if isinstance(self._frontend, FsdpFrontend):
+            self._frontend.fill()
 
     def take_moments(self, optimizer: Optimizer) -> None:
         """Move an optimizer's moments of the averaged gradient into the plan, for the parameters

@@ -68,10 +68,14 @@ class FsdpFrontend(ModuleFrontend):
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
 
     def launch(self) -> None:
-        """Begin the exchange. Empty shards get gradients, too: torch's clipping needs equally many
-        on all ranks."""
-        _fill(self._parameters.values())
+        """Begin the exchange."""
+        self.fill()
         super().launch()
+
+    def fill(self) -> None:
+        """Set gradients that are missing to zeros, also of empty shards: torch's clipping needs
+        equally many on all ranks."""
+        _fill(self._parameters.values())
 
     def close(self) -> None:
         """Remove the hooks, and average replicas densely from now on: with fully_shard alone they

@@ -20,6 +20,7 @@ from gradwire import Warmup
 from gradwire.runtime.conductor import Conductor
 from gradwire.testing import Fail, inject
 from gradwire.training.fsdp import DenseAverage
+from gradwire.tuning.agree import from_first, of_ranks
 
 TOPK = "topk(0.1)+ef | allgather"
 REFUSED = "after a failed exchange this model must be attached again"
@@ -301,3 +302,79 @@ def aborted_later() -> None:
 
 def test_detached_replicas_go_on_averaging_after_an_aborted_backward(two: Ranks) -> None:
     two.run(aborted_later)
+
+
+# -- what runs as a step begins --------------------------------------------------------------
+
+
+def wrapped(front_end: str) -> tuple[nn.Module, nn.Module]:
+    """A model, and what is called and attached; DDP has a bucket for each parameter."""
+    model = small()
+    ddp = front_end == "ddp"
+    return model, DistributedDataParallel(model, bucket_cap_mb=0.0001) if ddp else model
+
+
+def fails_as_a_step_begins(front_end: str) -> list[str]:
+    """The errors of three steps; rank 1 alone fails as the second begins, while rank 0 waits for
+    its numbers."""
+    model, net = wrapped(front_end)
+    optimizer = gradwire.optim.SGD(net.parameters(), 0.1)
+    handle: Any = gradwire.attach(net, "auto", strategies=[TOPK], timeout_seconds=3.0)
+
+    def life() -> Any:
+        yield
+        if dist.get_rank():
+            raise OSError(28, "No space left on device")
+        of_ranks(handle._session.circle, [0.0])
+        yield
+
+    handle.tuner._steps.live(life())
+    found = [told(lambda: step(net)) for _ in range(3)]
+    found.append(told(optimizer.step))
+    handle.detach()
+    dist.barrier()
+    expected = local(model)
+    step(net)  # as if it had never been attached
+    if front_end == "ddp":
+        expected = {name: mean(g) for name, g in expected.items()}
+    close(gradients(model), expected)
+    return found
+
+
+@pytest.mark.parametrize("front_end", ["plain", "ddp"])
+def test_what_one_rank_fails_at_as_a_step_begins_ends_its_exchanges(
+    two: Ranks, front_end: str
+) -> None:
+    outcomes = two.outcomes(fails_as_a_step_begins, front_end, timeout_seconds=60.0)
+    assert all(o.ok for o in outcomes), [o.story for o in outcomes]
+    other, alone = (o.value for o in outcomes)
+    assert alone[:2] == ["nothing", "OSError: [Errno 28] No space left on device"]
+    assert all(REFUSED in text and "No space left" in text for text in alone[2:])
+    assert other[0] == "nothing"
+    assert other[1].startswith("PeerError: ")
+    assert all(REFUSED in text for text in other[2:])
+
+
+def all_fail_as_a_step_begins(front_end: str) -> list[str]:
+    """The errors of four steps; tuning fails on all ranks as the second begins."""
+    model, net = wrapped(front_end)
+    with attached(net, "auto", strategies=[TOPK]) as handle:
+        tuner: Any = handle.tuner  # type: ignore[attr-defined]
+
+        def life() -> Any:
+            yield
+            from_first(handle._session.circle, lambda: f"{1 // 0}")
+
+        tuner._steps.live(life())
+        found = [told(lambda: step(net)) for _ in range(4)]
+        expected = {name: mean(g) for name, g in local(model).items()}
+        step(net)
+        close(gradients(model), expected)
+    return found
+
+
+@pytest.mark.parametrize("front_end", ["plain", "ddp"])
+def test_after_tuning_has_failed_on_all_ranks_the_plan_stays(two: Ranks, front_end: str) -> None:
+    said = "PlanError: ZeroDivisionError('integer division or modulo by zero')"
+    for found in two.run(all_fail_as_a_step_begins, front_end):
+        assert found == ["nothing", said, "nothing", "nothing"]

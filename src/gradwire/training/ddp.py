@@ -9,6 +9,7 @@ checkpointing runs one inside another, and two losses may each reach a part of t
 """
 
 import os
+import weakref
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ class DdpFrontend:
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages DDP may not hand out
         self.averages, self._raises, self._closed = Averages(), False, False
+        self._refusal: weakref.ref[Any] | None = None  # the callback that will raise an error
         session.on_end = self._complete
         self._owner = _Owner(self, ddp.process_group)
         try:
@@ -74,17 +76,19 @@ class DdpFrontend:
         devices: Any = [self._session.device] if self._session.device.type == "cuda" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
+        if self._refusal is not None and self._refusal() is not None:
+            future.set_result(bucket.buffer())
+            return future
         if self._begins(bucket, names):
             self._open, self._kept_back, self.averages.under_gradient = [], [], None
             self._raises = torch._C._current_graph_task_id() >= 0  # in a Join no backward runs
             try:
                 self._check_join()
                 self._session.begin()
-            except UsageError as error:
+            except Exception as error:
                 if not self._raises:
                     raise
-                # Raised from inside the hook, the error would leave DDP unusable.
-                after_last_words(partial(self._refuse, error))
+                self._refuse_later(error)
                 future.set_result(bucket.buffer())
                 return future
         buffer = bucket.buffer()  # gradients of a sparse bucket are not views of it
@@ -151,7 +155,15 @@ class DdpFrontend:
         if self._closed:
             self._owner.frontend = None
 
-    def _refuse(self, error: UsageError) -> None:
+    def _refuse_later(self, error: Exception) -> None:
+        """Exchange nothing in this backward, and raise the error at its end: raised from inside
+        the hook it would leave DDP unusable."""
+        callback = partial(self._refuse, error)
+        self._refusal = weakref.ref(callback)  # dies with a backward that is aborted
+        after_last_words(callback)
+
+    def _refuse(self, error: Exception) -> None:
+        self._refusal = None
         self._let_go()
         raise error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from time import perf_counter
 
+from gradwire.errors import PlanError
 from gradwire.training.session import Session
 
 Life = Generator[None, None, None]
@@ -36,8 +37,12 @@ class OnSteps:
         self.seconds = perf_counter() - self._began
         try:
             next(self._life, None)
-        except BaseException:
+        except PlanError:  # on all ranks (`from_first`, `same_plan`)
             self.close()  # the plan in force stays
+            raise
+        except BaseException as error:  # perhaps on this rank alone: others may be amid a move
+            self.close()
+            self._session.fail(error)
             raise
         self._began = perf_counter()
 

@@ -8,8 +8,10 @@ The work itself knows no clock and no terminal; `Pace` estimates how long it wil
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -117,6 +119,15 @@ def rounded(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{max(1, round(seconds / 60))} min"
     return f"{round(seconds / 3600)} h"
+
+
+def to_stderr(line: str) -> None:
+    """Prints a line to standard error. If nobody reads that any more, or it is full, the work goes
+    on: other ranks may wait for this one."""
+    if sys.stderr is None:  # closed from the start; print would take standard output
+        return
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Lines:

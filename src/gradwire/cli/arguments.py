@@ -6,12 +6,12 @@ import argparse
 import contextlib
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.errors import UsageError
+from gradwire.progress import to_stderr
 from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
@@ -101,10 +101,7 @@ def repeats(arguments: argparse.Namespace) -> str:
 
 def say(text: str, who: str = "gradwire") -> None:
     """Prints a line to standard error. If nobody reads that any more, the work goes on."""
-    if sys.stderr is None:  # closed from the start; print would take standard output
-        return
-    with contextlib.suppress(OSError, ValueError):
-        print(f"{who}: {printable(text)}", file=sys.stderr, flush=True)
+    to_stderr(f"{who}: {printable(text)}")
 
 
 @contextlib.contextmanager

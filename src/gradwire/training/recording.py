@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from gradwire import kernels
 from gradwire.errors import UsageError
+from gradwire.progress import to_stderr
 from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
 from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
@@ -265,7 +266,7 @@ def _warn(text: str) -> None:
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     except RuntimeWarning:
-        print(f"gradwire: {text}", file=sys.stderr, flush=True)
+        to_stderr(f"gradwire: {text}")
 
 
 def record(

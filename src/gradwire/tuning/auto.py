@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Generator, Iterator, Sequence
 from statistics import median
 
@@ -26,7 +25,7 @@ from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around
 from gradwire.planner.paths import example, is_pattern, whole
 from gradwire.planner.profile import Profile
-from gradwire.progress import Lines
+from gradwire.progress import Lines, to_stderr
 from gradwire.soundness import Verdict, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
@@ -271,7 +270,7 @@ class Tuner:
 
     def _say(self, line: str) -> None:
         if self._session.circle.rank == 0:
-            print(f"gradwire: {line}", file=sys.stderr, flush=True)
+            to_stderr(f"gradwire: {line}")
 
 
 def contenders(choice: Choice) -> list[Candidate]:

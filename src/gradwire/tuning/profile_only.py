@@ -18,7 +18,7 @@ from gradwire.errors import UsageError
 from gradwire.planner.paths import is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.planner.variants import worked_out
-from gradwire.progress import Lines, Progress, each, silent
+from gradwire.progress import Lines, Progress, each, silent, to_stderr
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.recording import record
@@ -138,4 +138,4 @@ def _with_errors(
 
 
 def _say(line: str) -> None:
-    print(f"gradwire profile: {line}", file=sys.stderr, flush=True)
+    to_stderr(f"gradwire profile: {line}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,8 @@ from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, simulate
 from gradwire.soundness import sound
 from gradwire.strategy import Strategy
+from gradwire.training import recording
+from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner, at_once, contenders, watched_steps
 from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments
 
@@ -122,3 +126,36 @@ def test_what_needs_a_warm_up_is_said(warmup: int) -> None:
     assert "gtopk" in said.pop()
     assert [text for text in said if "first 1.5 %" in text] == said
     assert len(said) == (0 if warmup else 1)
+
+
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def closed() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+def tuner_s(line: str) -> None:
+    tuner = Tuner.__new__(Tuner)
+    tuner._session = SimpleNamespace(circle=SimpleNamespace(rank=0))  # type: ignore[assignment]
+    tuner._say(line)
+
+
+@pytest.mark.parametrize("say", [tuner_s, profile_only._say, recording._warn])
+@pytest.mark.parametrize("standard_error", [Full, closed, lambda: None])
+def test_a_line_that_cannot_be_written_ends_no_rank_alone(
+    say: Any, standard_error: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    say("first")
+    assert "first" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", standard_error())
+        say("second")
+    assert capsys.readouterr().out == ""

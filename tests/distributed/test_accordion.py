@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, from_all, gradients
+from small import attached, fingerprint, from_all, gradients
 from test_attach_members import Told, slopes
 from torch import Tensor
 
-from gradwire import Accordion
+from gradwire import Accordion, Handle
 from gradwire.errors import PlanError, UsageError
 from gradwire.training.accordion import changed
 
+TOPK = "topk(0.5)+ef | allgather"
 SIZES = [1] * 8 + [3] * 10
 """Sizes of the gradients, step by step; all else is equal."""
 
@@ -57,6 +60,49 @@ def test_a_rate_that_falls_is_critical(two: Ranks) -> None:
     rates = [0.1] * 6 + [0.01] * 12
     (said, _, _), *_ = two.run(phases, "topk(0.5)+ef | allgather", rates)
     assert said[4:8] == [False, False, False, True]
+
+
+def resumed(steps: int) -> tuple[bool, list[str], list[str]]:
+    """Whether the phase was critical after so many steps; the strategies and weights of the steps
+    after them, in one run and in one that resumes there."""
+    rest = range(steps, len(SIZES))
+
+    def train(model: Told, handle: Handle, accordion: Accordion, numbers: range) -> list[str]:
+        optimizer, said = torch.optim.SGD(model.parameters(), 0.1), list[str]()
+        for number in numbers:
+            optimizer.zero_grad()
+            model({name: SIZES[number] * x for name, x in slopes(0).items()}).backward()
+            accordion.step(0.1)
+            optimizer.step()
+            said.append(f"{handle.plan.main_strategy} {fingerprint(model.parameters())}")
+        return said
+
+    model = Told()
+    with attached(model, TOPK) as handle:
+        accordion = Accordion(handle, 1.0, every=2)
+        train(model, handle, accordion, range(steps))
+        saved = copy.deepcopy((model.state_dict(), accordion.state_dict(), handle.state_dict()))
+        was_critical = accordion.is_critical
+        wanted = train(model, handle, accordion, rest)
+    model = Told()
+    model.load_state_dict(saved[0])
+    with attached(model, TOPK) as handle:
+        accordion = Accordion(handle, 1.0, every=2)
+        accordion.load_state_dict(saved[1])
+        handle.load_state_dict(saved[2])
+        found = train(model, handle, accordion, rest)
+    return was_critical, found, wanted
+
+
+@pytest.mark.parametrize(("steps", "critical"), [(2, True), (8, False), (10, True)])
+def test_a_resume_goes_on_bit_by_bit_in_both_phases(
+    two: Ranks, steps: int, critical: bool
+) -> None:
+    one, other = two.run(resumed, steps)
+    assert one == other
+    was_critical, found, wanted = one
+    assert was_critical is critical
+    assert found == wanted
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,15 @@ class Accordion:
                 "is_critical": self.is_critical}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state, after the handle has loaded its own. Collective."""
+        """Load a state, and adopt the plan of its phase. Collective.
+
+        Load it before the handle loads its own state, which fits only the plan with which it was
+        saved, that of the phase:
+
+            accordion = gradwire.Accordion(handle, density=0.1, every=500)
+            accordion.load_state_dict(state["accordion"])
+            handle.load_state_dict(state["gradwire"])
+        """
         self._taken, self._before, self._rate = state["taken"], state["before"], state["rate"]
         self._sums = {}
         self._go(state["is_critical"])

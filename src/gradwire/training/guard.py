@@ -125,7 +125,9 @@ class Guard:
     def _means(self) -> dict[str, Tensor] | None:
         """Returns the mean of all ranks' gradients, in the unit in which the optimizer takes them;
         None in a step that is skipped. Collective."""
-        names, scale = list(self._given), self._session.clip_scale / self._session.world
+        # All were given on every rank, at the latest by `Session.flush`, but not in one order.
+        names = [name for name in self._places if name in self._given]
+        scale = self._session.clip_scale / self._session.world
         total = self._sum(torch.cat([self._given[n] for n in names]).mul_(scale))
         parts = dict(zip(names, torch.split(total, [self._given[n].numel() for n in names])))
         factor = self._factor(names)

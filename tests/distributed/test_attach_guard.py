@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ import gradwire
 from gradwire.runtime.conductor import Conductor
 from gradwire.soundness import SoundnessWarning
 from gradwire.training import guard
+from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.session import Session
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -199,6 +201,37 @@ def partly_used() -> list[float | None]:
 def test_gradients_may_come_in_another_order_on_each_rank(two: Ranks) -> None:
     for found in two.run(partly_used):
         assert found == pytest.approx([0.0], abs=1e-4)
+
+
+def of_one_optimizer(count: int) -> list[int]:
+    """The order in which the checks of so many models are made. Addresses of objects differ
+    between ranks."""
+    models, order = [nn.Linear(3, 2) for _ in range(count)], []
+    rank = torch.distributed.get_rank()
+    checked = OptimizerCheck.before_step
+
+    def noted(self: OptimizerCheck, stepping: torch.optim.Optimizer, *args: Any) -> None:
+        if stepping is optimizer:  # not a shadow's copy of it
+            order.append(sessions.index(self._session))
+        checked(self, stepping, *args)
+
+    with ExitStack() as stack:
+        sessions, between = [], []
+        for model in models:
+            handle = stack.enter_context(attached(model, "none | allreduce", guard=True, lanes=1))
+            sessions.append(handle._session)
+            between.append([object() for _ in range(100 * rank)])
+        stack.enter_context(patch.object(OptimizerCheck, "before_step", noted))
+        optimizer = torch.optim.SGD([p for m in models for p in m.parameters()], 0.05)
+        for model in models:
+            model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    return order
+
+
+def test_models_of_one_optimizer_are_checked_in_the_order_of_attach(two: Ranks) -> None:
+    """Guards may all-reduce then, each in its own group."""
+    assert two.run(of_one_optimizer, 6) == [list(range(6))] * 2
 
 
 def spoiled() -> tuple[list[float | None], bool]:

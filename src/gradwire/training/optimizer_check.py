@@ -30,7 +30,9 @@ from gradwire.training.recommend import advise, instead
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen, shard_of
 
-_WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
+_WATCHED: weakref.WeakKeyDictionary[OptimizerCheck, None] = weakref.WeakKeyDictionary()
+"""The checks of attached models, in the order of `attach`, which is the same on all ranks: guards
+are collective. A WeakSet has the order of addresses."""
 _INSTALLED: list[Any] = []
 
 
@@ -56,7 +58,7 @@ class OptimizerCheck:
             weakref.WeakKeyDictionary()
         )
         self._warned, self._flushed = False, _Flushed({}, {})
-        _WATCHED.add(self)
+        _WATCHED[self] = None
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
 
@@ -68,7 +70,7 @@ class OptimizerCheck:
 
     def close(self) -> None:
         """Watch no longer."""
-        _WATCHED.discard(self)
+        _WATCHED.pop(self, None)
 
     def before_step(self, optimizer: Optimizer, with_closure: bool = False) -> None:
         """Check a step. Most checks are made at an optimizer's first step only; its momentum and

@@ -3,15 +3,19 @@ else."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import attached, batch, loss_of, raised, small
 from torch import nn
@@ -232,6 +236,45 @@ def of_one_optimizer(count: int) -> list[int]:
 def test_models_of_one_optimizer_are_checked_in_the_order_of_attach(two: Ranks) -> None:
     """Guards may all-reduce then, each in its own group."""
     assert two.run(of_one_optimizer, 6) == [list(range(6))] * 2
+
+
+def rolled_back(way: str, folder: str, stopped: bool = False) -> tuple[list[float | None], bool]:
+    """Weights go back amid a window, and training goes on for longer than a window."""
+    model = small()
+    optimizer = OPTIMIZERS["plain"](model)
+    with (
+        patch.object(guard, "WINDOW", 8),
+        attached(model, "none | allreduce", guard=True) as handle,
+    ):
+        assert handle.guard is not None
+        if stopped:
+            handle.guard.look_from(math.inf)
+        steps(model, optimizer, 3)
+        weights, state = deepcopy(model.state_dict()), deepcopy(handle.state_dict())
+        if way == "checkpoint":
+            dcp.save({"gradwire": state}, checkpoint_id=folder)
+        steps(model, optimizer, 3, 3)
+        model.load_state_dict(weights)
+        if way == "state":
+            handle.load_state_dict(state)
+        elif way == "checkpoint":
+            handle.load_checkpoint(folder)
+        else:
+            handle.reset()
+        steps(model, optimizer, 10, 3)
+        return [own.elements for own in handle.guard.apart], handle.guard.harmed
+
+
+@pytest.mark.parametrize("way", ["state", "checkpoint", "reset"])
+def test_weights_that_jump_are_no_harm(two: Ranks, tmp_path: Path, way: str) -> None:
+    for found, harmed in two.run(rolled_back, way, str(tmp_path)):
+        assert found == pytest.approx([0.0], abs=1e-4), "of a window that began after the jump"
+        assert not harmed
+
+
+def test_a_load_does_not_begin_a_window_while_plans_race(two: Ranks, tmp_path: Path) -> None:
+    for way in ("state", "reset"):
+        assert two.run(rolled_back, way, str(tmp_path), True) == [([], False)] * 2
 
 
 def spoiled() -> tuple[list[float | None], bool]:

@@ -7,6 +7,7 @@ taken the weights about where dense training would have, an unsound one has not.
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -78,9 +79,17 @@ class Guard:
         self._seen = -1  # the last one
 
     def look_from(self, step: float) -> None:
-        """Begin the next window at this step, and drop the current one. math.inf: none, while
-        plans are tried that training may not keep. All ranks must call it."""
-        self._shadow, self._watched, self._next = None, None, step
+        """Begin the next window at this step, and drop the current one and its samples. math.inf:
+        none, while plans are tried that training may not keep. All ranks must call it."""
+        self._shadow = self._watched = self._mean = self._late = None
+        self._given.clear()
+        self._arrived.clear()
+        self._next, self._seen = step, -1
+
+    def look_anew(self, step: int) -> None:
+        """As `look_from`, where weights may jump, but begin no window if none was to begin."""
+        if self._next < math.inf:
+            self.look_from(step)
 
     # -- called by the session -------------------------------------------------------------
 

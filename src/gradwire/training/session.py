@@ -57,6 +57,7 @@ class _View(Protocol):
 class _Watch(Protocol):
     """The session's `Guard` (`training.guard`)."""
 
+    def look_anew(self, step: int) -> None: ...
     def given(self, name: str, gradient: Tensor) -> None: ...
     def arrived(self, name: str, average: Tensor | None) -> None: ...
 
@@ -239,6 +240,8 @@ class Session:
         """Set the next step's number, which seeds and headers use, and the number of steps that
         were not skipped, which warm-up uses."""
         self.step, self.taken = step, taken
+        if self.guard is not None:
+            self.guard.look_anew(step)  # the weights, too, may have come from elsewhere
         self._warm_up()
 
     def _warm_up(self) -> None:
@@ -380,6 +383,8 @@ class Session:
         """Drop all residuals, momenta, rates and norms, between two steps."""
         self.ledger.forget()
         self.rates = Rates()
+        if self.guard is not None:
+            self.guard.look_anew(self.step)
         if self.clip is not None:
             self.clip.seen = None
 

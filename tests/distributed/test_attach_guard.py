@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import attached, batch, loss_of, raised, small
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -275,6 +276,29 @@ def test_weights_that_jump_are_no_harm(two: Ranks, tmp_path: Path, way: str) -> 
 def test_a_load_does_not_begin_a_window_while_plans_race(two: Ranks, tmp_path: Path) -> None:
     for way in ("state", "reset"):
         assert two.run(rolled_back, way, str(tmp_path), True) == [([], False)] * 2
+
+
+def joined() -> list[float | None]:
+    """Rank r has 1 + 3r inputs in a `Join`, amid a window. Then all have the same number."""
+    own = small()
+    model, optimizer = DistributedDataParallel(own), OPTIMIZERS["plain"](own)
+    with (
+        patch.object(guard, "WINDOW", 6), patch.object(guard, "EVERY", 8),
+        attached(model, "none | allreduce", guard=True) as handle,
+    ):  # fmt: skip
+        steps(model, optimizer, 3)
+        with Join([model]):
+            steps(model, optimizer, 1 + 3 * torch.distributed.get_rank(), 3)
+        with Join([model], enable=False):
+            steps(model, optimizer, 7, 7)
+        assert handle.guard is not None
+        return [own.elements for own in handle.guard.apart]
+
+
+def test_inside_a_join_the_guard_does_not_look(two: Ranks) -> None:
+    """A rank that has left takes no steps, before which the others would wait for it."""
+    for found in two.run(joined):
+        assert found == pytest.approx([0.0], abs=1e-4)
 
 
 def spoiled() -> tuple[list[float | None], bool]:

@@ -85,6 +85,7 @@ class DdpFrontend:
             try:
                 self._check_join()
                 self._session.begin()
+                self._keep_guard_out()
             except Exception as error:
                 if not self._raises:
                     raise
@@ -119,11 +120,23 @@ class DdpFrontend:
         again = any(name is not None and self._session.delivered(name) for name in names)
         return not self._open or (bucket.index() == 0 and again)
 
+    @property
+    def _joins(self) -> bool:
+        """Whether ranks may have left a Join: from its beginning to that of one with
+        enable=False, as DDP does not tell its end."""
+        join = getattr(self._ddp, "_join_config", None)
+        return join is not None and bool(join.enable)
+
+    def _keep_guard_out(self) -> None:
+        """Keep the guard from looking at a step in a Join: it sums before the optimizer's step,
+        which a rank that has left does not take. After `begin`, where a tuner may start it."""
+        if self._joins and self._session.guard is not None:
+            self._session.guard.look_anew(self._session.step + 1)
+
     def _check_join(self) -> None:
         """Raise UsageError for a Join that does not work, as with a GradScaler: a rank that has
         left sees no loss, so its scale stays as it was."""
-        join = getattr(self._ddp, "_join_config", None)
-        if join is None or not join.enable:
+        if not self._joins:
             return
         if not getattr(self._ddp, "_divide_by_initial_world_size", True):
             raise UsageError(

@@ -87,7 +87,7 @@ class Guard:
         self._next, self._seen = step, -1
 
     def look_anew(self, step: int) -> None:
-        """As `look_from`, where weights may jump, but begin no window if none was to begin."""
+        """As `look_from`, but begin no window if none was to begin, as while plans are tried."""
         if self._next < math.inf:
             self.look_from(step)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +66,15 @@ def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
+
+
+def zero(model: nn.Module, kind: type, **options: Any) -> torch.optim.Optimizer:
+    """An optimizer with which each rank steps some of the parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it is imported
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.05, **options)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from ranks import Ranks
-from small import attached, batch, loss_of, raised, small
+from small import attached, batch, loss_of, raised, small, zero
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -278,27 +278,68 @@ def test_a_load_does_not_begin_a_window_while_plans_race(two: Ranks, tmp_path: P
         assert two.run(rolled_back, way, str(tmp_path), True) == [([], False)] * 2
 
 
-def joined() -> list[float | None]:
-    """Rank r has 1 + 3r inputs in a `Join`, amid a window. Then all have the same number."""
+def joined(tuned: bool) -> list[float | None]:
+    """Rank r has 1 + 3r inputs in a `Join`, amid a window. Then all have the same number. tuned:
+    a tuner begins a window there, too."""
     own = small()
     model, optimizer = DistributedDataParallel(own), OPTIMIZERS["plain"](own)
     with (
         patch.object(guard, "WINDOW", 6), patch.object(guard, "EVERY", 8),
         attached(model, "none | allreduce", guard=True) as handle,
     ):  # fmt: skip
+        own_guard, session = handle.guard, handle._session
+        assert own_guard is not None
         steps(model, optimizer, 3)
+        session.before_step = (lambda: own_guard.look_from(session.step)) if tuned else None
         with Join([model]):
             steps(model, optimizer, 1 + 3 * torch.distributed.get_rank(), 3)
+        session.before_step = None
         with Join([model], enable=False):
             steps(model, optimizer, 7, 7)
-        assert handle.guard is not None
-        return [own.elements for own in handle.guard.apart]
+        return [found.elements for found in own_guard.apart]
 
 
-def test_inside_a_join_the_guard_does_not_look(two: Ranks) -> None:
+@pytest.mark.parametrize("tuned", [False, True])
+def test_inside_a_join_the_guard_does_not_look(two: Ranks, tuned: bool) -> None:
     """A rank that has left takes no steps, before which the others would wait for it."""
-    for found in two.run(joined):
+    for found in two.run(joined, tuned):
         assert found == pytest.approx([0.0], abs=1e-4)
+
+
+def in_parts(
+    kind: type, shapes: list[tuple[int, int]], plan: str
+) -> list[tuple[float | None, float | None]]:  # fmt: skip
+    """Each rank's ZeroRedundancyOptimizer steps some of the matrices, or none."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(*shape, bias=False) for shape in shapes))
+    optimizer = zero(model, kind)
+    with (
+        patch.object(guard, "WINDOW", 8), patch.object(guard, "SAMPLE", 20),
+        attached(model, plan, guard=True) as handle,
+    ):  # fmt: skip
+        for step in range(11):
+            model.zero_grad()
+            model(batch(step).flatten(1)).square().mean().backward()
+            optimizer.step()
+        assert handle.guard is not None
+        return [tuple(own) for own in handle.guard.apart]  # type: ignore[misc]
+
+
+def test_a_rank_that_steps_nothing_takes_part(two: Ranks) -> None:
+    first, second = two.run(in_parts, torch.optim.AdamW, [(50, 6)], "none | allreduce")
+    assert first == second == [(pytest.approx(0.0, abs=1e-4), None)]
+
+
+def test_harm_to_what_one_rank_steps_is_seen_by_all(two: Ranks) -> None:
+    first, second = two.run(in_parts, torch.optim.SGD, [(50, 6)], "topk(0.02) | allgather")
+    assert first == second
+    assert first[0][0] > guard.LIMIT
+
+
+def test_where_ranks_step_other_matrices_the_smallest_of_all_is_watched(two: Ranks) -> None:
+    shapes = [(50, 6), (6, 5)]
+    first, second = two.run(in_parts, torch.optim.Muon, shapes, "none | allreduce")
+    assert first == second == [(None, pytest.approx(0.0, abs=0.05))]
 
 
 def spoiled() -> tuple[list[float | None], bool]:

@@ -23,6 +23,7 @@ from small import (
     residuals,
     small,
     train,
+    zero,
 )
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -281,15 +282,6 @@ def test_names_are_the_models_own_under_ddp_and_compile(three: Ranks) -> None:
 
 
 # -- learning rates ------------------------------------------------------------------------------
-
-
-def zero(model: nn.Module, kind: type, **options: Any) -> torch.optim.Optimizer:
-    """An optimizer with which each rank steps some of the parameters."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it is imported
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    return ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.05, **options)
 
 
 def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:

@@ -163,7 +163,7 @@ class Guard:
     # -- windows ---------------------------------------------------------------------------
 
     def _begin(self, optimizer: Optimizer) -> None:
-        """Begin a window, unless the plan keeps a momentum that began before it."""
+        """Begin a window, unless the plan keeps a momentum that began before it. Collective."""
         session, named = self._session, self._session.parameters
         warmup = session.settings.warmup
         if warmup is not None and session.taken < warmup.steps:
@@ -179,29 +179,41 @@ class Guard:
                 and (fresh or keeper_of(p) is None)
             ]  # fmt: skip
 
-        whole = _smallest(are(is_by_matrix), named)
+        # Each rank may step some of the parameters (ZeroRedundancyOptimizer): all sample alike.
+        element, matrix = are(is_by_element), are(is_by_matrix)
+        by_element, by_matrix = self._anywhere(element), self._anywhere(matrix)
+        whole = _smallest(by_matrix, named)
         late = [n for n in whole if len(self._places[n]) < named[n].numel()]
         for name in late:  # sampled whole from the next step on
             self._places[name] = _spread(named[name], named[name].numel())
         if late and not any(keeper_of(named[name]) for name in late):
             self._next = session.step
             return
-        places = {n: self._places[n] for n in (*are(is_by_element), *whole)
-                  if n in self._places and n not in late}  # fmt: skip
-        if places:
+        watched = [n for n in (*by_element, *whole) if n not in late]
+        if watched:  # by this rank, or by others, whose sums it takes part in
+            mine = {*element, *matrix}
+            places = {n: self._places[n] for n in watched if n in mine}
             own = [n for n in whole if n in places]
             self._shadow = Shadow(optimizer, named, places, own)
             self._watched = weakref.ref(optimizer)
-        if places or session.step > self._next + _PATIENCE:  # another optimizer may step, too
+        if watched or session.step > self._next + _PATIENCE:  # another optimizer may step, too
             self._next = session.step + EVERY
+
+    def _anywhere(self, names: list[str]) -> list[str]:
+        """Returns the sampled parameters that are among these on some rank. Collective."""
+        own = set(names)
+        ranks = self._sum(torch.tensor([float(name in own) for name in self._places])).tolist()
+        return [name for name, count in zip(self._places, ranks) if count]
 
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
         """End a window: note how far apart the paths are, and warn if too far. Collective."""
         kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
         own = [shadow.apart(names, self._late) for names in kinds]
+        own += [float(bool(names)) for names in kinds]
         # Different processors may round differently, and all ranks must decide alike.
-        means = (self._sum(torch.tensor(own)) / self._session.world).tolist()
-        apart = Apart(*(mean if names else None for mean, names in zip(means, kinds)))
+        total = self._sum(torch.tensor(own)).tolist()
+        pairs = zip(total[:2], total[2:])  # sums of distances, and over how many ranks
+        apart = Apart(*(far / ranks if ranks else None for far, ranks in pairs))
         self.apart.append(apart)
         self._shadow = self._watched = self._late = None
         if not apart.too_far:

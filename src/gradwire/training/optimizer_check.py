@@ -52,6 +52,8 @@ class OptimizerCheck:
         self._keeper = self._own.feedback if self._own else None
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # Inside a ZeroRedundancyOptimizer; they may have no parameters on some ranks.
+        self._inner: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # At the last step: the number of exchanges, the first gradient, and its version.
         self._stepped_at: weakref.WeakKeyDictionary[Optimizer, tuple[int, Any, int]] = (
@@ -81,8 +83,11 @@ class OptimizerCheck:
         """
         self._frozen.refuse(optimizer)
         groups = [g for g in optimizer.param_groups if self._holds(g)]
-        if not groups:
+        if not groups and optimizer not in self._inner:
             return
+        inner = _stepping(optimizer)
+        if inner is not optimizer and isinstance(inner, Optimizer):
+            self._inner.add(inner)
         self._check_backward_over()
         self._view.before_step()
         self._check_momentum(optimizer, groups)

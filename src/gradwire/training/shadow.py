@@ -44,7 +44,8 @@ class Shadow:
     """A copy of an optimizer that steps a sample of its parameters' elements.
 
     places: the sampled places of each watched parameter, by its name, flat, int64. whole: names of
-    those that step as matrices, with all their places. The copy starts from the optimizer's state.
+    those that step as matrices, with all their places. Without places it only counts steps, on a
+    rank whose optimizer steps nothing that is watched. The copy starts from the optimizer's state.
     """
 
     def __init__(
@@ -64,23 +65,28 @@ class Shadow:
             for group in optimizer.param_groups
             if (watched := [self._own[name] for name in self._names(group)])
         ]
+        self.steps = 0
+        self._copy: Optimizer | None = None
+        if not groups:
+            return
         make: Any = type(optimizer)
-        self._copy = make(groups, lr=groups[0]["lr"])
+        self._copy = copy = make(groups, lr=groups[0]["lr"])
         for name, own in self._own.items():
             state: Any = optimizer.state.get(named[name])
             if state:
-                self._copy.state[own] = {k: self._sampled(name, v) for k, v in state.items()}
-        self.steps = 0
+                copy.state[own] = {k: self._sampled(name, v) for k, v in state.items()}
 
     def take(self, means: Mapping[str, Tensor]) -> None:
         """Take the step that the optimizer is about to take, but with dense gradients. means: the
         sample of these, fp32, by name."""
+        self.steps += 1
+        if self._copy is None:
+            return
         for mine, group in zip(self._copy.param_groups, self._groups()):
             mine |= {k: v for k, v in group.items() if k != "params" and k not in _KERNELS}
         for name, own in self._own.items():
             own.grad = means[name].to(own.dtype).view_as(own)
         self._copy.step()
-        self.steps += 1
 
     def apart(self, names: Iterable[str], waiting: Mapping[str, Tensor] | None = None) -> float:
         """Returns the distance of these parameters' weights from the dense path, over its length.

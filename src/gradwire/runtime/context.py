@@ -231,6 +231,17 @@ class BucketContext(Context):
         self._committed, self._sent = {}, {}
         self.codec.end(skipped)
 
+    def given_back(self) -> list[str]:
+        """Returns the names of the parameters whose gradients are in this rank's state after a
+        skipped step: in a residual, or in a momentum that is sent itself. Call after `end`."""
+        feedback = self.strategy.feedback
+        if feedback is None:  # a collective that keeps residuals may keep them of some only
+            named = zip(self.bucket.names, self.codec.states)
+            return [name for name, state in named if self.finite and "residual" in state]
+        rule = feedback.recurrence()
+        forgets = feedback.sends_all or (rule is not None and rule.sent == "joins")
+        return list(self.bucket.names) if self.finite and not forgets else []
+
     def leftovers(self) -> dict[str, Tensor]:
         """Returns what is left in this rank's residuals, by parameter, flat: what the rank must
         add to a gradient to send it. Call between steps; states stay as they are."""

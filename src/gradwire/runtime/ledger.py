@@ -225,14 +225,12 @@ class Ledger:
         return all(context.finite for context in self.contexts)
 
     def settle(self) -> None:
-        """Ends a step: drops leftovers that have arrived, or that are in the residuals of a bucket
-        that was given back. Others stay for the next step."""
+        """Ends a step: drops leftovers that have arrived, or that were given back to this rank's
+        state. Others stay for the next step."""
         skipped = not self.finite
         for context in self.contexts if self.leftovers else ():
-            given_back = context.finite and context.strategy.feedback is not None
-            if not skipped or given_back:
-                for name in context.bucket.names:
-                    self.leftovers.pop(name, None)
+            for name in context.given_back() if skipped else context.bucket.names:
+                self.leftovers.pop(name, None)
 
 
 def _is_poured(feedback: Feedback | None) -> bool:

@@ -1,0 +1,75 @@
+"""What an earlier plan left is added to the next gradients once, even if a step is skipped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Plan, Strategy
+from gradwire.buckets import Parameter
+from gradwire.testing import Workers
+
+WORLD = 4
+SHAPES = {"wide": (12, 20), "small": (3, 3), "last": (9, 7)}
+PARAMETERS = [Parameter(name, shape) for name, shape in SHAPES.items()]
+PATH = "compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu"
+
+
+def plan_of(strategy: str) -> Plan:
+    """Two buckets, the last matrix in one of its own."""
+    return Plan.make(PARAMETERS, Strategy.parse(strategy), buckets=[["wide", "small"], ["last"]])
+
+
+def drawn(step: int, factor: float = 1.0) -> list[dict[str, Tensor]]:
+    dice = torch.Generator().manual_seed(step)
+    return [
+        {name: factor * torch.randn(shape, generator=dice) for name, shape in SHAPES.items()}
+        for _ in range(WORLD)
+    ]
+
+
+def waiting(workers: Workers) -> dict[str, Tensor]:
+    """All that the ranks must still add to gradients, by parameter."""
+    every = [ledger.waiting() for ledger in workers.ledgers]
+    nothing = torch.zeros(1)
+    return {
+        name: torch.stack([own.get(name, nothing).expand(p.elements) for own in every]).sum(0)
+        for name, p in zip(SHAPES, PARAMETERS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("topk(0.1)+ef | allgather", then)
+        for then in (
+            "none | allreduce",
+            "none | powersgd(4)",  # the small matrix would not get smaller, and has no residual
+            "none | thc(4)",
+            "none | recode('qsgd(4)')",
+            "topk(0.1)+ef | gtopk",
+            "onebit+ef | alltoall",
+            "topk(0.1)+ef21 | allgather",
+            "topk(0.1)+ef | hierarchical(per_node=2)",
+            f"qsgd(4)+ef | steps('{PATH}')",
+        )
+    ]
+    + [("dgc(0.1) | allgather", "none+server_momentum | allreduce")],
+)
+@pytest.mark.parametrize("bad", ["last", "wide"])
+def test_a_skipped_step_neither_loses_nor_doubles_what_waits(
+    first: str, then: str, bad: str
+) -> None:
+    workers = Workers(plan_of(first), WORLD)
+    for step in range(2):
+        workers.exchange(drawn(step))
+    workers.adopt(plan_of(then))
+    before = waiting(workers)
+    gradients = drawn(2, 0.0)
+    gradients[1][bad][0, 0] = torch.inf
+    workers.exchange(gradients)
+    after = waiting(workers)
+    for name in SHAPES:
+        assert float(before[name].abs().max()) > 0.1, name
+        torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-5)

@@ -24,6 +24,7 @@ from small import local_gradients as local
 from torch import nn
 
 import gradwire
+from gradwire import Plan, Strategy
 from gradwire.errors import UsageError
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -82,6 +83,21 @@ def detached_late() -> None:
 
 def test_an_old_handle_does_not_detach_a_new_one(three: Ranks) -> None:
     three.run(detached_late)
+
+
+def detached_twice() -> None:
+    """The plan in force uses fewer lanes than were made."""
+    model = small()
+    with attached(model, LOSSLESS, lanes=3, bucket_bytes=1) as handle:
+        parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+        handle.adopt(Plan.make(parameters, Strategy.parse(LOSSLESS), lanes=1))
+        handle.detach()
+        handle.detach()
+        assert not handle.attached
+
+
+def test_a_second_detach_does_nothing(three: Ranks) -> None:
+    three.run(detached_twice)
 
 
 def test_detach_and_attach_again(three: Ranks) -> None:

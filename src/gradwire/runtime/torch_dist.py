@@ -85,6 +85,7 @@ class Performer:
         device: torch.device = CPU,
     ) -> None:  # fmt: skip
         self.group, self.device, self._process = group, device, os.getpid()
+        self._closed = False
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = backend_of(group, device) == "gloo"
@@ -173,10 +174,12 @@ class Performer:
         return self._parts[move.group]
 
     def close(self) -> None:
-        """Closes the groups' threads and sockets; not collective. Does nothing in a fork of the
-        process that made them: the threads do not exist there, and joining them would hang."""
-        if self._process != os.getpid():
+        """Closes the groups' threads and sockets; not collective. A second call does nothing, and
+        so does any in a fork of the process that made them: the threads do not exist there, and
+        joining them would hang."""
+        if self._closed or self._process != os.getpid():
             return
+        self._closed = True
         # torch would reuse a name that only some ranks made, with its old addresses in the store.
         named_by_all = dist.is_initialized() and self.world == dist.get_world_size()
         for performer in (*self._parts.values(), self):

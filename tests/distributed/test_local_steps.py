@@ -433,6 +433,30 @@ def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> No
         assert says in said
 
 
+def differs(option: str, value: Any) -> tuple[str, bool]:
+    """The error if rank 1 passes another value; and whether the model can be attached after it."""
+    usual: dict[str, Any] = {"every": 4, "delay": 1}
+    if dist.get_rank() == 1:
+        usual[option] = value
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = raised(lambda: LocalSteps(model, optimizer, timeout_seconds=5.0, **usual), PlanError)
+    with attached(model, DENSE):
+        return said, all(train(model, optimizer, range(1)))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("every", 3), ("delay", 0), ("keep", 0.25), ("outer_lr", 0.7), ("outer_momentum", 0.9)],
+)
+def test_ranks_whose_rounds_differ_are_named(three: Ranks, option: str, value: Any) -> None:
+    for rank, (said, fine) in enumerate(three.run(differs, option, value)):
+        assert f"rank {rank} has" in said
+        assert "rank 1" in said
+        assert f"{option}={value}" in said
+        assert fine
+
+
 class Wrapper(torch.optim.Optimizer):
     """A wrapper like Accelerate's: torch's hooks run in the inner optimizer only."""
 

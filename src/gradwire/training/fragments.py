@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gradwire.errors import PlanError, UsageError
 from gradwire.optim.sgd import SGD
 from gradwire.strategy import Strategy
+from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle, attach_plan
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.state import checked
@@ -79,6 +80,15 @@ class Fragment:
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
             here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+
+    def same_on_all(self, **rounds: Any) -> None:
+        """Raise PlanError unless all ranks have the same values by which rounds go. Collective."""
+        same_everywhere(
+            self.group, self._session.device, lambda: rounds,
+            lambda own: ", ".join(f"{name}={value}" for name, value in own.items()),
+            "all ranks must take the same local steps",
+            "Pass the same values to LocalSteps on every rank.",
+        )  # fmt: skip
 
     def mean_of(self, number: int) -> int:
         """Returns the mean of a number over the ranks, rounded. Collective."""

@@ -118,6 +118,10 @@ class LocalSteps:
             for part, options in zip(parts, own):
                 mix = keep if delay else 0.0
                 self.fragments.append(Fragment(part, plan, process_group, outer, mix, options))
+            self.fragments[0].same_on_all(
+                every=None if looks else every, delay=delay, keep=keep, outer_lr=outer_lr,
+                outer_momentum=outer_momentum, nesterov=nesterov,
+            )  # fmt: skip
         except Exception:
             for made in self.fragments:
                 made.handle.detach()

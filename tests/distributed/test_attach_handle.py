@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,6 +30,8 @@ from torch import nn
 import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import UsageError
+from gradwire.runtime.process_groups import make_group
+from gradwire.training.attached import is_attached
 
 TOPK = "topk(0.1)+ef | allgather"
 LOSSLESS = "topk(1.0)+ef | allgather"
@@ -123,6 +129,52 @@ def resources_of(strategy: str, model: nn.Linear) -> list[tuple[int, int]]:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 def test_detaching_frees_threads_and_sockets(three: Ranks) -> None:
     for counts in three.run(resources):
+        assert counts[-1][0] <= counts[1][0] + 1, counts
+        assert counts[-1][1] <= counts[1][1] + 1, counts
+
+
+def fails_at(place: str, rounds: int = 6) -> list[tuple[int, int]]:
+    """As `resources`, after attaching that fails at this place. The model is as it was before."""
+    counts, model = [], small()
+    options = {"lanes": 3, "bucket_bytes": 1, "timeout_seconds": 20.0}
+    optimizer = gradwire.optim.AdamW(model.parameters())
+    for _ in range(rounds):
+        with patch(place, side_effect=_fails_late(place)):
+            assert raised(
+                lambda: gradwire.attach(
+                    model, "lloyd(2)+adam | alltoall", optimizer=optimizer, **options
+                ),
+                RuntimeError,
+            ).startswith("told to")
+        gc.collect()  # an error's traceback keeps groups
+        tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        counts.append((tasks, files))
+        assert not any(map(is_attached, model.parameters()))
+        assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+        assert not model._forward_pre_hooks
+        assert not any("gradwire" in key for key in model.__dict__)
+    return counts
+
+
+def _fails_late(place: str) -> Callable[..., Any]:
+    """A stand-in that fails; where groups are made, at the second one."""
+    calls = [0]
+
+    def stand_in(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if place.endswith("make_group") and calls[0] == 1:
+            return make_group(*args, **options)
+        raise RuntimeError("told to")
+
+    return stand_in
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+@pytest.mark.parametrize(
+    "place", ["lanes.make_group", "attach.broadcast", "attach._frontend", "attach.take"]
+)
+def test_attaching_that_fails_frees_threads_and_sockets(three: Ranks, place: str) -> None:
+    for counts in three.run(fails_at, f"gradwire.training.{place}"):
         assert counts[-1][0] <= counts[1][0] + 1, counts
         assert counts[-1][1] <= counts[1][1] + 1, counts
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -20,11 +19,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.planes import agreed_pins
-from gradwire.runtime.process_groups import (
-    attaching,
-    find_machines,
-    make_group,
-)
+from gradwire.runtime.process_groups import find_machines, make_group
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
@@ -37,6 +32,7 @@ from gradwire.training.attachable import (
     device_of,
 )
 from gradwire.training.attached import enter, leave
+from gradwire.training.broadcast import broadcast
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.fsdp import FsdpFrontend, sharded_parameters
@@ -54,7 +50,6 @@ from gradwire.training.trainable import (
     excluded,
     is_sharded,
     others,
-    shard_of,
     shards_of,
     trainable,
 )
@@ -82,9 +77,6 @@ class Handle:
             session, Frozen(module), self._view, frontend.averages, self.guard
         )
         self._detached = False
-        told = session.settings.optimizer
-        if isinstance(told, Optimizer) and getattr(told, "asks_the_plan", False):
-            take(session, told)
 
     @property
     def plan(self) -> Plan:
@@ -379,9 +371,10 @@ def attach_plan(
     device = device_of(parameters)
     check_parameters(parameters)
     check_lanes(lanes, process_group, device)
-    group = make_group(process_group, timeout_seconds, device)
     lanes = lanes or (2 if device.type == "cpu" else 1)
-    try:
+    with ExitStack() as made:  # closes what was made if anything fails
+        group = make_group(process_group, timeout_seconds, device)
+        made.callback(Performer(group).close)
         described = describe(shards_of(parameters), module)
         agreed = same_plan(
             group, device, f"{settings} {scaler is not None}",
@@ -394,21 +387,23 @@ def attach_plan(
         )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
-    except Exception:
-        Performer(group).close()
-        raise
-    performers = lane_performers(
-        agreed, group, process_group, machines, pinned, timeout_seconds, device
-    )
-    if ddp is None:
-        broadcast(module, performers[0].group)
-    session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
-    try:
+        performers = lane_performers(
+            agreed, group, process_group, machines, pinned, timeout_seconds, device, made
+        )
+        if ddp is None:
+            broadcast(module, performers[0].group)
+        session = Session(
+            parameters, agreed, performers, settings, machines=machines, scaler=scaler
+        )
+        made.callback(session.close)
         frontend = _frontend(session, module, process_group)
-    except UsageError:
-        session.close()
-        raise
-    return kind(session, frontend, module)
+        made.callback(frontend.close)
+        handle = kind(session, frontend, module)
+        made.callback(handle.detach)
+        if isinstance(optimizer, Optimizer) and getattr(optimizer, "asks_the_plan", False):
+            take(session, optimizer)
+        made.pop_all()
+    return handle
 
 
 def _frontend(
@@ -465,28 +460,3 @@ def _asked(
             f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
         )
     return Plan.make(parameters, strategy, dense=dense, **grouping)
-
-
-@torch.no_grad()
-def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Copy rank 0's parameters and buffers to all ranks, as DDP does at its start.
-
-    Tensors travel as bytes, in row-major order: backends do not know all dtypes, and send memory
-    as it lies, while ranks may have other strides, with gaps, or with 0 for repeated elements.
-    """
-    source = dist.get_process_group_ranks(group)[0]
-    with attaching():
-        for tensor in (*module.parameters(), *module.buffers()):
-            own = _without_repeats(shard_of(tensor).detach())
-            dense = own.contiguous()
-            dist.broadcast(dense.view(-1).view(torch.uint8), src=source, group=group)
-            if dense.data_ptr() != own.data_ptr():
-                own.copy_(dense)
-
-
-def _without_repeats(tensor: Tensor) -> Tensor:
-    """Returns a view of an expanded tensor in which each element in memory occurs once."""
-    for dim in reversed(range(tensor.dim())):
-        if tensor.numel() and tensor.stride(dim) == 0:
-            tensor = tensor.select(dim, 0)
-    return tensor

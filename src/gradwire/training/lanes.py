@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 import torch.distributed as dist
 
@@ -17,11 +19,11 @@ from gradwire.training.attachable import not_carried
 def lane_performers(
     plan: Plan, first: dist.ProcessGroup, parent: dist.ProcessGroup | None,
     machines: Machines | None, pinned: tuple[Pins, list[int]] | None, timeout_seconds: float,
-    device: torch.device,
+    device: torch.device, made: ExitStack,
 ) -> list[Performer]:  # fmt: skip
     """Returns a performer for each lane of the plan. first: a group that was made already;
-    pinned: the pins, and the hosts of ranks. Collective."""
-    groups = _groups(plan, first, parent, timeout_seconds, device)
+    pinned: the pins, and the hosts of ranks; made: closes them if attaching fails. Collective."""
+    groups = _groups(plan, first, parent, timeout_seconds, device, made)
     performers = list[Performer]()
     for group in groups:
         parts = make_parts(group, machines, timeout_seconds, device)
@@ -30,12 +32,13 @@ def lane_performers(
         else:
             planes = join_planes(*pinned, group, timeout_seconds)
             performers.append(PlanePerformer(group, planes, parts, device))
+        made.callback(performers[-1].close)
     return performers
 
 
 def _groups(
     plan: Plan, first: dist.ProcessGroup, parent: dist.ProcessGroup | None,
-    timeout_seconds: float, device: torch.device,
+    timeout_seconds: float, device: torch.device, made: ExitStack,
 ) -> list[dist.ProcessGroup]:  # fmt: skip
     """Returns a process group for each lane, with backends for all that the plan sends.
     Collective."""
@@ -48,4 +51,5 @@ def _groups(
         Performer(first).close()
     while len(groups) < lanes:
         groups.append(make_group(parent, timeout_seconds, device, by_host=by_host))
+        made.callback(Performer(groups[-1]).close)
     return groups

@@ -27,9 +27,9 @@ from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
-from gradwire.training.attach import broadcast
 from gradwire.training.attachable import device_of
 from gradwire.training.attached import enter, is_attached, leave
+from gradwire.training.broadcast import broadcast
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split

@@ -301,10 +301,12 @@ def refused(case: str) -> str:
         given = pins_of(planned(world, "all_to_all"))
     if case == "no file":
         given = "nowhere.json" if rank == 1 else given
+    if case == "one without":
+        given = None if rank == 1 else given
+    options: dict[str, Any] = {"planes": given, "timeout_seconds": 5.0}
     with placed(host, addresses):
         return raised(
-            lambda: attached(small(), "none | allreduce", planes=given).__enter__(),
-            GradwireError,
+            lambda: attached(small(), "none | allreduce", **options).__enter__(), GradwireError
         )
 
 
@@ -323,6 +325,7 @@ def refused(case: str) -> str:
         ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set this"),
         ("other routes", "every rank must pin by the same paths; rank . has others than rank"),
         ("no file", "must name a readable file|rank 1 cannot: a document of pins"),
+        ("one without", "the same plan.*rank 1.* without planes|rank 1 has .* without planes"),
         (
             "others' addresses",
             "'192.0.2.1' is not one|rank 1 cannot: GRADWIRE_PLANES must list addr",

@@ -377,7 +377,8 @@ def attach_plan(
         made.callback(Performer(group).close)
         described = describe(shards_of(parameters), module)
         agreed = same_plan(
-            group, device, f"{settings} {scaler is not None}",
+            group, device,
+            f"{'without' if planes is None else 'with'} planes, {settings} {scaler is not None}",
             lambda: _resolve(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),

@@ -126,8 +126,6 @@ def stays_away(what: str) -> str:
     if dist.get_rank() == 1:
         if what == "lanes":
             options["lanes"] = 0
-        if what == "frozen":
-            model.requires_grad_(False)
         if what == "module":
             model = "model"
     kind, _ = refusal(lambda: gradwire.attach(model, TOPK, **options))
@@ -135,10 +133,38 @@ def stays_away(what: str) -> str:
 
 
 def test_one_rank_cannot_even_begin(tmp_path: Path) -> None:
-    jobs = [(3, partial(stays_away, what)) for what in ("lanes", "frozen", "module")]
+    jobs = [(3, partial(stays_away, what)) for what in ("lanes", "module")]
     for outcomes in side_by_side(tmp_path, jobs):
         found = [outcome.value or outcome.story for outcome in outcomes]
         assert found == ["PeerError", "UsageError", "PeerError"]
+
+
+def cannot(what: str) -> tuple[str, str]:
+    """Rank 1's own model cannot be attached."""
+    model: nn.Module = small()
+    if dist.get_rank() == 1:
+        if what == "frozen":
+            model.requires_grad_(False)
+        if what == "complex":
+            model.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+        if what == "devices":
+            model.weight = nn.Parameter(torch.zeros(2, device="meta"))
+    return refusal(lambda: gradwire.attach(model, TOPK, timeout_seconds=5.0))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("frozen", "must have trainable parameters"),
+        ("complex", "'weight' is torch.complex64"),
+        ("devices", "must be on one device"),
+    ],
+)
+def test_one_rank_s_model_cannot_be_attached(three: Ranks, what: str, words: str) -> None:
+    found = three.run(cannot, what)
+    assert [kind for kind, _ in found] == ["PlanError", "UsageError", "PlanError"]
+    assert all(words in text for _, text in found)
+    assert all("rank 1" in text for _, text in (found[0], found[2]))
 
 
 def everywhere(directory: str) -> None:

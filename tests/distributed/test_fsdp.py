@@ -767,7 +767,7 @@ def test_a_detached_model_is_freed(four: Ranks) -> None:
 
 
 def refused() -> None:
-    """Each is refused before any collective call."""
+    """Each is refused on all ranks."""
     whole, model = sharded(mesh=mesh()), sharded()
     ignoring = tiny()
     fully_shard(ignoring, mesh=mesh()["shard"], ignored_params={ignoring.head.weight})

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -30,6 +31,7 @@ from gradwire.training.attachable import (
     check_parameters,
     check_ready,
     device_of,
+    likely_device,
 )
 from gradwire.training.attached import enter, leave
 from gradwire.training.broadcast import broadcast
@@ -364,28 +366,24 @@ def attach_plan(
     if ddp is not None and process_group is None:
         process_group = ddp.process_group
     sharded = ddp is None and is_sharded(module)
-    if sharded:
-        parameters = sharded_parameters(module, process_group, clip_norm)
-    else:
-        parameters = trainable(module)
-    device = device_of(parameters)
-    check_parameters(parameters)
-    check_lanes(lanes, process_group, device)
-    lanes = lanes or (2 if device.type == "cpu" else 1)
+    parameters, device, problem = _attachable(module, process_group, lanes, clip_norm, sharded)
+
+    def find() -> Plan:
+        if problem is not None:
+            raise problem
+        return _resolve(
+            plan, describe(shards_of(parameters), module), settings, group,
+            bucket_bytes=bucket_bytes, buckets=buckets,
+            lanes=lanes or (2 if device.type == "cpu" else 1),
+            dense=excluded(module, parameters, exclude), others=others(module, optimizer),
+            everywhere=trainable(module) if sharded else (),
+        )  # fmt: skip
+
     with ExitStack() as made:  # closes what was made if anything fails
         group = make_group(process_group, timeout_seconds, device)
         made.callback(Performer(group).close)
-        described = describe(shards_of(parameters), module)
-        agreed = same_plan(
-            group, device,
-            f"{'without' if planes is None else 'with'} planes, {settings} {scaler is not None}",
-            lambda: _resolve(
-                plan, described, settings, group, bucket_bytes=bucket_bytes,
-                buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
-                others=others(module, optimizer),
-                everywhere=trainable(module) if sharded else (),
-            ),
-        )  # fmt: skip
+        given = f"{'without' if planes is None else 'with'} planes"
+        agreed = same_plan(group, device, f"{given}, {settings} {scaler is not None}", find)
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
         performers = lane_performers(
@@ -405,6 +403,22 @@ def attach_plan(
             take(session, optimizer)
         made.pop_all()
     return handle
+
+
+def _attachable(
+    module: nn.Module, group: dist.ProcessGroup | None, lanes: int | None,
+    clip_norm: float | None, sharded: bool,
+) -> tuple[Mapping[str, nn.Parameter], torch.device, UsageError | None]:  # fmt: skip
+    """Returns the parameters to attach, and their device; or why this rank cannot attach them,
+    and the device of which the other ranks' are likely to be, which wait to hear of it."""
+    try:
+        parameters = sharded_parameters(module, group, clip_norm) if sharded else trainable(module)
+        device = device_of(parameters)
+        check_parameters(parameters)
+        check_lanes(lanes, group, device)
+    except UsageError as problem:
+        return {}, likely_device(module), problem
+    return parameters, device, None
 
 
 def _frontend(

@@ -104,6 +104,12 @@ def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     return next(iter(devices))
 
 
+def likely_device(module: nn.Module) -> torch.device:
+    """Returns the device that other ranks are likely to use, where this rank's model is wrong."""
+    devices = (p.device for p in module.parameters())
+    return next((d for d in devices if d.type not in ("cpu", "meta")), CPU)
+
+
 def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torch.device) -> None:
     """Raise UsageError for several lanes of NCCL: nothing orders the collectives of two
     communicators on one device, so they can deadlock."""

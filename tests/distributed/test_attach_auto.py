@@ -266,6 +266,20 @@ def test_a_strategy_that_is_none_is_refused_at_once(two: Ranks) -> None:
 
 
 @brief()
+def found_by_one() -> str:
+    plan = "none | allreduce" if dist.get_rank() else "auto"
+    with pytest.raises(PlanError) as caught, attached(small(), plan, guard=True, lanes=1):
+        pass
+    return str(caught.value)
+
+
+def test_a_plan_that_one_rank_alone_finds_is_refused_on_all(two: Ranks) -> None:
+    """The others would not take part in its measurements."""
+    for said in two.run(found_by_one):
+        assert "plan found on the job" in said
+        assert "plan as given" in said
+
+
 def harmed() -> tuple[bool, str, str, list[float]]:
     """The strategies before and after the guard's window; this guard takes whatever it sees for
     harm."""

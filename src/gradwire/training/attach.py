@@ -382,7 +382,8 @@ def attach_plan(
     with ExitStack() as made:  # closes what was made if anything fails
         group = make_group(process_group, timeout_seconds, device)
         made.callback(Performer(group).close)
-        given = f"{'without' if planes is None else 'with'} planes"
+        found = "found on the job" if wants_machines else "as given"
+        given = f"plan {found}, {'without' if planes is None else 'with'} planes"
         agreed = same_plan(group, device, f"{given}, {settings} {scaler is not None}", find)
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)

@@ -6,7 +6,7 @@
 
 They look at the C++ core, at what Python checks before it calls the core, and call both by a
 fuzzer. The stamp is a hash of these files and the processor's instruction sets, in
-`tests/sanitized.txt`: half of what a run of CI computes is for a core that has not changed.
+`tests/sanitized.txt`. Without it a sixth of a run of CI would be for a core that has not changed.
 """
 
 from __future__ import annotations

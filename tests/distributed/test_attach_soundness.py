@@ -77,7 +77,7 @@ def test_one_rank_says_it_once(
 def test_strict_refuses_on_all_ranks(two: Ranks, named: str | None) -> None:
     for warned, ended in two.run(told, TOPK, "AdamW", {"strict": True, "optimizer": named}):
         assert warned == []
-        assert ended.startswith("with strict=True a strategy must be known to be sound; ")
+        assert ended.startswith("with strict=True a strategy must not be unsound; ")
 
 
 def test_strict_warns_of_what_is_not_known(two: Ranks) -> None:

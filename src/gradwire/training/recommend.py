@@ -122,7 +122,7 @@ def advise(
     text = f"'{strategy}' {known} with {name_of(optimizer)}: {verdict.why}{shown}. "
     text += "Sound is " + instead(optimizer, world)
     if refused:
-        raise UsageError(f"with strict=True a strategy must be known to be sound; {text}")
+        raise UsageError(f"with strict=True a strategy must not be unsound; {text}")
     warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 

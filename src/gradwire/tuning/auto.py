@@ -206,10 +206,8 @@ class Tuner:
         own = Dynamics.of(self._first.main_strategy)
         self.choice = choice = choose(profile, lanes=lanes, dynamics=own)
         plans = [candidate.plan for candidate in contenders(choice)]
-        best = choice.best.plan.main_strategy
-        hedges = [at_once(profile, best, count) for count in lanes]
-        hedges = hedges[: len(hedges[0].buckets)]  # a bucket travels on one lane
-        plans += [hedge for hedge in hedges if hedge not in plans]
+        beside = hedges(profile, choice.best.plan.main_strategy, lanes)
+        plans += [hedge for hedge in beside if hedge not in plans]
         digests = [plan.digest() for plan in plans]
         return json.dumps({
             "plans": [plan.to_json() for plan in plans],
@@ -279,6 +277,13 @@ def contenders(choice: Choice) -> list[Candidate]:
     kept = min(choice.baselines.values(), key=lambda c: c.seconds)
     most = _HOPELESS * choice.best.seconds
     return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]
+
+
+def hedges(profile: Profile, strategy: Strategy, lanes: Sequence[int]) -> list[Plan]:
+    """Returns the plans of `at_once` on each number of lanes; only the first if there is but one
+    bucket, which travels on one lane."""
+    made = [at_once(profile, strategy, count) for count in lanes]
+    return made[: len(made[0].buckets)]
 
 
 def at_once(profile: Profile, strategy: Strategy, lanes: int = 1) -> Plan:

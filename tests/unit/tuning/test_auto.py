@@ -23,7 +23,7 @@ from gradwire.soundness import sound
 from gradwire.strategy import Strategy
 from gradwire.training import recording
 from gradwire.tuning import profile_only
-from gradwire.tuning.auto import Tuner, at_once, contenders, watched_steps
+from gradwire.tuning.auto import Tuner, at_once, contenders, hedges, watched_steps
 from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments
 
 
@@ -63,7 +63,8 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
     plan = at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"))
     assert sorted(sorted(bucket.names) for bucket in plan.buckets) == [["b"], ["table", "w"]]
     assert plan.lanes == 1
-    assert at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"), 2).lanes == 2
+    for text, lanes in (("topk(0.1)+ef | allgather", [1, 2]), ("bf16 | allreduce", [1])):
+        assert [p.lanes for p in hedges(profile, Strategy.parse(text), (1, 2))] == lanes
 
 
 @pytest.mark.parametrize(

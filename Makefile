@@ -110,8 +110,8 @@ $(PY):
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
 $(VENV)/.ready: $(SOURCES) constraints.txt | $(PY)
-	$(call part,2 of 3: torch,$(INSTALL) torch)
-	$(call part,3 of 3: all other packages; compiling the kernels,$(INSTALL) --editable '.[dev]')
+	$(call part,2 of 3: torch; compiling the kernels,{ $(INSTALL) --quiet --no-deps --editable . & $(INSTALL) torch; torch=$$?; wait $$! && test $$torch = 0; })
+	$(call part,3 of 3: all other packages,$(INSTALL) 'gradwire[dev]')
 	@touch $@
 
 # Downloads move on a terminal, and are quiet elsewhere.

@@ -12,7 +12,7 @@ lists       reads codes of places;                       by a status; `trees`: t
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on the CPU, for tests only:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces do that. `table.Room` documents the
-operations, and docs/gpu.md says where the host still waits.
+operations, docs/design/gpu.md says where the host still waits.
 """
 
 from gradwire.kernels.cuda.adam_steps import adam, undo_adam

@@ -125,8 +125,6 @@ def test_a_row_that_diverged_costs_only_its_own_line(
     path = summary.save_plot(ran, found, cluster, tmp_path)
     assert path.stat().st_size > 1000
     assert plots or "nan" not in path.read_text("utf-8")
-    document = json.loads(
-        json.dumps(summary.document(found, cluster, 1.0), allow_nan=False)
-    )
+    document = json.loads(json.dumps(summary.document(found, cluster, 1.0), allow_nan=False))
     assert document["results"][2]["loss"] == "nan"
     assert [loss for *_, loss in document["results"][2]["curve"]] == [9.0, "inf", "nan"]

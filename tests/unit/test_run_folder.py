@@ -109,6 +109,20 @@ def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
     assert [row.seconds for row in rank.steps] == [0.03] * 3 + [0.5] * 5
 
 
+def test_spans_of_lost_steps_are_left_out(tmp_path: Path) -> None:
+    """The later life has another plan, which sends less: what the first life did beyond its
+    beginning would count as that plan's."""
+    first = [line for n in range(9) for line in (("step", step(n)), ("spans", spans(n)))]
+    write(tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}), *first)
+    resumed = about(rank=0, step=3, start=2)
+    write(tmp_path, 0, ("about", resumed))
+    assert Run(tmp_path).steps_with_spans() == list(range(9)), "it has done nothing yet"
+    write(tmp_path, 0, ("step", step(3)), ("spans", {**spans(3), "spans": []}), ("step", step(4)))
+    run = Run(tmp_path)
+    assert run.steps_with_spans() == [0, 1, 2, 3]
+    assert [span.bytes for span in run.trace([2, 3, 8]).spans] == [40]
+
+
 def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:
     """Rank 1's clock is an hour ahead, and its recording began two seconds later."""
     own = {"clock_seconds": 3702.0, "ahead_seconds": 3600.0, "ahead_error_seconds": 1e-4}

@@ -214,6 +214,17 @@ def test_who_waits_for_a_rank_does_not_wait_for_the_wire() -> None:
     assert found == {"wire": 3.0, "encode": 0.0, "decode": 0.0, "ranks": 3.0, "other": 0.0}
 
 
+def test_events_are_counted_with_their_like(tmp_path: Path) -> None:
+    whats = ["a gradient was not finite"] * 3 + ["the exchange failed: lost"]
+    happened = [("event", {"step": n, "at": 0.1 * n, "what": w}) for n, w in enumerate(whats)]
+    write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0)), *happened)
+    assert [text for text in alarms(shown(tmp_path)) if text.startswith("rank 0, step 3")] == [
+        "rank 0, step 3: the exchange failed: lost"
+    ]
+    write(tmp_path, 0, happened[1])
+    assert "rank 0, step 1: a gradient was not finite (4 such events)" in alarms(shown(tmp_path))
+
+
 def test_events_of_a_timeline() -> None:
     trained = Span(3, TRAINING_THREAD, "backward", "", 1.0, 1.5)
     moved = Span(3, 1, "wire", "bucket 7 [topk(0.01)+ef | gtopk] exchange", 1.2, 1.4, 640, "cross")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gradwire.errors import UsageError
 from gradwire.report.run import Run
 from gradwire.report.run_page import Shown, run_page
 from gradwire.report.summary import summarize
-from gradwire.run_folder import FORMAT, number, path_of
+from gradwire.run_folder import FORMAT, RankFile, number, path_of
 
 
 def test_lines_come_back(tmp_path: Path) -> None:
@@ -54,6 +55,23 @@ def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> 
         is_damaged = begin < cut < len(whole) - 1
         assert len(again.problems) <= is_damaged
         assert kind == "spans" or len(again.problems) == is_damaged
+
+
+def test_a_line_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
+    """A disk that is about full takes the first bytes of a line, without an error."""
+    path = write(tmp_path, 0, ("about", about(rank=0)))
+    file, before = RankFile(tmp_path, 0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.add("step", **step(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    file.close()
+    write(tmp_path, 0, ("step", step(1)))
+    run = Run(tmp_path)
+    assert [row.step for row in run.first.steps] == [1]
+    assert len(run.problems) == 1
 
 
 def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:

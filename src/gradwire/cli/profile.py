@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         record=arguments.record,
     )  # fmt: skip
     environment = {**os.environ, **wanted}
-    stdout = sys.stderr if arguments.json else None
+    stdout = (sys.stderr or subprocess.DEVNULL) if arguments.json else None
     try:
         code = _ended(subprocess.Popen(command, env=environment, stdout=stdout))
     except OSError as error:

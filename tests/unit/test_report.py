@@ -323,6 +323,36 @@ def test_what_a_timeline_refuses(
     assert re.search(said, err), err
 
 
+def test_what_is_of_a_timeline_needs_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path / "run", steps=3)
+    for words in (["--steps", "1"], ["--torch-trace", "absent.json"]):
+        code, _, err = told(capsys, run, *words)
+        assert code == 2
+        assert "needs --perfetto; got no --perfetto" in err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"traceEvents":[1],"baseTimeNanoseconds":5}',
+     b'{"traceEvents":{"a":1},"baseTimeNanoseconds":5}',
+     b'{"traceEvents":[{"ts":"1"}],"baseTimeNanoseconds":5}', b"[" * 100_000,
+     b'{"traceEvents":[],"baseTimeNanoseconds":1e400}',
+     gzip.compress(bytes(range(256)))[:12] + bytes([255] * 40)],
+    ids=["numbers", "table", "text", "deep", "infinite", "zlib"],
+)  # fmt: skip
+def test_a_torch_trace_that_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
+) -> None:
+    run, theirs = run_of(tmp_path / "run", steps=3), tmp_path / "torch.json"
+    theirs.write_bytes(damage)
+    words = ["--perfetto", tmp_path / "t.json", "--torch-trace", theirs]
+    code, _, err = told(capsys, run, *words)
+    assert code == 2
+    assert "a trace of torch must be what its profiler's export_chrome_trace() wrote" in err
+
+
 def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(tmp_path / "run")
     code, _, err = told(capsys, run, run, "--perfetto", tmp_path / "t.json")

@@ -17,6 +17,7 @@ TOPOLOGY = ["network", "plan", "--topology", "leaf_spine(2, 2, 2)"]
         (["explain", "topk(0.01)+ef | allgather"], ("is a strategy", "`gradwire available topk`")),
         (["explain", "no.json"], ("got 'no.json': No such file or directory", "gradwire plan -o")),
         (["explain", "none | allreduse"], ("the path of a plan", "No such file")),
+        (["explain", "x" * 300], ("the path of a plan", "File name too long")),
         (["available", "TopK"], ("got 'TopK'", "'gradwire available topk'")),
         (["available", "topk(0.01)"], ("without parameters", "'gradwire available topk'")),
         (["available", "topk+ef | zen"], ("without parameters", "'gradwire available topk'")),

@@ -138,7 +138,7 @@ class Recording:
                 session.recording = self
 
     @_harmless
-    def _begin(self, **about: Any) -> None:
+    def _begin(self, /, **about: Any) -> None:
         """Write the first line. An error here, as of a full disk, must not part the ranks."""
         self._file.add("about", **about)
 

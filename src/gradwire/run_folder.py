@@ -248,7 +248,9 @@ class RankFile:
     def add(self, kind: str, **values: Any) -> None:
         """Append a line, unbuffered. Raises OSError if it cannot be written."""
         line = json.dumps({"kind": kind, **values}, separators=(",", ":"), allow_nan=False)
-        self._file.write(line.encode() + b"\n")
+        left = line.encode() + b"\n"
+        while left:  # a disk that is about full takes a part, and tells why at the next write
+            left = left[self._file.write(left) :]
 
     def close(self) -> None:
         """Close the file."""

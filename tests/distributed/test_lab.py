@@ -97,6 +97,10 @@ def test_timeout_ends_the_ranks_and_says_which(lab):
     assert lab.run(["true"]) == 0
 
 
+def test_a_timeout_may_be_longer_than_the_kernel_waits_at_once(lab):
+    assert lab.run(["true"], timeout_seconds=1e10) == 0
+
+
 def test_unknown_program_is_an_error_and_the_cluster_goes_on(lab):
     with pytest.raises(LabError, match=r"'gw-no-such-program' cannot.*check the name and PATH"):
         lab.run(["gw-no-such-program"])

@@ -160,3 +160,28 @@ def test_bad_calls(profile: Profiling, arguments: tuple[str, ...], says: str) ->
 
 def test_the_job_s_own_failure_is_its_exit_code(profile: Profiling) -> None:
     assert profile(script="raise SystemExit(9)").code == 9
+
+
+INTERRUPTED = """
+import os, signal, time
+from pathlib import Path
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(1)
+Path(__file__).with_name("ended").touch()
+"""
+
+
+def test_an_interrupted_job_has_time_to_end(profile: Profiling, path: Path) -> None:
+    """A launcher that is killed leaves its ranks behind."""
+    done = profile(script=INTERRUPTED)
+    assert done.code == 130
+    assert path.with_name("ended").exists()
+    assert "waiting for the job to end" in done.stderr
+
+
+def test_a_job_that_was_not_interrupted_is_ended(
+    profile: Profiling, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire.cli.profile._ENDING_SECONDS", 0.1)
+    assert profile(script=INTERRUPTED.replace("sleep(1)", "sleep(60)")).code == 130
+    assert not path.with_name("ended").exists()

@@ -168,6 +168,33 @@ def disk_full(folder: Path) -> None:
     assert [[row.step for row in written[r].steps] for r in (0, 1)] == [[0], [0, 1, 2]]
 
 
+def disk_full_from_the_start(folder: Path) -> None:
+    """Rank 1 can make its file, and not write to it."""
+    model, rank = small(), dist.get_rank()
+    if rank == 1:
+        folder.mkdir(parents=True, exist_ok=True)
+        path_of(folder, 1).symlink_to("/dev/full")
+    with attached(model, TOPK) as handle:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            recording = gradwire.record(handle, folder)
+        assert sum("No space left on device" in str(w.message) for w in told) == rank
+        assert (handle._session.recording is None) == (rank == 1)
+        exchanged(model)
+        recording.close()
+    if rank == 1:
+        path_of(folder, 1).unlink()  # it has no end
+    dist.barrier()
+    assert [row.step for row in Run(folder).ranks[0].steps] == [0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_disk_that_is_full_from_the_start_does_not_part_the_ranks(
+    two: Ranks, tmp_path: Path
+) -> None:
+    two.run(disk_full_from_the_start, tmp_path / "run")
+
+
 def test_a_full_disk_does_not_stop_training(two: Ranks, tmp_path: Path) -> None:
     two.run(disk_full, tmp_path / "run")
 

@@ -122,11 +122,13 @@ def test_available_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> No
             assert f"  {name:16} {line}\n" in text
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_locale_that_lacks_our_signs_reads_question_marks(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, errors: str
 ) -> None:
+    """The latter is Python's way with the locale C."""
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", errors))
     assert cli.main(["available", "topk"]) == 0
     assert "k = ceil(density?n)" in written.getvalue().decode("ascii")
 

@@ -17,6 +17,7 @@ TOPOLOGY = ["network", "plan", "--topology", "leaf_spine(2, 2, 2)"]
         (["explain", "topk(0.01)+ef | allgather"], ("is a strategy", "`gradwire available topk`")),
         (["explain", "no.json"], ("got 'no.json': No such file or directory", "gradwire plan -o")),
         (["explain", "none | allreduse"], ("the path of a plan", "No such file")),
+        (["explain", "x" * 300], ("the path of a plan", "File name too long")),
         (["available", "TopK"], ("got 'TopK'", "'gradwire available topk'")),
         (["available", "topk(0.01)"], ("without parameters", "'gradwire available topk'")),
         (["available", "topk+ef | zen"], ("without parameters", "'gradwire available topk'")),
@@ -25,6 +26,10 @@ TOPOLOGY = ["network", "plan", "--topology", "leaf_spine(2, 2, 2)"]
         (["bench", "kernels", "--repeats", "0"], ("1 to 1,000,000; got '0'",)),
         (["bench", "conductor", "--lanes", "many"], ("--lanes", "1 to 16; got 'many'")),
         (["lab", "run", "--timeout", "nan", "--", "true"], ("above 0; got 'nan'",)),
+        (
+            ["lab", "run", "--hosts", "9" * 20, "--placement", "shuffled", "--", "true"],
+            ("hosts must be a whole number from 1 to 256", "9" * 20),
+        ),
         (["network", "whatif", "--places", "-1", *TOPOLOGY[2:]], ("0 to 10,000; got '-1'",)),
         (["profile", "--", "no/train.py"], ("'no/train.py': No such file", "-- python train.py")),
         ([*TOPOLOGY, "--fail", "leaf0-spine9"], ("got 'leaf0-spine9'", "as leaf0-spine0 or")),

@@ -129,8 +129,15 @@ def test_what_cannot_be_measured_with_is_refused(
     assert "must be from 0.001 to 100,000" in capsys.readouterr().err
 
 
-def test_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
+@pytest.mark.parametrize("job", [{}, {"RANK": "0", "WORLD_SIZE": "2"}], ids=["alone", "no_master"])
+def test_here(
+    job: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some schedulers set a rank, and not where the ranks meet."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
     assert main.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["machine", "torch", "kernels", "cuda", "lab", "verdict"]

@@ -41,8 +41,8 @@ def test_each_rank_has_a_line(tmp_path: Path) -> None:
 def test_a_rank_that_says_nothing_is_named(tmp_path: Path) -> None:
     run = Run(run_of(tmp_path))
     seen: dict[int, tuple[int, float]] = {}
-    assert "has said nothing" not in text_of(run, seen, 100.0)
-    assert "has said nothing" not in text_of(run, seen, 120.0)
+    assert "has recorded nothing" not in text_of(run, seen, 100.0)
+    assert "has recorded nothing" not in text_of(run, seen, 120.0)
     write(tmp_path, 0, ("step", step(40)))
     run.look()
     text = text_of(run, seen, 140.0)

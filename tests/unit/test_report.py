@@ -214,6 +214,17 @@ def test_who_waits_for_a_rank_does_not_wait_for_the_wire() -> None:
     assert found == {"wire": 3.0, "encode": 0.0, "decode": 0.0, "ranks": 3.0, "other": 0.0}
 
 
+def test_events_are_counted_with_their_like(tmp_path: Path) -> None:
+    whats = ["a gradient was not finite"] * 3 + ["the exchange failed: lost"]
+    happened = [("event", {"step": n, "at": 0.1 * n, "what": w}) for n, w in enumerate(whats)]
+    write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0)), *happened)
+    assert [text for text in alarms(shown(tmp_path)) if text.startswith("rank 0, step 3")] == [
+        "rank 0, step 3: the exchange failed: lost"
+    ]
+    write(tmp_path, 0, happened[1])
+    assert "rank 0, step 1: a gradient was not finite (4 such events)" in alarms(shown(tmp_path))
+
+
 def test_events_of_a_timeline() -> None:
     trained = Span(3, TRAINING_THREAD, "backward", "", 1.0, 1.5)
     moved = Span(3, 1, "wire", "bucket 7 [topk(0.01)+ef | gtopk] exchange", 1.2, 1.4, 640, "cross")
@@ -310,6 +321,36 @@ def test_what_a_timeline_refuses(
     code, _, err = told(capsys, run, "--perfetto", tmp_path / "t.json", *words)
     assert code == 2
     assert re.search(said, err), err
+
+
+def test_what_is_of_a_timeline_needs_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path / "run", steps=3)
+    for words in (["--steps", "1"], ["--torch-trace", "absent.json"]):
+        code, _, err = told(capsys, run, *words)
+        assert code == 2
+        assert "needs --perfetto; got no --perfetto" in err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"traceEvents":[1],"baseTimeNanoseconds":5}',
+     b'{"traceEvents":{"a":1},"baseTimeNanoseconds":5}',
+     b'{"traceEvents":[{"ts":"1"}],"baseTimeNanoseconds":5}', b"[" * 100_000,
+     b'{"traceEvents":[],"baseTimeNanoseconds":1e400}',
+     gzip.compress(bytes(range(256)))[:12] + bytes([255] * 40)],
+    ids=["numbers", "table", "text", "deep", "infinite", "zlib"],
+)  # fmt: skip
+def test_a_torch_trace_that_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
+) -> None:
+    run, theirs = run_of(tmp_path / "run", steps=3), tmp_path / "torch.json"
+    theirs.write_bytes(damage)
+    words = ["--perfetto", tmp_path / "t.json", "--torch-trace", theirs]
+    code, _, err = told(capsys, run, *words)
+    assert code == 2
+    assert "a trace of torch must be what its profiler's export_chrome_trace() wrote" in err
 
 
 def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gradwire.errors import UsageError
 from gradwire.report.run import Run
 from gradwire.report.run_page import Shown, run_page
 from gradwire.report.summary import summarize
-from gradwire.run_folder import FORMAT, number, path_of
+from gradwire.run_folder import FORMAT, RankFile, number, path_of
 
 
 def test_lines_come_back(tmp_path: Path) -> None:
@@ -54,6 +55,23 @@ def test_a_line_that_is_cut_costs_that_line_alone(tmp_path: Path, kind: str) -> 
         is_damaged = begin < cut < len(whole) - 1
         assert len(again.problems) <= is_damaged
         assert kind == "spans" or len(again.problems) == is_damaged
+
+
+def test_a_line_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
+    """A disk that is about full takes the first bytes of a line, without an error."""
+    path = write(tmp_path, 0, ("about", about(rank=0)))
+    file, before = RankFile(tmp_path, 0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.add("step", **step(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    file.close()
+    write(tmp_path, 0, ("step", step(1)))
+    run = Run(tmp_path)
+    assert [row.step for row in run.first.steps] == [1]
+    assert len(run.problems) == 1
 
 
 def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:
@@ -107,6 +125,20 @@ def test_a_later_life_does_steps_again(tmp_path: Path) -> None:
     rank = Run(tmp_path).first
     assert [row.step for row in rank.steps] == list(range(8))
     assert [row.seconds for row in rank.steps] == [0.03] * 3 + [0.5] * 5
+
+
+def test_spans_of_lost_steps_are_left_out(tmp_path: Path) -> None:
+    """The later life has another plan, which sends less: what the first life did beyond its
+    beginning would count as that plan's."""
+    first = [line for n in range(9) for line in (("step", step(n)), ("spans", spans(n)))]
+    write(tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}), *first)
+    resumed = about(rank=0, step=3, start=2)
+    write(tmp_path, 0, ("about", resumed))
+    assert Run(tmp_path).steps_with_spans() == list(range(9)), "it has done nothing yet"
+    write(tmp_path, 0, ("step", step(3)), ("spans", {**spans(3), "spans": []}), ("step", step(4)))
+    run = Run(tmp_path)
+    assert run.steps_with_spans() == [0, 1, 2, 3]
+    assert [span.bytes for span in run.trace([2, 3, 8]).spans] == [40]
 
 
 def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:

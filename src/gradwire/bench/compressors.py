@@ -190,13 +190,15 @@ class _Bench:
         """Returns the result of a row: one strategy's encoding, or one compressor's decoding.
 
         bytes: the bytes that must move; where a second pass is needed, a second number includes
-        it. limits_seconds and times_limit (the median over them) have as many; the last is judged.
+        it. limits_seconds and times_limit (the median over them) have as many; the last is judged
+        by the target, if the row has one (target and met are None otherwise).
         bits: of a payload, per element, and per element that it sends (None: it sends all).
         """
         seconds, bits = median(job.seconds), 8 * job.sent
         limits = [count / (8 * self.n) * median(self.copies) for count in job.moved]
         ratios = [seconds / limit for limit in limits]
         kept = job.compressor.claims(self.n).elements
+        target = job.target if math.isfinite(job.target) else None
         return {
             "name": job.name,
             "seconds": seconds,
@@ -206,8 +208,8 @@ class _Bench:
             "bytes": job.moved,
             "limits_seconds": limits,
             "times_limit": ratios,
-            "target": job.target,
-            "met": ratios[-1] <= job.target,
+            "target": target,
+            "met": None if target is None else ratios[-1] <= target,
             "bits_per_element": bits / self.n,
             "bits_per_kept": bits / kept if kept else None,
         }

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from gradwire.progress import to_stderr
+
 if TYPE_CHECKING:
     from gradwire.kernels.core import Core
 
@@ -23,8 +25,8 @@ ALLOCATOR = {
 
 
 def say(line: str) -> None:
-    """Prints a line about the benchmark to standard error."""
-    print(line, file=sys.stderr)
+    """Prints a line about the benchmark to standard error, if it is open."""
+    to_stderr(line)
 
 
 def native() -> tuple[Core, int]:

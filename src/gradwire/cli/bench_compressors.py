@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from typing import Any
 
 from gradwire.bench.compressors import measure
@@ -41,8 +40,8 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
         " / ".join(f"{count / n:.2f}" for count in row["bytes"]),
         " / ".join(f"{1e3 * limit:.2f}" for limit in row["limits_seconds"]),
         " / ".join(f"{ratio:.2f}" for ratio in row["times_limit"]),
-        f"{row['target']:.1f}" if math.isfinite(row["target"]) else "",
-        ("yes" if row["met"] else "no") if math.isfinite(row["target"]) else "",
+        "" if row["target"] is None else f"{row['target']:.1f}",
+        {None: "", True: "yes", False: "no"}[row["met"]],
         f"{row['bits_per_element']:.3g}",
         "" if kept is None else f"{kept:.3g}",
     ]

@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import add_quiet, repeats, say, write_page
+from gradwire.cli.arguments import (
+    add_quiet,
+    check_output,
+    repeats,
+    say,
+    whole,
+    write_page,
+    writing,
+)
 from gradwire.cli.progress import telling
 
 if TYPE_CHECKING:
@@ -27,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own = "strategy to train with, instead of the usual ones; repeatable"
     add("--strategy", action="append", default=[], metavar="TEXT", help=own)
     lanes = "number of lanes with gradwire (default: that of gradwire.attach)"
-    add("--lanes", type=int, metavar="N", help=lanes)
+    add("--lanes", type=whole(1, 16), metavar="N", help=lanes)
     add(
         "--quick", action="store_true", help="train a smaller model, in fewer ways: about a minute"
     )
@@ -40,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs all rows, prints the table, saves plot and numbers; returns 0 if everything ran."""
+    """Runs all rows, prints the table, saves plot and numbers; returns 0 if everything ran. Raises
+    UsageError, also if the folder cannot be written."""
     from gradwire.demo import runner, summary
     from gradwire.demo.page import page
     from gradwire.lab import Cluster
@@ -48,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     setting = _setting(arguments)
     cluster = Cluster(setting.hosts, setting.rate, loopback=setting.loopback)
+    _check_folder(arguments.out)
     if not arguments.quiet:
         _announce(setting, cluster)
     with telling(arguments, "demo") as progress, cluster:
@@ -60,18 +70,29 @@ def run(arguments: argparse.Namespace) -> int:
             f"{seconds:.0f} s: {training:.0f} s of training; the rest reads the text, starts "
             f"{len(ran)} × {setting.hosts} processes and evaluates"
         )
-    plot = summary.save_plot(ran, found, cluster, arguments.out)
+    if not arguments.json:  # before the files: a full disk must not cost what was measured
+        print(f"\n{summary.table(found).as_text()}")
+    with writing(arguments.out):
+        plot = summary.save_plot(ran, found, cluster, arguments.out)
     document = summary.document(found, cluster, seconds)
     document["plot"] = str(plot)
     shown = arguments.out / "demo.html"
     write_page(page(found, cluster, repeats(arguments)), shown)
     document["page"] = str(shown)
-    (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
-    told = (
-        f"\n{summary.table(found).as_text()}\n\nLoss against seconds: {plot}\nAll of it: {shown}"
-    )
+    with writing(arguments.out):
+        (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
+    told = f"\nLoss against seconds: {plot}\nAll of it: {shown}"
     print(json.dumps(document) if arguments.json else told)
     return 0
+
+
+def _check_folder(folder: Path) -> None:
+    """Makes the folder. Raises UsageError unless all files can be written there: minutes of
+    training come before that."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in ("loss.png", "demo.html", "demo.json"):
+        check_output("the demo", folder / name)
 
 
 def _setting(arguments: argparse.Namespace) -> Setting:

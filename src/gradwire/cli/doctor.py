@@ -27,6 +27,7 @@ NONE = "none"
 INSTALL_TORCH = "pip install 'torch>=2.11'"
 MEASURE = "torchrun --nproc-per-node 2 -m gradwire doctor"
 GAIN = "gradwire profile -- torchrun … train.py"
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,7 @@ def _facts(megabytes: float, progress: Progress) -> Facts:
         facts["cuda"] = _cuda(progress)
     progress("network namespaces")
     facts["lab"] = _lab()
-    if there and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if there and all(name in os.environ for name in _OF_TORCHRUN):
         facts["network"] = _network(megabytes, progress)
     return facts
 

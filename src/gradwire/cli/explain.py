@@ -7,6 +7,7 @@ gradwire explain plan.json --profile profile.json    as a profile says it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_strategy(plan: Path) -> None:
     from gradwire.strategy import Strategy
 
-    if plan.exists():
-        return
+    with contextlib.suppress(OSError):  # such as a name that is too long
+        if plan.exists():
+            return
     try:
         first = Strategy.parse(str(plan)).compressor.name
     except StrategyError:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import above_0, add_quiet, after_dashes, say
 from gradwire.cli.progress import telling
+from gradwire.lab.addresses import LARGEST_CLUSTER
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
+from gradwire.lab.job import print_prefixed
 from gradwire.lab.outages import outage_of
 from gradwire.lab.rates import format_rate
 from gradwire.progress import part
@@ -151,7 +152,9 @@ def _order(arguments: argparse.Namespace, topology: Fabric | None) -> Sequence[i
         return None
     from gradwire.network.placement import Placement
 
-    hosts = topology.hosts if topology else max(0, _hosts(arguments) or 0)
+    hosts = topology.hosts if topology else _hosts(arguments) or 0
+    if not 1 <= hosts <= LARGEST_CLUSTER:  # the cluster says so
+        return None
     return Placement.shuffled(hosts, arguments.seed).host
 
 
@@ -174,12 +177,12 @@ def _run_document(
 def _probe(arguments: argparse.Namespace) -> int:
     from gradwire.lab.probe import probe
 
-    reports = []
-    for number, rate in enumerate(arguments.rate):
-        cluster = Cluster(_hosts(arguments), rate, loopback=arguments.loopback)
+    hosts, reports = _hosts(arguments), []
+    clusters = [Cluster(hosts, rate, loopback=arguments.loopback) for rate in arguments.rate]
+    for number, cluster in enumerate(clusters):
         _announce(cluster, arguments)
         with telling(arguments, "lab probe") as progress, cluster:
-            reports.append(probe(cluster, part(progress, "links", number, len(arguments.rate))))
+            reports.append(probe(cluster, part(progress, "links", number, len(clusters))))
         if not arguments.json:
             print(reports[-1].as_text(), flush=True)
     if arguments.json:
@@ -209,4 +212,4 @@ def _say(words: str) -> None:
 
 
 def _to_stderr(rank: int, stream: str, line: str) -> None:
-    print(f"[{rank}] {line}", file=sys.stderr, flush=True)
+    print_prefixed(rank, "stderr", line)

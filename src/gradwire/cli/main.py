@@ -48,6 +48,9 @@ ACTIONS = {
     },
 }
 """The actions of each command that has several, in a line each."""
+_REFUSE_SIGNS = ("strict", "surrogateescape")
+"""The ways of a stream that raise an error for a sign that it lacks; the second is that of the
+locale C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         complete(_parser)
     asked = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _REFUSE_SIGNS:
         sys.stdout.reconfigure(errors="replace")  # a locale may lack some of our signs: "?"
     try:
         return _told(asked)

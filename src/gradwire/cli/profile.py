@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.arguments import add_quiet, after_dashes, check_output
+from gradwire.cli.arguments import add_quiet, after_dashes, check_output, say
 from gradwire.errors import UsageError
 from gradwire.report.terminal import printable
 from gradwire.strategy import Strategy
 
 if TYPE_CHECKING:
     from gradwire.planner.profile import Profile, StrategyCost
+
+_ENDING_SECONDS = 40.0  # a job has after Ctrl-C, before it is sent SIGTERM
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         record=arguments.record,
     )  # fmt: skip
     environment = {**os.environ, **wanted}
-    stdout = sys.stderr if arguments.json else None
+    stdout = (sys.stderr or subprocess.DEVNULL) if arguments.json else None
     try:
-        code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+        code = _ended(subprocess.Popen(command, env=environment, stdout=stdout))
     except OSError as error:
         raise UsageError(
             f"the job must be a command that can be started; '{command[0]}': {error.strerror}. "
@@ -80,6 +82,26 @@ def run(arguments: argparse.Namespace) -> int:
     document = {"path": str(output), **json.loads(profile.to_json())}
     print(json.dumps(document) if arguments.json else printable(_text(profile, output)))
     return 0
+
+
+def _ended(job: subprocess.Popen[bytes]) -> int:
+    """Waits for the job's end, and returns its exit code. After Ctrl-C, which a terminal sends to
+    the job as well, it has time to end its ranks: torchrun takes up to 30 s, and if it were killed
+    meanwhile, they would train on. A second Ctrl-C kills it."""
+    try:
+        return job.wait()
+    except KeyboardInterrupt:
+        say("interrupted; waiting for the job to end. Ctrl-C again kills it", "gradwire profile")
+        try:
+            job.wait(_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:  # it was not told: only this process was
+            job.terminate()
+            job.wait()
+        raise
+    finally:
+        if job.poll() is None:
+            job.kill()
+            job.wait()
 
 
 def _text(profile: Profile, output: Path) -> str:

@@ -64,6 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.perfetto is None and (arguments.steps is not None or arguments.torch_trace):
+        raise UsageError(
+            "--steps and --torch-trace are of a timeline, which needs --perfetto; got no "
+            "--perfetto. Pass --perfetto trace.json.gz."
+        )
     recorded = map(_recorded, arguments.runs)
     reads = [*chain.from_iterable(recorded), arguments.profile, *arguments.torch_trace]
     check_output("a timeline", arguments.perfetto, reads)

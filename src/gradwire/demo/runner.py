@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from gradwire.demo.rows import DDP, Row, contestants, sent_share
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError
 from gradwire.lab import Cluster
+from gradwire.lab.guarded import with_package_on_path
 from gradwire.progress import Progress, silent, within
 
 _PARAMETERS = {650: 19_780_400, 325: 8_205_200}
@@ -183,9 +185,14 @@ def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watch) -> Measured:
         if rank == 0:
             watch.note(line)
 
-    command = [sys.executable, "-m", "gradwire.demo.worker", str(path)]
+    # -P: a file of the user's named like a module of Python's must not be taken for it.
+    command = [sys.executable, "-P", "-m", "gradwire.demo.worker", str(path)]
     # torch warns once per connection that hosts of the lab have no name in any DNS.
-    code = cluster.run(command, env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, on_line=on_line)
+    env = {
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"],
+    }
+    code = cluster.run(command, env=env, on_line=on_line)
     if code != 0:
         last = "\n".join(said[-_LAST_LINES:])
         raise LabError(

@@ -15,6 +15,7 @@ from gradwire.lab import Cluster, available
 from gradwire.lab.rates import format_rate
 from gradwire.report import loss_plot
 from gradwire.report.table import Table
+from gradwire.run_folder import number
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
 
 
 def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, object]:
-    """Returns plain values for `json.dumps`; `seconds` is how long the whole demo took."""
+    """Returns plain values for `json.dumps`; `seconds` is how long the whole demo took. Losses
+    that are not finite are text, as "nan", which JSON lacks."""
     import torch
 
     from gradwire import kernels
@@ -156,6 +158,14 @@ def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, ob
         "kernels": kernels.instruction_set(),
         "seconds": round(seconds, 1),
         **asdict(summary),
+        "results": [
+            {
+                **asdict(own),
+                "loss": number(own.loss),
+                "curve": [(step, at, number(loss)) for step, at, loss in own.curve],
+            }
+            for own in summary.results
+        ],
     }
 
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,6 +11,7 @@ from gradwire.errors import LabError
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.outages import Turn
 from gradwire.lab.wire import Message
+from gradwire.progress import to_stderr
 
 LineHandler = Callable[[int, str, str], None]
 
@@ -19,6 +19,7 @@ LineHandler = Callable[[int, str, str], None]
 # SIGTERM, time to put things in order.
 _GRACE_SECONDS = 2.0
 _TERMINATION_SECONDS = 3.0
+_LONGEST_WAIT_SECONDS = 3600.0  # at once: the kernel refuses more than 24 days
 _READ_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 20
 
@@ -28,8 +29,13 @@ class LabTimeoutError(LabError, TimeoutError):
 
 
 def print_prefixed(rank: int, stream: str, line: str) -> None:
-    """Print a rank's line on our stream of the same name, with the rank in front."""
-    print(f"[{rank}] {line}", file=getattr(sys, stream), flush=True)
+    """Print a rank's line on our stream of the same name, with the rank in front. If nobody reads
+    standard error any more, the work goes on."""
+    text = f"[{rank}] {line}"
+    if stream == "stderr":
+        to_stderr(text)
+    else:
+        print(text, flush=True)
 
 
 class LinePipe:
@@ -152,8 +158,9 @@ class Job:
             self._step(deadline)
 
     def _step(self, deadline: float | None) -> None:
-        """Wait for one thing to happen, or the deadline, and deal with it."""
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        """Wait for one thing to happen, or the deadline, or an hour, and deal with it."""
+        left = _LONGEST_WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+        seconds = min(max(0.0, left), _LONGEST_WAIT_SECONDS)
         for key, _ in self._selector.select(seconds):
             pipe = key.fileobj
             if not isinstance(pipe, LinePipe):

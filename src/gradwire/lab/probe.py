@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from gradwire.errors import LabError
 from gradwire.lab.cluster import Cluster
 from gradwire.lab.guarded import with_package_on_path
+from gradwire.lab.job import print_prefixed
 from gradwire.lab.rates import format_rate
 from gradwire.progress import Progress, silent
 
@@ -83,7 +84,7 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
             if "begins" in told:
                 progress("links", told["done"], told["of"], told["begins"])
         else:
-            print(f"[{rank}] {line}", file=sys.stderr)
+            print_prefixed(rank, stream, line)
 
     command = [sys.executable, "-P", "-m", _WORKER, str(cluster.bits_per_second)]
     path = {"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]}

@@ -37,8 +37,8 @@ def alarms(s: Summary) -> Iterator[str]:
 
 
 def _events(s: Summary) -> Iterator[str]:
-    """Yields the last event of each rank; one that several ranks report for the same step,
-    once."""
+    """Yields the last event of each rank, and how many like it a rank has; one that several ranks
+    report for the same step, once."""
     last: dict[tuple[int, str], list[Rank]] = {}
     for rank in s.run.ranks.values():
         for event in rank.events[-1:]:
@@ -46,7 +46,7 @@ def _events(s: Summary) -> Iterator[str]:
     for (step, what), ranks in last.items():
         names = ", ".join(str(rank.rank) for rank in ranks[:4]) + (", …" if ranks[4:] else "")
         who = f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
-        many = max(len(rank.events) for rank in ranks)
+        many = max(sum(event.what == what for event in rank.events) for rank in ranks)
         more = f" ({many} such events)" if many > 1 else ""
         yield f"{who}, step {step}: {what}{more}"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,14 @@ def save(
     """Writes the plot as NAME.png or NAME.svg and returns its path.
 
     Args:
-        lines: at least one, each of at least one point.
+        lines: at least one with a finite loss; losses that are not finite are left out.
         title: the text above the plot.
         target: a loss to mark, in nats per word.
         folder: where it goes; made if it does not exist.
         name: the file's name, without its suffix.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    lines = [line for line in map(_finite, lines) if line.points]
     if importlib.util.find_spec("matplotlib") is None:
         path = folder / f"{name}.svg"
         path.write_text(svg(lines, title, target), encoding="utf-8")
@@ -44,6 +46,10 @@ def save(
     path = folder / f"{name}.png"
     _draw(lines, title, target, path)
     return path
+
+
+def _finite(line: Line) -> Line:
+    return replace(line, points=[point for point in line.points if math.isfinite(point[1])])
 
 
 def colours(lines: Sequence[Line]) -> list[str]:

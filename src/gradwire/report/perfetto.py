@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from gradwire.errors import UsageError
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 Event = dict[str, Any]
+_DAMAGE = (
+    OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 def events(
@@ -74,13 +78,20 @@ def read_torch(path: Path) -> tuple[list[Event], float]:
         data = path.read_bytes()
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         document = json.loads(text)
-        return list(document["traceEvents"]), int(document["baseTimeNanoseconds"]) / 1e9
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        found, zero = list(document["traceEvents"]), int(document["baseTimeNanoseconds"]) / 1e9
+        if not all(map(_is_event, found)):
+            raise ValueError("an event is no table, or its ts no number")
+    except _DAMAGE as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UsageError(
             "a trace of torch must be what its profiler's export_chrome_trace() wrote, with "
             f"baseTimeNanoseconds; '{path}': {why}. Export it again."
         ) from error
+    return found, zero
+
+
+def _is_event(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("ts", 0), int | float)
 
 
 def moved(events: Iterable[Event], by_seconds: float) -> list[Event]:

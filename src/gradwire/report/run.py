@@ -86,10 +86,14 @@ class Rank:
 
     def _kept(self, of: Callable[[Life], Sequence[Any]]) -> Iterator[tuple[Life, list[Any]]]:
         """Yields each life with its rows from before the first step of any later life."""
+        for life, until in self._until():
+            yield life, [row for row in of(life) if row.step < until]
+
+    def _until(self) -> Iterator[tuple[Life, float]]:
+        """Yields each life with the first step of any later life, beyond which it was lost."""
         for i, life in enumerate(self.lives):
             later = (own.about.step for own in self.lives[i + 1 :] if own.steps)
-            until = min(later, default=math.inf)
-            yield life, [row for row in of(life) if row.step < until]
+            yield life, min(later, default=math.inf)
 
     @property
     def done_again(self) -> Life | None:
@@ -111,8 +115,8 @@ class Rank:
 
     @cached_property
     def seen(self) -> dict[int, Life]:
-        """The steps recorded span by span, each with the last life that has it."""
-        return {step: life for life in self.lives for step in life.spans}
+        """The steps recorded span by span, likewise, each with its life."""
+        return {step: life for life, until in self._until() for step in life.spans if step < until}
 
 
 class Run:

@@ -126,15 +126,21 @@ class Recording:
         begun = torch.tensor([time.time_ns()])
         start = int(of_first(begun, group, session.device)[0])
         ahead = ahead_of_first(group, session.device)
-        self._file.add(
-            "about", format=FORMAT, rank=self._rank, world=dist.get_world_size(group), start=start,
+        self._begin(
+            format=FORMAT, rank=self._rank, world=dist.get_world_size(group), start=start,
             step=recorded.over + 1, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
             clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session) | recorded.facts,
         )  # fmt: skip
         self.adopted()
         recorded.begin()
-        for session in recorded.sessions:
-            session.recording = self
+        if self._is_open:
+            for session in recorded.sessions:
+                session.recording = self
+
+    @_harmless
+    def _begin(self, /, **about: Any) -> None:
+        """Write the first line. An error here, as of a full disk, must not part the ranks."""
+        self._file.add("about", **about)
 
     def log(self, numbers: Mapping[str, float]) -> None:
         """See `Handle.log`."""

@@ -14,6 +14,7 @@ from gradwire.demo import runner
 from gradwire.demo.rows import ALONE, DDP, gradwire_row
 from gradwire.demo.runner import Ran
 from gradwire.demo.task import Measured, Point
+from gradwire.errors import UsageError
 from gradwire.progress import Progress
 
 
@@ -117,3 +118,28 @@ def test_without_namespaces_it_says_so_and_runs_on_loopback(
     demo.run(parse("--out", str(tmp_path)))
     assert pretended[0].loopback
     assert "the kernel forbids it" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "demo.json").mkdir()
+    for out in (tmp_path / "file", tmp_path / "file" / "inside", tmp_path):
+        with pytest.raises(UsageError, match="needs a file"):
+            demo.run(parse("--loopback", "--out", str(out)))
+    with pytest.raises(SystemExit):
+        parse("--lanes", "0")
+    assert not pretended
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("name", ["loss.png", "demo.html", "demo.json"])
+def test_the_table_is_told_where_a_file_cannot_be_written(
+    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UsageError, match="No space left"):
+        demo.run(parse("--loopback", "--out", str(tmp_path)))
+    assert "DDP fp32" in capsys.readouterr().out

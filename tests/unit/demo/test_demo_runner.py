@@ -1,6 +1,8 @@
 """Running the demo's rows, on a simulated cluster."""
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ class PretendedCluster:
     def run(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, on_line: Any = None
     ) -> int:
-        assert command[1:3] == ["-m", "gradwire.demo.worker"]
-        task = Task.load(Path(command[3]))
+        assert command[-2] == "gradwire.demo.worker"
+        task = Task.load(Path(command[-1]))
         self.tasks.append(task)
         self.environments.append(env)
         points = [Point(0, 0.0, 9.0), Point(task.steps, 30.0, 6.912)]
@@ -139,3 +141,20 @@ def test_a_task_survives_a_file(tmp_path: Path) -> None:
     )
     task.save(tmp_path / "task.json")
     assert Task.load(tmp_path / "task.json") == task
+
+
+def test_files_of_the_user_s_folder_are_not_taken_for_modules(tmp_path: Path) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('this is not random')")
+
+    class Cluster(PretendedCluster):
+        def run(self, command: Sequence[str], **given: Any) -> int:
+            called = [*command[:-1], "no task.json"]
+            env = os.environ | given["env"]
+            done = subprocess.run(
+                called, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, check=False
+            )
+            assert "this is not random" not in done.stderr
+            assert "'no task.json'" in done.stderr
+            return super().run(command, **given)
+
+    run(Cluster(), strategies=("none | allreduce",), quick=True)

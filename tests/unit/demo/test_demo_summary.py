@@ -10,6 +10,7 @@ from gradwire.demo import summary
 from gradwire.demo.rows import ALONE, DDP, gradwire_row
 from gradwire.demo.runner import Ran, target_loss
 from gradwire.demo.task import Measured, Point
+from gradwire.lab import Cluster
 
 
 def measured(step_seconds: float, losses: list[float], sent: float = 0.0) -> Measured:
@@ -110,3 +111,20 @@ def test_measured_values_survive_a_file(tmp_path: Path) -> None:
     before = RAN[2].measured
     before.save(tmp_path / "result.json")
     assert Measured.load(tmp_path / "result.json") == before
+
+
+@pytest.mark.parametrize("plots", [True, False])
+def test_a_row_that_diverged_costs_only_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plots: bool
+) -> None:
+    if not plots:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    worst = measured(0.2, [9.0, float("inf"), float("nan")])
+    ran = [*RAN[:2], Ran(RAN[2].row, worst)]
+    found, cluster = summary.summarize(ran), Cluster(2, loopback=True)
+    path = summary.save_plot(ran, found, cluster, tmp_path)
+    assert path.stat().st_size > 1000
+    assert plots or "nan" not in path.read_text("utf-8")
+    document = json.loads(json.dumps(summary.document(found, cluster, 1.0), allow_nan=False))
+    assert document["results"][2]["loss"] == "nan"
+    assert [loss for *_, loss in document["results"][2]["curve"]] == [9.0, "inf", "nan"]

@@ -1,7 +1,14 @@
 """Whole lines from pipes."""
 
+import io
+import json
 import os
+import sys
 
+import pytest
+
+from gradwire.bench.machine import say
+from gradwire.cli import main as cli
 from gradwire.lab.job import LinePipe, print_prefixed
 
 
@@ -44,3 +51,23 @@ def test_prefix_and_stream(capsys):
     print_prefixed(3, "stdout", "out")
     print_prefixed(12, "stderr", "err")
     assert capsys.readouterr() == ("[3] out\n", "[12] err\n")
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has closed it."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("stream", [Gone(), None])
+def test_lines_that_nobody_reads_stop_no_work(
+    stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor do they go to standard output, where --json has its document."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    print_prefixed(1, "stderr", "lost")
+    say("lost")
+    command = [sys.executable, "-c", "import sys; print('lost'); print('lost', file=sys.stderr)"]
+    assert cli.main(["lab", "run", "--hosts", "1", "--loopback", "--json", "--", *command]) == 0
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 0

@@ -113,3 +113,9 @@ def test_the_lab_does_not_load_torch():
 
 def test_rates_of_other_kinds_are_numbers():
     assert parse_rate(10**6) == 10**6
+
+
+def test_every_rate_is_read_before_the_first_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr("gradwire.lab.probe.probe", lambda *_: pytest.fail("it measures"))
+    assert main(["lab", "probe", "--loopback", "--rate", "1gbit", "fast"]) == 2
+    assert "got 'fast'" in capsys.readouterr().err

@@ -76,12 +76,18 @@ def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffi
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:
     """Returns the topology without what failed before the start. Raises NetworkError."""
-    from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
+
+    return without_failed(arguments, topology_of(arguments.topology))
+
+
+def without_failed(arguments: argparse.Namespace, topology: Fabric) -> Fabric:
+    """Returns a topology without what failed before the start. Raises NetworkError."""
+    from gradwire.network.importers.toml import both_ways
 
     failed = [link for name, when in _failures(arguments) if when is None
               for link in both_ways(name)]  # fmt: skip
-    return topology_of(arguments.topology).without(*failed)
+    return topology.without(*failed)
 
 
 def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, float]:

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.arguments import answering, check_output, repeats, save_page, whole
-from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
+from gradwire.cli.network_traffic import (
+    Traffic,
+    add_traffic_arguments,
+    flows_on,
+    traffic_of,
+    without_failed,
+)
 from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
 from gradwire.progress import Progress, each
@@ -102,7 +108,7 @@ def _varied(text: str, arguments: argparse.Namespace, progress: Progress) -> lis
     name, equals, values = text.partition("=")
     rows = []
     for value in each(progress, name, values.split(",") if equals and values else ()):
-        topology = varied(arguments.topology, name, value)
+        topology = without_failed(arguments, varied(arguments.topology, name, value))
         traffic = Traffic(topology, flows_on(arguments, topology.hosts, arguments.seed))
         rows.append({"name": name, "value": value, "seconds": _seconds(traffic, arguments)})
     if not rows:

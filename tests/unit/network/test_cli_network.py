@@ -131,6 +131,16 @@ def test_what_if_tells_failures_spines_and_places(
         assert line in text
 
 
+def test_what_failed_is_missing_from_every_topology_that_is_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["network", "whatif", "--topology", "leaf_spine(4, 4, 4)", "--traffic", "direct"]
+    failed = ["--fail", "spine0", "--fail", "spine1", "--fail", "spine2"]
+    found = told(capsys, [*asked, *failed, "--vary", "spines=4,5", "--places", "0"])
+    same, more = (row["seconds"] for row in found["vary"])
+    assert same == found["seconds"] > more
+
+
 def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.cm").write_text("Nodes 4\nConnections 1\n0->40 id 1 start 0 size 1000\n")
     asked = ["--flows", str(tmp_path / "a.cm"), "--json"]

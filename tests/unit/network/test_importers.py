@@ -20,10 +20,12 @@ from gradwire.network import (
     leaf_spine,
     rail_optimized,
     route,
+    simulate,
 )
 from gradwire.network.importers import htsim, toml
 from gradwire.network.importers.graph import Cable, fabric_of
 from gradwire.network.patterns import ring
+from gradwire.network.saved import from_json, to_json
 from gradwire.network.topologies import topology_of
 
 
@@ -80,9 +82,34 @@ def test_hosts_with_two_leaves_have_planes() -> None:
     assert route(flows, found, "min_split").seconds == route(flows, like, "min_split").seconds
 
 
+def test_a_spine_above_both_leaves_of_a_host_has_a_cable_to_each() -> None:
+    cables = [Cable(h, f"{h}{p}", 25) for h in "ab" for p in range(2)]
+    cables += [Cable(f"{h}{p}", s, 25) for h in "ab" for p in range(2) for s in ("s", "t")]
+    found = fabric_of(["a", "b"], cables)
+    assert len({*found.links}) == len(found.links) == 16
+    assert found.plane_of.tolist() == [0, 0, 1, 1]
+    left = found.without("s")
+    assert left.up.sum() == left.down.sum() == 4 * 25 * 10**9
+    assert sorted(link.number for link in found.named("s")) == [0] * 4 + [1] * 4
+
+
+def test_a_host_has_all_of_its_ports_though_nothing_is_above_their_leaves() -> None:
+    cables = [Cable(h, leaf, 25) for h in "ab" for leaf in "xy"]
+    found = fabric_of(["a", "b"], cables)
+    assert found.host_up.tolist() == [[25 * 10**9] * 2] * 2
+    assert route([(0, 1, 10**9)], found).seconds == pytest.approx(8 / 50)
+    again = from_json(to_json(route([(0, 1, 10**9)], found)))
+    assert simulate(again, "flow") == pytest.approx(8 / 50)
+    assert simulate(again, "packet") == pytest.approx(8 / 50, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("hosts", "cables", "said"),
     [
+        (["a", "a", "b"], [("a", "x"), ("b", "x")], "the host a is listed 2 times"),
+        (["a", "b", "c"],
+         [("a", "x"), ("b", "y"), ("c", "z"), ("x", "s"), ("y", "t"), ("s", "u"), ("t", "u")],
+         "the leaf z has no cable to a switch of a pod"),
         (["a", "b"], [("a", "b")], "the host a has a cable to another host"),
         (["a"], [("x", "y")], "the host a has no cable"),
         ([], [("x", "y")], "there are no hosts"),

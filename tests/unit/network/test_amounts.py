@@ -36,6 +36,9 @@ def test_what_is_shrunk_is_nearly_the_same(values: list[int], unit: int) -> None
     assert found.dtype == np.int64
     off = sum(values) / unit / 2**50
     assert found / finer == pytest.approx([v / unit for v in values], rel=1e-9, abs=off)
+    exact, finer = shrunk(numbers(values), unit, 53)
+    assert exact.sum() < 2**53
+    assert exact / finer == pytest.approx([v / unit for v in values], rel=1e-9, abs=off)
 
 
 def test_parts_of_large_units() -> None:

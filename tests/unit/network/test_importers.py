@@ -197,6 +197,8 @@ def test_cables_to_a_core_are_cores() -> None:
         ("Podsize 32", "Pods 32", "a line must begin with one of .*; line 4 is 'Pods 32'"),
         ("Radix_Up 2\n", "", "tier 0 of an htsim topology needs radix_up"),
         ("Nodes 32", "Nodes 33", "Nodes must be a multiple .* got 33, and 8 below"),
+        ("Tier 1", "Tier 1.5", "a tier must be 0, 1 or 2; line 14 is 'Tier 1.5'"),
+        ("Radix_Up 2", "Radix_Up 2\nRadix_Up 4", "radix_up must have one value; it has 2 above"),
         ("Nodes 32", "Nodes 0.5", "nodes must be a whole number of at least 1; got 0.5"),
         (
             "Radix_Down 4",
@@ -347,6 +349,14 @@ trigger id 2 count 2 barrier
         ("0->1 id 1 start 0 trigger 1 size 3", "a start or a trigger, and not both; line 2"),
         ("Connections 2\n0->1 start 0 size 3", "must be the number of connections; got '2' for 1"),
         ("failure switch_type TOR switch_id 0 link_id 1", "a failed link is not .*; line 2"),
+        ("0 -> 1 start 0 size 3", "a line must begin with a connection, such as 0->1, .*; line 2"),
+        ("connections 7", "Connections, Triggers or Failures, or with trigger; line 2"),
+        (f"{'1' * 5000}->1 start 0 size 3", "a connection must be like .*; line 2"),
+        (
+            "0->1 id 1 start 0 size 3 send_done_trigger 1\n1->0 id 2 trigger 1 size 3\n"
+            "trigger id 1 count 2 barrier",
+            "count the connections that pull it, 1; line 4",
+        ),
     ],
 )
 def test_connections_that_cannot_be_read_are_refused(line: str, said: str) -> None:

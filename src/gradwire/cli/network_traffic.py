@@ -86,7 +86,7 @@ def without_failed(arguments: argparse.Namespace, topology: Fabric) -> Fabric:
     from gradwire.network.importers.toml import both_ways
 
     failed = [link for name, when in _failures(arguments) if when is None
-              for link in both_ways(name)]  # fmt: skip
+              for link in both_ways(topology, name)]  # fmt: skip
     return topology.without(*failed)
 
 
@@ -98,7 +98,7 @@ def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, f
     found: dict[Link, float] = {}
     for name, when in _failures(arguments):
         if when is not None:
-            for link in topology.named(*both_ways(name)):
+            for link in topology.named(*both_ways(topology, name)):
                 found[link] = min(when, found.get(link, when))
     return found
 

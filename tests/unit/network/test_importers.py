@@ -398,6 +398,7 @@ def test_own_files_may_have_nodes_and_cables() -> None:
         ("format = 2", "in this version of gradwire; got 2. Write for example: format = 1"),
         ("format = 1\nspines = 4", "only topology, hosts, cables, failed, gbps; got 'spines'"),
         ("format = 1", "a topology, or hosts and cables; got neither"),
+        (OWN.replace("failed", 'hosts = ["a"]\nfailed'), "but not both; got both"),
         ("format = 1\nhosts = []\ncables = [3]", r"cables\[0\] must be a list of 3; got 3"),
         ("format = ", "a topology must be written in TOML"),
         (OWN.replace("spine2", "spine9"), "a link or a switch of the topology; got 'spine9'"),
@@ -413,6 +414,25 @@ def test_own_files_that_cannot_be_are_refused(text: str, said: str) -> None:
         toml.topology(text)
 
 
+@pytest.mark.parametrize(
+    ("failed", "lost"),
+    [
+        ("spine-1", {("leaf0", "spine-1", 0), ("leaf0", "spine-1", 1),
+                     ("leaf1", "spine-1", 0), ("leaf1", "spine-1", 1)}),
+        ("leaf0-spine-1", {("leaf0", "spine-1", 0)}),
+        ("leaf0-spine-1-1", {("leaf0", "spine-1", 1)}),
+        ("leaf1-spine", {("leaf1", "spine", 0)}),
+    ],
+)  # fmt: skip
+def test_names_of_switches_may_have_dashes(failed: str, lost: set[tuple[str, str, int]]) -> None:
+    cables = [["a", "x", 10], ["b", "y", 10]]
+    cables += [[leaf, spine, 10] for leaf in "xy" for spine in ("spine", "spine-1", "spine-1")]
+    text = f'format = 1\nhosts = ["a", "b"]\ncables = {json.dumps(cables)}\nfailed = ["{failed}"]'
+    found = toml.topology(text)
+    dead = {link for link, rate in zip(found.links, found.rates) if not rate}
+    assert dead == lost | {(b, a, n) for a, b, n in lost}
+
+
 def test_what_fails_where_there_are_no_links_is_refused() -> None:
     text = 'format = 1\nhosts = ["a", "b"]\ncables = [["a", "x", 10], ["b", "x", 10]]\n'
     assert not toml.topology(text).links
@@ -422,7 +442,7 @@ def test_what_fails_where_there_are_no_links_is_refused() -> None:
 
 
 def test_files_are_known_by_their_end(tmp_path: Path) -> None:
-    for name, text in (("a.toml", OWN), ("b.topo", TINY)):
+    for name, text in (("a.toml", OWN), ("b (1).topo", TINY), ("b.topo", TINY)):
         (tmp_path / name).write_text(text)
         assert topology_of(str(tmp_path / name)).hosts in (16, 32)
     with pytest.raises(NetworkError, match=r"a text file that can be read; .*none.toml"):

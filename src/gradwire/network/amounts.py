@@ -30,6 +30,14 @@ def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
     return amount.astype(object) * factor
 
 
+def summed(place: Ints, amount: Amounts, places: int) -> Amounts:
+    """Returns the sum of the amounts at each place, in a type that the sum of all fits too."""
+    fits = amount.dtype != object and float(amount.sum(dtype=float)) < _FITS
+    found = np.zeros(places, np.int64 if fits else object)
+    np.add.at(found, place, amount.astype(found.dtype))
+    return found
+
+
 def parts_of(unit: int, divisors: Ints) -> Amounts:
     """Returns unit // divisors, each of which divides the unit."""
     values, which = np.unique(divisors, return_inverse=True)

@@ -77,6 +77,17 @@ def test_as_many_different_numbers_of_paths_as_leaves(scheme: str) -> None:
     is_sound(Flows(*zip(*pairs)), fabric, scheme)
 
 
+@pytest.mark.parametrize("scheme", ["wrap", "wrap(5)", "spray", "optimal"])
+def test_nothing_is_lost_where_leaves_send_more_than_64_bits_count(scheme: str) -> None:
+    flows = Flows([0, 1, 0], [2, 3, 3], [2**62, 2**62 + 7, 2**63 - 1])
+    routes = route(flows, leaf_spine(2, 2, 3), scheme)
+    sums = np.zeros(len(flows), object)
+    np.add.at(sums, routes.flow, routes.amount.astype(object))
+    assert (sums == flows.bytes.astype(object) * routes.unit).all()
+    assert float(routes.max_load) == pytest.approx(2**64 / 3, rel=1e-5)
+    assert simulate(routes) == pytest.approx(2**62 * 3 * 8 / 100e9)
+
+
 @pytest.mark.parametrize("scheme", ["wrap", "spray"])
 def test_as_many_different_rates_as_links(scheme: str) -> None:
     fabric = leaf_spine(12, 4, 4)

@@ -252,6 +252,13 @@ def test_topologies_that_htsim_has_no_words_for_are_refused(fabric: Fabric) -> N
         exports_htsim.topology(fabric)
 
 
+@pytest.mark.parametrize("latency", [0, -3, 0.5, 1 << 31, float("nan"), float("inf"), "x"])
+def test_latencies_that_htsim_cannot_read_are_refused(latency: float) -> None:
+    with pytest.raises(NetworkError, match=f"only whole latencies, .*; got {latency!r}"):
+        exports_htsim.topology(leaf_spine(2, 2, 2), latency)
+    assert "_ns 1234567\n" in exports_htsim.topology(leaf_spine(2, 2, 2), 1234567.0)
+
+
 def test_connections_too_large_for_htsim_are_refused() -> None:
     most = (1 << 31) - 1
     assert f"size {most}\n" in exports_htsim.connections(Flows(0, 1, most), 2)

@@ -50,16 +50,22 @@ void least_loaded_at(const PiecesAt& given, const TiersAt& tiers, bool local, st
     choose(pieces, tiers_at(tiers), seed, at<double>(load), at<std::int64_t>(path), signals);
 }
 
+using PortsAt =
+    std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address, Address>;
+
 void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& tiers,
-                      Address counts, Address pair, Address paths, std::int64_t most,
+                      const PortsAt& ports, Address counts, Address pair, Address paths, std::int64_t most,
                       std::uint64_t seed, std::size_t samples, Address longest) {
     const nb::gil_scoped_release release;
     const auto& [n, source, target, amount] = given;
     const Hashed flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
                        at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
                        at<std::int64_t>(pair), at<std::int64_t>(paths), most};
+    const auto& [count, hosts, from, to, plane_of, rates, before] = ports;
+    const Ports own{count, hosts, at<std::int64_t>(from), at<std::int64_t>(to),
+                    at<std::int64_t>(plane_of), at<std::int64_t>(rates), at<double>(before)};
     Interrupt signals = python_signals();
-    slowest_links(flows, tiers_at(tiers), seed, samples, at<double>(longest), signals);
+    slowest_links(flows, tiers_at(tiers), own, seed, samples, at<double>(longest), signals);
 }
 
 using RowsAt = std::tuple<Address, Address>;

@@ -20,9 +20,21 @@ struct Hashed {
     std::int64_t most;
 };
 
+// The ports of hosts with several, whose times count too: count is 0 if they do not. Arrays of
+// ports have all those up, by host and port, then all those down.
+struct Ports {
+    std::int64_t count, hosts;
+    const std::int64_t* source;  // the hosts of each flow
+    const std::int64_t* target;
+    const std::int64_t* plane_of;  // the port that each uplink serves
+    const std::int64_t* rates;
+    const double* before;  // amounts that take no path between leaves
+};
+
 // For seeds from `seed` on, computes amount / rate of the slowest link when every part takes a
 // random path.
-void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
-                   std::size_t samples, double* longest, Interrupt& interrupt);
+void slowest_links(const Hashed& flows, const Tiers& tiers, const Ports& ports,
+                   std::uint64_t seed, std::size_t samples, double* longest,
+                   Interrupt& interrupt);
 
 }  // namespace gradwire

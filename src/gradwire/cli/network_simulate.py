@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gradwire.cli.arguments import answering, check_output, repeats, save_page
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
+    changed,
+    defaults_of,
     fails_asked,
     flows_on,
     placement_of,
@@ -63,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, default=0.01, metavar="X", help=near)
     page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
-    of_packets = _usual(parser, _add_packet_arguments(parser))
-    parser.set_defaults(of_packets=of_packets, of_one_job=_usual(parser, _OF_ONE_JOB))
+    of_packets = defaults_of(parser, _add_packet_arguments(parser))
+    parser.set_defaults(of_packets=of_packets, of_one_job=defaults_of(parser, _OF_ONE_JOB))
 
 
 def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
@@ -134,30 +136,14 @@ def _simulated(
     return rows, least, refused
 
 
-def _usual(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, Any]:
-    """Returns these options' default values."""
-    return {name: parser.get_default(_attribute(name)) for name in names}
-
-
-def _attribute(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
-
-
 def _refuse_unheard(arguments: argparse.Namespace) -> None:
     """Raises NetworkError for options that would have no effect."""
-
-    def asked(usual: Mapping[str, Any]) -> str:
-        return ", ".join(
-            name for name, value in usual.items()
-            if getattr(arguments, _attribute(name)) != value
-        )  # fmt: skip
-
-    if arguments.engine != "packet" and (names := asked(arguments.of_packets)):
+    if arguments.engine != "packet" and (names := changed(arguments, arguments.of_packets)):
         raise NetworkError(
             f"these options need --engine packet; got {names} and --engine {arguments.engine}. "
             "Add --engine packet, or leave them out."
         )
-    if arguments.jobs is not None and (names := asked(arguments.of_one_job)):
+    if arguments.jobs is not None and (names := changed(arguments, arguments.of_one_job)):
         raise NetworkError(
             f"with --jobs, these options must stand in its file; got {names} beside --jobs. Write "
             f"them into {arguments.jobs}, or leave them out."

@@ -4,7 +4,8 @@ where."""
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.cli.arguments import add_quiet
 from gradwire.errors import NetworkError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 1e15
+_OF_RANKS = ("--bytes", "--groups-of", "--density", "--ranks", "--per-machine", "--placement")
 
 
 class Traffic(NamedTuple):
@@ -63,7 +65,24 @@ def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._Argument
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=draw)
     parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
+    parser.set_defaults(of_ranks=defaults_of(parser, _OF_RANKS))
     return what
+
+
+def defaults_of(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, Any]:
+    """Returns these options' default values."""
+    return {name: parser.get_default(_attribute(name)) for name in names}
+
+
+def changed(arguments: argparse.Namespace, usual: Mapping[str, Any]) -> str:
+    """Returns the names of options that have another value than the usual one."""
+    return ", ".join(
+        name for name, value in usual.items() if getattr(arguments, _attribute(name)) != value
+    )
+
+
+def _attribute(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffic:
@@ -76,12 +95,18 @@ def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffi
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:
     """Returns the topology without what failed before the start. Raises NetworkError."""
-    from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
+    return without_failed(arguments, topology_of(arguments.topology))
+
+
+def without_failed(arguments: argparse.Namespace, topology: Fabric) -> Fabric:
+    """Returns a topology without what failed before the start. Raises NetworkError."""
+    from gradwire.network.importers.toml import both_ways
+
     failed = [link for name, when in _failures(arguments) if when is None
-              for link in both_ways(name)]  # fmt: skip
-    return topology_of(arguments.topology).without(*failed)
+              for link in both_ways(topology, name)]  # fmt: skip
+    return topology.without(*failed)
 
 
 def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, float]:
@@ -92,7 +117,7 @@ def fails_asked(arguments: argparse.Namespace, topology: Fabric) -> dict[Link, f
     found: dict[Link, float] = {}
     for name, when in _failures(arguments):
         if when is not None:
-            for link in topology.named(*both_ways(name)):
+            for link in topology.named(*both_ways(topology, name)):
                 found[link] = min(when, found.get(link, when))
     return found
 
@@ -122,6 +147,11 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     from gradwire.network.importers import htsim, read
 
     if arguments.flows is not None:
+        if names := changed(arguments, arguments.of_ranks):
+            raise NetworkError(
+                f"the flows of a file have their own hosts and bytes; got {names} beside --flows. "
+                "Leave them out."
+            )
         return htsim.flows(read(arguments.flows))
     if arguments.groups_of and arguments.strategy:
         raise NetworkError(

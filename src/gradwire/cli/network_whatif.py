@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.arguments import answering, check_output, repeats, save_page, whole
-from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
+from gradwire.cli.network_traffic import (
+    Traffic,
+    add_traffic_arguments,
+    flows_on,
+    traffic_of,
+    without_failed,
+)
 from gradwire.cli.progress import telling
 from gradwire.errors import NetworkError
 from gradwire.progress import Progress, each
@@ -52,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             "places": _places(arguments, progress),
         }  # fmt: skip
         page = _page(told, traffic, arguments) if arguments.html else None
-    answer = json.dumps(told, indent=2) if arguments.json else _as_text(told)
+    answer = _as_json(told) if arguments.json else _as_text(told)
     with answering(answer, arguments.json):
         if page is not None:
             save_page(page, arguments.html)
@@ -68,13 +74,17 @@ def _seconds(traffic: Traffic, arguments: argparse.Namespace) -> float:
 def _failures(
     traffic: Traffic, arguments: argparse.Namespace, kind: str, progress: Progress
 ) -> dict[str, Any]:
-    """Returns what failures cost, each alone, over all steps of the traffic."""
+    """Returns what failures cost, each alone, over all steps of the traffic. Seconds are infinite
+    for those that leave hosts without a path, and None, as all names are, if nothing can fail."""
     import numpy as np
 
     from gradwire.network import failures
     from gradwire.network.routing.route import route
 
     what = {"cables": failures.cables, "switches": failures.switches}[kind](traffic.topology)
+    if not what:
+        return {"number": 0, "median": None, "worst": None, "which": None, "to": None,
+                "cut_off": 0}  # fmt: skip
     total = np.zeros(len(what))
     alike = list(traffic.flows.steps())
     for steps in each(progress, f"failing {kind}", alike, lambda steps: ""):
@@ -102,7 +112,7 @@ def _varied(text: str, arguments: argparse.Namespace, progress: Progress) -> lis
     name, equals, values = text.partition("=")
     rows = []
     for value in each(progress, name, values.split(",") if equals and values else ()):
-        topology = varied(arguments.topology, name, value)
+        topology = without_failed(arguments, varied(arguments.topology, name, value))
         traffic = Traffic(topology, flows_on(arguments, topology.hosts, arguments.seed))
         rows.append({"name": name, "value": value, "seconds": _seconds(traffic, arguments)})
     if not rows:
@@ -127,6 +137,15 @@ def _places(arguments: argparse.Namespace, progress: Progress) -> dict[str, floa
         "in_order": _seconds(traffic_of(ordered), arguments), "median": float(np.median(found)),
         "least": min(found), "most": max(found),
     }  # fmt: skip
+
+
+def _as_json(told: dict[str, Any]) -> str:
+    """Returns the document, with null for infinite seconds: JSON has no such number."""
+    finite = {
+        kind: {name: None if value == math.inf else value for name, value in told[kind].items()}
+        for kind in _KINDS
+    }
+    return json.dumps({**told, **finite}, indent=2, allow_nan=False)
 
 
 def _as_text(told: dict[str, Any]) -> str:
@@ -160,10 +179,11 @@ def _page(told: dict[str, Any], traffic: Traffic, arguments: argparse.Namespace)
 def _verdict(told: dict[str, Any]) -> str:
     """Says how long the traffic takes, and the worst of what was tried."""
     now = told["seconds"]
-    tried = [(told[kind]["worst"], f"without {_which(told[kind])}") for kind in _KINDS]
+    tried = [(own["worst"], f"without {_which(own)}") for _, own in _failing(told)]
     tried += [(row["seconds"], f"with {row['name']} = {row['value']}") for row in told["vary"]]
     if told["places"]:
         tried.append((told["places"]["most"], "with its ranks elsewhere"))
+    tried.append((now, "as it is"))
     most, when = max(tried, key=lambda one: one[0])
     found = f"By '{told['scheme']}' it takes {now:.4g} s"
     if math.isinf(most):
@@ -172,6 +192,11 @@ def _verdict(told: dict[str, Any]) -> str:
 
 
 _KINDS = ("cables", "switches")
+
+
+def _failing(told: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the kinds of what can fail, and what that costs."""
+    return [(kind, told[kind]) for kind in _KINDS if told[kind]["number"]]
 
 
 def _which(failure: dict[str, Any]) -> str:
@@ -186,8 +211,7 @@ def _table(told: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, str, 
         return name, f"{seconds:.4g}", f"{seconds / now:.2f}" if now else "–"
 
     rows = [row("as it is", now)]
-    for kind in _KINDS:
-        own = told[kind]
+    for kind, own in _failing(told):
         rows.append(row(f"one of {own['number']} {kind} fails, median", own["median"]))
         rows.append(row(f"the worst: {_which(own)}", own["worst"]))
     rows += [row(f"{v['name']} = {v['value']}", v["seconds"]) for v in told["vary"]]

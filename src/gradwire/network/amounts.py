@@ -30,6 +30,14 @@ def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
     return amount.astype(object) * factor
 
 
+def summed(place: Ints, amount: Amounts, places: int) -> Amounts:
+    """Returns the sum of the amounts at each place, in a type that the sum of all fits too."""
+    fits = amount.dtype != object and float(amount.sum(dtype=float)) < _FITS
+    found = np.zeros(places, np.int64 if fits else object)
+    np.add.at(found, place, amount.astype(found.dtype))
+    return found
+
+
 def parts_of(unit: int, divisors: Ints) -> Amounts:
     """Returns unit // divisors, each of which divides the unit."""
     values, which = np.unique(divisors, return_inverse=True)
@@ -52,10 +60,12 @@ def as_bytes(amount: Amounts, unit: int) -> Reals:
     return np.array([int(value) / unit for value in amount], np.float64)
 
 
-def shrunk(amount: Amounts, unit: int) -> tuple[Ints, float]:
-    """Returns nearly the same amounts in 64 bits, and their unit: for code that compares them."""
-    if amount.dtype != object and unit < _FITS:
+def shrunk(amount: Amounts, unit: int, bits: int = 62) -> tuple[Ints, float]:
+    """Returns nearly the same amounts in 64 bits, and their unit: for code that compares them.
+    bits: their sum stays below 2^bits; with 53, sums of floating-point numbers are exact."""
+    fits = bits >= 62 or float(amount.sum(dtype=float)) < 2.0 ** (bits - 1)
+    if amount.dtype != object and unit < _FITS and fits:
         return amount, float(unit)
     bytes = as_bytes(amount, unit)
-    finer = 2.0 ** math.floor(60 - math.log2(float(bytes.sum()) or 1.0))
+    finer = 2.0 ** math.floor(bits - 2 - math.log2(float(bytes.sum()) or 1.0))
     return np.rint(bytes * finer).astype(np.int64), finer

@@ -43,8 +43,14 @@ def connections(flows: Flows, hosts: int) -> str:
 
 def topology(fabric: Fabric, latency_ns: float = 500.0) -> str:
     """Writes a `.topo` file. Raises NetworkError for what htsim cannot describe: hosts with
-    several ports, leaves that differ, links of a tier that differ, and an oversubscription that is
-    no whole number."""
+    several ports, leaves that differ, links of a tier that differ, an oversubscription that is no
+    whole number, and a latency that is none, or 0."""
+    is_number = isinstance(latency_ns, int | float) and 1 <= latency_ns < _LARGEST
+    if not is_number or latency_ns != int(latency_ns):
+        raise NetworkError(
+            f"htsim reads only whole latencies, from 1 ns to {_LARGEST - 1:,} ns; got "
+            f"{latency_ns!r}. Write for example 500."
+        )
     a_leaf, leaves = fabric.hosts // fabric.leaves, fabric.leaves // fabric.pods
     up, cables = len(fabric.uplinks), max((i for _, i in fabric.uplinks), default=0) + 1
     tiers = [(fabric.host_up, fabric.host_down), (fabric.up, fabric.down)]
@@ -52,7 +58,7 @@ def topology(fabric: Fabric, latency_ns: float = 500.0) -> str:
     if fabric.pods > 1:
         tiers.append((fabric.core_up, fabric.core_down))
     rates = [np.unique(np.append(*own)) for own in tiers]
-    gbps = [int(own[0]) // 10**9 for own in rates]
+    gbps = [int(own.min(initial=own.max(initial=0))) // 10**9 for own in rates]  # 0: no links
     over = [down * gbps[i] / max(1, above * gbps[i + 1])
             for i, (down, above) in enumerate(radix[: len(tiers) - 1])]  # fmt: skip
     in_order = [
@@ -74,5 +80,5 @@ def topology(fabric: Fabric, latency_ns: float = 500.0) -> str:
         lines += [f"Tier {tier}", f"Downlink_speed_Gbps {own}", f"Radix_Down {radix[tier][0]}"]
         if tier < len(over):
             lines += [f"Radix_Up {radix[tier][1]}", f"Oversubscribed {int(over[tier])}"]
-        lines += [f"Bundle {cables}"] * (tier == 1) + [f"Downlink_Latency_ns {latency_ns:g}"]
+        lines += [f"Bundle {cables}"] * (tier == 1) + [f"Downlink_Latency_ns {int(latency_ns)}"]
     return "\n".join(lines) + "\n"

@@ -250,13 +250,13 @@ class Fabric:
 
     def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
         """Returns this fabric with other rates of some links. Raises NetworkError if a link is
-        unknown, or a rate is not a whole number."""
+        unknown, or a rate is not a whole number, or more than an Ebit."""
         rates = self.rates.copy()
         for number, (link, rate) in zip(self.numbers_of(bits_per_second), bits_per_second.items()):
-            if rate < 0 or rate != int(rate):
+            if not 0 <= rate <= _FASTEST or rate != int(rate):
                 raise NetworkError(
-                    f"the rate of a link must be a whole number of bits per second; got {link} "
-                    f"with {rate}. Write for example {10**11}."
+                    "the rate of a link must be a whole number of bits per second, up to "
+                    f"{_FASTEST:.0e}; got {link} with {rate}. Write for example {10**11}."
                 )
             rates[number] = rate
         return replace(self, rates=rates)

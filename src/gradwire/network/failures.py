@@ -77,11 +77,12 @@ def sweep(
 
 
 def _between(routes: Routes) -> tuple[tuple[Ints, Ints, Ints, Ints], float]:
-    """Returns source, target, amount and path of pieces between leaves, and the amounts' unit."""
+    """Returns source, target, amount and path of pieces between leaves, and the amounts' unit. The
+    kernel subtracts amounts from loads again, which must leave nothing: sums are exact."""
     own, leaf = routes.path >= 0, routes.fabric.leaf_of
     flow = routes.flow[own]
     flows = routes.flows
-    amount, unit = shrunk(routes.amount, routes.unit)
+    amount, unit = shrunk(routes.amount, routes.unit, 53)
     ends = leaf[flows.src[flow]], leaf[flows.dst[flow]]
     return (*ends, amount[own], routes.path[own]), unit
 

@@ -28,7 +28,7 @@ def heatmap(routes: Mapping[str, Routes]) -> str:
     attributes, which style sheets override."""
     loads = {name: _loads(own) for name, own in routes.items()}
     fullest = max((float(load.max(initial=0)) for load in loads.values()), default=0.0)
-    peak = np.max([load.max((0, 2)) for load in loads.values()], axis=0)
+    peak = np.max([load.max((0, 2), initial=0) for load in loads.values()], axis=0)
     leaves = np.sort(np.argsort(-peak, kind="stable")[:_MOST])
     uplinks = next(iter(loads.values())).shape[2]
     cell = max(_LEAST, min(2 * _LEAST, _WIDE // max(uplinks, len(leaves))))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.amounts import summed
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
 from gradwire.network.flows import Flows
@@ -73,8 +74,7 @@ def _spreads(
     """Yields some pairs of leaves at a time, what each sends over all its paths, and the paths'
     weights: pieces between the same leaves are added up."""
     ends, which = fabric.pairs(source, target)
-    sums = np.zeros(len(ends[0]), amount.dtype)
-    np.add.at(sums, which, amount)
+    sums = summed(which, amount, len(ends[0]))
     paths = int(fabric.paths(*ends).max(initial=0))
     for some in np.array_split(np.arange(len(sums)), 1 + len(sums) * paths // _AT_ONCE):
         a, b = ends[0][some], ends[1][some]

@@ -17,6 +17,7 @@ TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
 
 
 Tiers: TypeAlias = tuple[int, int, int, int, int, int]
+Ports: TypeAlias = tuple[int, int, int, int, int, int, int]
 Columns: TypeAlias = tuple[int, int, int, int]
 Rows: TypeAlias = tuple[int, int]
 FlowSet: TypeAlias = tuple[int, Rows, int, int, int, Rows, int]
@@ -50,8 +51,8 @@ class NetworkCore(Protocol):
         """Finds the slowest link for each of many sets of failures."""
 
     def slowest_links(
-        self, flows: Columns, parts: int, tiers: Tiers, counts: int, pair: int, paths: int,
-        most: int, seed: int, samples: int, longest: int, /,
+        self, flows: Columns, parts: int, tiers: Tiers, ports: Ports, counts: int, pair: int,
+        paths: int, most: int, seed: int, samples: int, longest: int, /,
     ) -> None:  # fmt: skip
         """Finds the slowest link for each of many seeds of random paths."""
 

@@ -25,14 +25,13 @@ def topology_of(text: str) -> Fabric:
     'rail_optimized(…)' or 'dual_plane(…)', or another package's; or from a file: gradwire's TOML,
     or htsim's .topo. Raises NetworkError if it is none."""
     reader = READERS.get(Path(text).suffix)
-    return built(text) if reader is None or "(" in text else reader(read(text))
+    return built(text) if reader is None else reader(read(text))
 
 
 def latency_ns_of(text: str) -> float | None:
     """Returns the latency of every link, if a file states it. Raises NetworkError if it states
     several."""
-    is_topo = Path(text).suffix == ".topo" and "(" not in text
-    return htsim.latency_ns(read(text)) if is_topo else None
+    return htsim.latency_ns(read(text)) if Path(text).suffix == ".topo" else None
 
 
 def varied(text: str, name: str, value: str) -> Fabric:

@@ -36,6 +36,9 @@ def test_what_is_shrunk_is_nearly_the_same(values: list[int], unit: int) -> None
     assert found.dtype == np.int64
     off = sum(values) / unit / 2**50
     assert found / finer == pytest.approx([v / unit for v in values], rel=1e-9, abs=off)
+    exact, finer = shrunk(numbers(values), unit, 53)
+    assert exact.sum() < 2**53
+    assert exact / finer == pytest.approx([v / unit for v in values], rel=1e-9, abs=off)
 
 
 def test_parts_of_large_units() -> None:
@@ -72,6 +75,17 @@ def test_as_many_different_numbers_of_paths_as_leaves(scheme: str) -> None:
     ))  # fmt: skip
     pairs = [(i, (i + 4 * k) % 64, 10**5) for k in (1, 3, 5, 7, 9) for i in range(64)]
     is_sound(Flows(*zip(*pairs)), fabric, scheme)
+
+
+@pytest.mark.parametrize("scheme", ["wrap", "wrap(5)", "spray", "optimal"])
+def test_nothing_is_lost_where_leaves_send_more_than_64_bits_count(scheme: str) -> None:
+    flows = Flows([0, 1, 0], [2, 3, 3], [2**62, 2**62 + 7, 2**63 - 1])
+    routes = route(flows, leaf_spine(2, 2, 3), scheme)
+    sums = np.zeros(len(flows), object)
+    np.add.at(sums, routes.flow, routes.amount.astype(object))
+    assert (sums == flows.bytes.astype(object) * routes.unit).all()
+    assert float(routes.max_load) == pytest.approx(2**64 / 3, rel=1e-5)
+    assert simulate(routes) == pytest.approx(2**62 * 3 * 8 / 100e9)
 
 
 @pytest.mark.parametrize("scheme", ["wrap", "spray"])

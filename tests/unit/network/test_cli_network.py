@@ -131,13 +131,38 @@ def test_what_if_tells_failures_spines_and_places(
         assert line in text
 
 
+def test_what_failed_is_missing_from_every_topology_that_is_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["network", "whatif", "--topology", "leaf_spine(4, 4, 4)", "--traffic", "direct"]
+    failed = ["--fail", "spine0", "--fail", "spine1", "--fail", "spine2"]
+    found = told(capsys, [*asked, *failed, "--vary", "spines=4,5", "--places", "0"])
+    same, more = (row["seconds"] for row in found["vary"])
+    assert same == found["seconds"] > more
+
+
+def test_json_has_no_number_for_what_never_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["network", "whatif", "--topology", "leaf_spine(2, 2, 1)", "--places", "0", "--json"]
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "Infinity" not in out
+    cables = json.loads(out)["cables"]
+    assert cables == {"number": 2, "median": None, "worst": None, "which": "leaf0",
+                      "to": "spine0", "cut_off": 2}  # fmt: skip
+    assert main(asked[:-1]) == 0
+    assert "3 of these failures leave hosts without a path." in capsys.readouterr().out
+
+
 def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.cm").write_text("Nodes 4\nConnections 1\n0->40 id 1 start 0 size 1000\n")
-    asked = ["--flows", str(tmp_path / "a.cm"), "--json"]
-    assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
+    asked = [*JOB[:2], "--flows", str(tmp_path / "a.cm")]
+    assert main(["network", "simulate", *asked, "--json", "--scheme", "coloured"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
-    assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
+    assert main(["network", "plan", *JOB[:2], "--flows", str(tmp_path / "b.cm")]) == 2
     assert "a text file that can be read; " in capsys.readouterr().err
+    for more in (["--placement", "shuffled"], ["--ranks", "4"], ["--bytes", "1e6"]):
+        assert main(["network", "plan", *asked, *more]) == 2
+        assert f"got {more[0]} beside --flows" in capsys.readouterr().err
 
 
 def test_flows_start_when_their_file_says(

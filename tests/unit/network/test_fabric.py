@@ -109,6 +109,11 @@ def test_other_rates_of_some_links() -> None:
         (lambda: leaf_spine(2, 2, 2).without("spine7"), "got 'spine7'. Name an existing one"),
         (lambda: leaf_spine(2, 2, 2).without(Link("a", "b")), "a link or a switch"),
         (lambda: leaf_spine(2, 2, 2).with_rates({Link("a", "b"): 1}), "must be one of the"),
+        (lambda: leaf_spine(2, 2, 2).with_rates({Link("leaf0", "spine1"): 10**30}), "up to 1e.18"),
+        (
+            lambda: leaf_spine(2, 2, 2).with_rates({Link("leaf0", "spine1"): float("nan")}),
+            "must be a whole number of bits per second, .* with nan",
+        ),
     ],
 )
 def test_what_no_fabric_can_be(build: Any, rule: str) -> None:

@@ -77,6 +77,16 @@ def test_what_has_no_other_path_never_ends() -> None:
     assert idle.moved.tolist() == [0, 0]
 
 
+def test_a_link_that_fails_is_empty_however_large_the_amounts() -> None:
+    """Floating-point sums of these leave a rest when what was added is subtracted again."""
+    sizes = np.random.default_rng(0).integers(2**52, 2**55, 18)
+    fabric = leaf_spine(2, 3, 2)
+    routes = route(Flows([0, 1, 2] * 6, [3, 4, 5] * 6, sizes), fabric, "lpt")
+    found = sweep(routes)
+    assert found.seconds == pytest.approx([int(sizes.sum()) * 8 / 100e9] * 4, rel=1e-9)
+    assert found.moved.min() > 0
+
+
 def test_what_cannot_be_swept_is_refused() -> None:
     fabric = leaf_spine(2, 2, 2)
     with pytest.raises(NetworkError, match="got 2 steps"):

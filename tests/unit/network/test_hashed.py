@@ -12,7 +12,7 @@ import pytest
 from demands import SIZE, permutation
 
 from gradwire.errors import NetworkError
-from gradwire.network import Flows, Link, fat_tree, leaf_spine, route
+from gradwire.network import Flows, Link, bounds, dual_plane, fat_tree, leaf_spine, route
 from gradwire.network.dice import draws, pick
 from gradwire.network.samples import samples
 
@@ -48,6 +48,20 @@ def test_samples_of_steps_add_up() -> None:
     flows = Flows([0, 1, 0, 1], [4, 5, 5, 4], SIZE, [0, 0, 1, 1])
     found = samples(flows, fabric, "ecmp", 20, 3)
     assert found[4] == pytest.approx(route(flows, fabric, "ecmp", 7).fabric_seconds)
+
+
+@pytest.mark.parametrize("scheme", ["ecmp", "ecmp_k(3)", "adaptive"])
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_busiest_port_of_a_host_counts(scheme: str, broken: bool) -> None:
+    """One flow takes one of two ports, though both together are twice as fast."""
+    fabric = dual_plane(2, 2, 2, fabric_gbps=400)
+    if broken:
+        fabric = fabric.without(Link("leaf0", "plane0.spine1"))
+    flows = Flows([0, 1, 0, 0, 1], [2, 3, 1, 1, 2], SIZE, [0, 0, 1, 2, 2])
+    found = samples(flows, fabric, scheme, 9, 3, hosts=True)
+    routes = [route(flows, fabric, scheme, 3 + i) for i in range(9)]
+    assert found == pytest.approx([own.seconds for own in routes])
+    assert max(found) > bounds(flows, fabric).host_seconds * 1.1
 
 
 def test_the_chance_of_the_fullest_bin_is_exact() -> None:

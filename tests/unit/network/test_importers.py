@@ -20,10 +20,12 @@ from gradwire.network import (
     leaf_spine,
     rail_optimized,
     route,
+    simulate,
 )
 from gradwire.network.importers import htsim, toml
 from gradwire.network.importers.graph import Cable, fabric_of
 from gradwire.network.patterns import ring
+from gradwire.network.saved import from_json, to_json
 from gradwire.network.topologies import topology_of
 
 
@@ -80,9 +82,34 @@ def test_hosts_with_two_leaves_have_planes() -> None:
     assert route(flows, found, "min_split").seconds == route(flows, like, "min_split").seconds
 
 
+def test_a_spine_above_both_leaves_of_a_host_has_a_cable_to_each() -> None:
+    cables = [Cable(h, f"{h}{p}", 25) for h in "ab" for p in range(2)]
+    cables += [Cable(f"{h}{p}", s, 25) for h in "ab" for p in range(2) for s in ("s", "t")]
+    found = fabric_of(["a", "b"], cables)
+    assert len({*found.links}) == len(found.links) == 16
+    assert found.plane_of.tolist() == [0, 0, 1, 1]
+    left = found.without("s")
+    assert left.up.sum() == left.down.sum() == 4 * 25 * 10**9
+    assert sorted(link.number for link in found.named("s")) == [0] * 4 + [1] * 4
+
+
+def test_a_host_has_all_of_its_ports_though_nothing_is_above_their_leaves() -> None:
+    cables = [Cable(h, leaf, 25) for h in "ab" for leaf in "xy"]
+    found = fabric_of(["a", "b"], cables)
+    assert found.host_up.tolist() == [[25 * 10**9] * 2] * 2
+    assert route([(0, 1, 10**9)], found).seconds == pytest.approx(8 / 50)
+    again = from_json(to_json(route([(0, 1, 10**9)], found)))
+    assert simulate(again, "flow") == pytest.approx(8 / 50)
+    assert simulate(again, "packet") == pytest.approx(8 / 50, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("hosts", "cables", "said"),
     [
+        (["a", "a", "b"], [("a", "x"), ("b", "x")], "the host a is listed 2 times"),
+        (["a", "b", "c"],
+         [("a", "x"), ("b", "y"), ("c", "z"), ("x", "s"), ("y", "t"), ("s", "u"), ("t", "u")],
+         "the leaf z has no cable to a switch of a pod"),
         (["a", "b"], [("a", "b")], "the host a has a cable to another host"),
         (["a"], [("x", "y")], "the host a has no cable"),
         ([], [("x", "y")], "there are no hosts"),
@@ -170,6 +197,8 @@ def test_cables_to_a_core_are_cores() -> None:
         ("Podsize 32", "Pods 32", "a line must begin with one of .*; line 4 is 'Pods 32'"),
         ("Radix_Up 2\n", "", "tier 0 of an htsim topology needs radix_up"),
         ("Nodes 32", "Nodes 33", "Nodes must be a multiple .* got 33, and 8 below"),
+        ("Tier 1", "Tier 1.5", "a tier must be 0, 1 or 2; line 14 is 'Tier 1.5'"),
+        ("Radix_Up 2", "Radix_Up 2\nRadix_Up 4", "radix_up must have one value; it has 2 above"),
         ("Nodes 32", "Nodes 0.5", "nodes must be a whole number of at least 1; got 0.5"),
         (
             "Radix_Down 4",
@@ -221,6 +250,13 @@ def test_topologies_for_htsim_are_read_back(fabric: Fabric) -> None:
 def test_topologies_that_htsim_has_no_words_for_are_refused(fabric: Fabric) -> None:
     with pytest.raises(NetworkError, match="htsim needs hosts of one port in the"):
         exports_htsim.topology(fabric)
+
+
+@pytest.mark.parametrize("latency", [0, -3, 0.5, 1 << 31, float("nan"), float("inf"), "x"])
+def test_latencies_that_htsim_cannot_read_are_refused(latency: float) -> None:
+    with pytest.raises(NetworkError, match=f"only whole latencies, .*; got {latency!r}"):
+        exports_htsim.topology(leaf_spine(2, 2, 2), latency)
+    assert "_ns 1234567\n" in exports_htsim.topology(leaf_spine(2, 2, 2), 1234567.0)
 
 
 def test_connections_too_large_for_htsim_are_refused() -> None:
@@ -320,6 +356,14 @@ trigger id 2 count 2 barrier
         ("0->1 id 1 start 0 trigger 1 size 3", "a start or a trigger, and not both; line 2"),
         ("Connections 2\n0->1 start 0 size 3", "must be the number of connections; got '2' for 1"),
         ("failure switch_type TOR switch_id 0 link_id 1", "a failed link is not .*; line 2"),
+        ("0 -> 1 start 0 size 3", "a line must begin with a connection, such as 0->1, .*; line 2"),
+        ("connections 7", "Connections, Triggers or Failures, or with trigger; line 2"),
+        (f"{'1' * 5000}->1 start 0 size 3", "a connection must be like .*; line 2"),
+        (
+            "0->1 id 1 start 0 size 3 send_done_trigger 1\n1->0 id 2 trigger 1 size 3\n"
+            "trigger id 1 count 2 barrier",
+            "count the connections that pull it, 1; line 4",
+        ),
     ],
 )
 def test_connections_that_cannot_be_read_are_refused(line: str, said: str) -> None:
@@ -361,6 +405,7 @@ def test_own_files_may_have_nodes_and_cables() -> None:
         ("format = 2", "in this version of gradwire; got 2. Write for example: format = 1"),
         ("format = 1\nspines = 4", "only topology, hosts, cables, failed, gbps; got 'spines'"),
         ("format = 1", "a topology, or hosts and cables; got neither"),
+        (OWN.replace("failed", 'hosts = ["a"]\nfailed'), "but not both; got both"),
         ("format = 1\nhosts = []\ncables = [3]", r"cables\[0\] must be a list of 3; got 3"),
         ("format = ", "a topology must be written in TOML"),
         (OWN.replace("spine2", "spine9"), "a link or a switch of the topology; got 'spine9'"),
@@ -376,6 +421,25 @@ def test_own_files_that_cannot_be_are_refused(text: str, said: str) -> None:
         toml.topology(text)
 
 
+@pytest.mark.parametrize(
+    ("failed", "lost"),
+    [
+        ("spine-1", {("leaf0", "spine-1", 0), ("leaf0", "spine-1", 1),
+                     ("leaf1", "spine-1", 0), ("leaf1", "spine-1", 1)}),
+        ("leaf0-spine-1", {("leaf0", "spine-1", 0)}),
+        ("leaf0-spine-1-1", {("leaf0", "spine-1", 1)}),
+        ("leaf1-spine", {("leaf1", "spine", 0)}),
+    ],
+)  # fmt: skip
+def test_names_of_switches_may_have_dashes(failed: str, lost: set[tuple[str, str, int]]) -> None:
+    cables = [["a", "x", 10], ["b", "y", 10]]
+    cables += [[leaf, spine, 10] for leaf in "xy" for spine in ("spine", "spine-1", "spine-1")]
+    text = f'format = 1\nhosts = ["a", "b"]\ncables = {json.dumps(cables)}\nfailed = ["{failed}"]'
+    found = toml.topology(text)
+    dead = {link for link, rate in zip(found.links, found.rates) if not rate}
+    assert dead == lost | {(b, a, n) for a, b, n in lost}
+
+
 def test_what_fails_where_there_are_no_links_is_refused() -> None:
     text = 'format = 1\nhosts = ["a", "b"]\ncables = [["a", "x", 10], ["b", "x", 10]]\n'
     assert not toml.topology(text).links
@@ -385,7 +449,7 @@ def test_what_fails_where_there_are_no_links_is_refused() -> None:
 
 
 def test_files_are_known_by_their_end(tmp_path: Path) -> None:
-    for name, text in (("a.toml", OWN), ("b.topo", TINY)):
+    for name, text in (("a.toml", OWN), ("b (1).topo", TINY), ("b.topo", TINY)):
         (tmp_path / name).write_text(text)
         assert topology_of(str(tmp_path / name)).hosts in (16, 32)
     with pytest.raises(NetworkError, match=r"a text file that can be read; .*none.toml"):

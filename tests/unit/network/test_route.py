@@ -79,6 +79,7 @@ def test_no_flows_need_no_paths() -> None:
         ("ecmp_k", "parameters of 'ecmp_k' do not fit: .*'k'.* Use 'ecmp_k\\(k\\)'"),
         ("ecmp_k(0)", "k is a whole number of at least 1; got 0"),
         ("spray('sometimes')", "one of 'ideal', 'random', 'rotating'; got 'sometimes'"),
+        (f"spray('random', {10**30})", f"packet is a whole number of at most {2**53}; got 10+"),
         ("wrap(least=-1)", "least is a whole number of at least 0; got -1"),
         ("", "it must be a non-empty string"),
         ("ecmp(", "it must have the form 'a scheme with its parameters'"),

@@ -50,6 +50,9 @@ class _Graph:
         self.ports = [self._leaves_of(host, known) for host in self.hosts]
         if not self.hosts:
             _fail("there are no hosts")
+        for host, times in Counter(self.hosts).items():
+            if times > 1:
+                _fail(f"the host {host} is listed {times} times")
         leaves = dict.fromkeys(leaf for own in self.ports for leaf in own)
         self.racks = list(dict.fromkeys(self.ports))
         shared = Counter(leaf for rack in self.racks for leaf in rack)
@@ -81,16 +84,19 @@ class _Graph:
     def two_tiers(self) -> Fabric:
         planes = max(map(len, self.racks))
         racks = [(*rack, *[""] * (planes - len(rack))) for rack in self.racks]  # "": no leaf
-        uplinks, plane_of = list[tuple[str, int]](), list[int]()
+        ways, uplinks, plane_of = list[tuple[str, int]](), list[tuple[str, int]](), list[int]()
+        cables = Counter[str]()  # of each spine: those of several planes are numbered on
         for plane in range(planes):
             for spine in self.middle:
                 most = max(len(self.rates.get((rack[plane], spine), ())) for rack in racks)
-                uplinks += [(spine, number) for number in range(most)]
+                ways += [(spine, number) for number in range(most)]
+                uplinks += [(spine, cables[spine] + number) for number in range(most)]
                 plane_of += [plane] * most
+                cables[spine] += most
         low = [
             self._rate(rack[plane], spine, number)
             for rack in racks
-            for (spine, number), plane in zip(uplinks, plane_of)
+            for (spine, number), plane in zip(ways, plane_of)
         ]
         return self._fabric([0] * len(self.racks), uplinks, plane_of, 0, low, [])
 
@@ -98,6 +104,9 @@ class _Graph:
         leaves = [rack[0] for rack in self.racks]
         if any(len(rack) > 1 for rack in self.racks):
             _fail("with cores, a host can have only one leaf")
+        for leaf in leaves:
+            if set(self.middle).isdisjoint(self.above[leaf]):
+                _fail(f"the leaf {leaf} has no cable to a switch of a pod")
         pods = self._pods(leaves)
         shape = [tuple(self._cores_of(switch)) for switch in pods[0]]
         for pod in pods:
@@ -151,10 +160,9 @@ class _Graph:
         low: list[int], high: list[int],
     ) -> Fabric:  # fmt: skip
         rack_of = {rack: i for i, rack in enumerate(self.racks)}
-        planes = max(plane_of, default=0) + 1
-        ports = np.zeros((len(self.hosts), planes), np.int64)
+        ports = np.zeros((len(self.hosts), max(map(len, self.racks))), np.int64)
         for i, (host, own) in enumerate(zip(self.hosts, self.ports)):
-            for plane, leaf in enumerate(own[:planes]):
+            for plane, leaf in enumerate(own):
                 ports[i, plane] = sum(self.rates[host, leaf])
         return Fabric(
             np.array([rack_of[own] for own in self.ports], np.int64), np.array(pod_of, np.int64),

@@ -87,27 +87,44 @@ def flows(text: str) -> Flows:
     reads it. One that begins by a trigger is in the step after the last connection that pulls it,
     so chains have common steps. A connection of size 0 sends nothing, and never pulls. Raises
     NetworkError, with the line, for what cannot be read, or would never begin."""
-    rows, counted = list[_Row](), None
+    rows, counted, barriers = list[_Row](), None, dict[str, tuple[int, tuple[int, str]]]()
     for number, line in _lines(text):
         words = line.split()
         if "->" in words[0]:
             rows.append(_row(number, line))
         elif words[0] == "Connections":
             counted = words[1:]
+        elif words[0] == "trigger":
+            match = re.fullmatch(r"trigger id (\S+) (?:.* )?count ([0-9]{1,10})\b.*", line)
+            if match and "barrier" in words:
+                barriers[match[1]] = int(match[2]), (number, line)
         elif words[0] == "failure":
             _fail(
                 number, line, "a failed link is not traffic, and must be named with --fail instead"
             )
+        elif words[0] not in ("Nodes", "Triggers", "Failures"):
+            _fail(number, line, "a line must begin with a connection, such as 0->1, with Nodes, "
+                  "Connections, Triggers or Failures, or with trigger")  # fmt: skip
     if counted not in (None, [str(len(rows))]):
         raise NetworkError(
             f"'Connections' must be the number of connections; got {' '.join(counted or [])!r} "
             f"for {len(rows)}. Correct it."
         )
+    _must_count(rows, barriers)
     step = _steps(rows)
     return Flows.of([
         (row.source, row.target, row.bytes, step[i], row.start_us * 1000)
         for i, row in enumerate(rows) if row.bytes
     ])  # fmt: skip
+
+
+def _must_count(rows: list[_Row], barriers: Mapping[str, tuple[int, tuple[int, str]]]) -> None:
+    """Raises NetworkError for a barrier that opens before, or never with, the last connection that
+    pulls it. barriers: the count, and the line, by trigger."""
+    pulled = Counter(name for row in rows for name in row.pulls)
+    for name, (counted, place) in barriers.items():
+        if counted != pulled[name]:
+            _fail(*place, f"a barrier must count the connections that pull it, {pulled[name]}")
 
 
 class _Row(NamedTuple):
@@ -135,7 +152,7 @@ _KNOWN = (
 def _row(number: int, line: str) -> _Row:
     rule = "a connection must be like '0->1 id 1 start 0 size 2000000'"
     ends, *words = line.split()
-    match, facts = re.fullmatch(r"([0-9]+)->([0-9]+)", ends), dict[str, str]()
+    match, facts = re.fullmatch(r"([0-9]{1,10})->([0-9]{1,10})", ends), dict[str, str]()
     while words:
         name = words.pop(0)
         if name not in _KNOWN:
@@ -204,9 +221,11 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
         if not math.isfinite(parsed):
             _fail(number, line, f"{name} must be a number")
         if name == "tier":
+            if parsed not in (0, 1, 2):
+                _fail(number, line, "a tier must be 0, 1 or 2")
             own = tiers.setdefault(int(parsed), {})
-        else:
-            own[name] = parsed
+        elif own.setdefault(name, parsed) != parsed:
+            _fail(number, line, f"{name} must have one value; it has {own[name]:g} above")
     return shape, tiers
 
 

@@ -12,7 +12,7 @@ or with nodes and cables instead of a builder: hosts = ["a", "b"], cables = [["a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
@@ -36,15 +36,17 @@ def _fabric(
 ) -> Fabric:  # fmt: skip
     if not topology and not cables:
         raise Broken("must have a topology, or hosts and cables; got neither")
+    if topology and (hosts or cables):
+        raise Broken("must have a topology, or hosts and cables, but not both; got both")
     fabric = built(topology) if topology else fabric_of(hosts, [Cable(*own) for own in cables])
-    down = [one for name in failed for one in both_ways(name)]
-    return fabric.with_rates(_rates(gbps)).without(*down)
+    down = [one for name in failed for one in both_ways(fabric, name)]
+    return fabric.with_rates(_rates(fabric, gbps)).without(*down)
 
 
-def _rates(gbps: Mapping[str, float]) -> dict[Link, int]:
+def _rates(fabric: Fabric, gbps: Mapping[str, float]) -> dict[Link, int]:
     found: dict[Link, int] = {}
     for name, own in gbps.items():
-        for link in both_ways(name):
+        for link in both_ways(fabric, name):
             if not isinstance(link, Link):
                 raise Broken(
                     "must name cables, such as 'leaf0-spine1'; got " + repr(name), ".gbps"
@@ -53,16 +55,25 @@ def _rates(gbps: Mapping[str, float]) -> dict[Link, int]:
     return found
 
 
-def both_ways(name: str) -> list[Link | str]:
+def both_ways(fabric: Fabric, name: str) -> list[Link | str]:
     """Returns both links of a cable, as 'leaf0-spine1', or 'leaf0-spine1-1' for the second one
-    between the two. Any other name is a switch."""
-    one, dash, rest = name.partition("-")
-    if not dash:
+    between the two. Any other name is a switch. Names of the fabric's switches may have dashes."""
+    switches = {end for link in fabric.links for end in link[:2]}
+    parts = name.split("-")
+    if name in switches or len(parts) == 1:
         return [name]
-    other, dash, last = rest.rpartition("-")
-    if not (dash and last.isdecimal() and len(last) < 10):
-        other, last = rest, "0"
-    return [Link(one, other, int(last)), Link(other, one, int(last))]
+    cables = [_cable("-".join(parts[:i]), parts[i:], switches) for i in range(1, len(parts))]
+    one, other, number = next((own for own in cables if {*own[:2]} <= switches), cables[0])
+    return [Link(one, other, number), Link(other, one, number)]
+
+
+def _cable(one: str, rest: Sequence[str], switches: Set[str]) -> Link:
+    """Returns the link from a switch to that of `rest`, whose last word may be a number."""
+    *other, last = rest
+    is_number = bool(other) and last.isdecimal() and len(last) < 10
+    if is_number and "-".join(rest) not in switches:
+        return Link(one, "-".join(other), int(last))
+    return Link(one, "-".join(rest))
 
 
 _GBPS = Number(above=0)

@@ -15,6 +15,7 @@ from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
 
 Order = Literal["ideal", "random", "rotating"]
+_LARGEST = 1 << 53  # bytes: as of the packet engine's
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Spray(Scheme):
             raise NetworkError(
                 f"the order of spraying must be one of {known}; got {self.order!r}. Use 'ideal'."
             )
-        count("packet", self.packet)
+        count("packet", self.packet, most=_LARGEST)
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

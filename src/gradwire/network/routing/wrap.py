@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gradwire.network.amounts import parts_of, reduced, scaled
+from gradwire.network.amounts import parts_of, reduced, scaled, summed
 from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
@@ -88,8 +88,7 @@ def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) 
     turned = (first[:, None] + np.arange(paths)) % paths
     own = np.take_along_axis(shares, turned, 1)
     order = np.argsort(line, kind="stable")
-    length = np.zeros(len(shares), sizes.dtype)
-    np.add.at(length, line, sizes)
+    length = summed(line, sizes, len(shares))
     total = own.sum(1)
     finest = (length * total.astype(float)).sum() + float(least) * total.max(initial=0)
     kind = np.int64 if finest < EXACT else object

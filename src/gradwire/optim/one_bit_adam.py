@@ -99,7 +99,7 @@ class OneBitAdam(AsksThePlan):
     def _move(self, p: Tensor, u: Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[p], group["betas"]
         if not state:
-            state["step"] = torch.zeros(())
+            state["step"] = torch.zeros((), dtype=torch.float32)
             state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["variance"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         state["step"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from math import nan
 
 import pytest
 import torch
@@ -164,8 +165,9 @@ def test_other_plans_are_refused() -> None:
     with pytest.raises(UsageError, match=r"shared_momentum\(0.9\)"):
         OneBitAdam([p], 0.1, freeze_step=3).step()
     for options in (
-        {"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0},
-        {"freeze_step": 1, "momentum_kept": False},
+        {"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}, {"freeze_step": 0.2 * 1000},
+        {"freeze_step": 1, "momentum_kept": False}, {"freeze_step": 1, "lr": nan},
+        {"freeze_step": 1, "eps": nan}, {"freeze_step": 1, "weight_decay": nan},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="got"):
             OneBitAdam([p], **options)  # type: ignore[arg-type]

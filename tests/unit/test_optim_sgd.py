@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from itertools import product
@@ -233,8 +234,11 @@ def test_a_closure_and_frozen_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -0.1}, {"nesterov": True}]
-)
+    "options", [
+        {"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -0.1}, {"nesterov": True},
+        {"lr": math.nan}, {"weight_decay": math.nan},
+    ],
+)  # fmt: skip
 def test_what_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="momentum"):
         SGD(model().parameters(), **options)  # type: ignore[arg-type]

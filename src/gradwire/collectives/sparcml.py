@@ -85,7 +85,7 @@ class _Held:
                 self._packed = self.stream.packed()
             if self._packed.numel() < self.dense_bytes:
                 return self._packed
-            room = torch.zeros(self.stream.n, device=self._packed.device)
+            room = torch.zeros(self.stream.n, device=self._packed.device, dtype=torch.float32)
             self._dense = _added(room, self.stream)
         return self._dense.view(torch.uint8)
 

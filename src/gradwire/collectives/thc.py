@@ -95,7 +95,7 @@ class _Rotated:
         self.rows = sum(self.sizes)
         device = self.parameters[0].gradient.device if self.parameters else torch.device("cpu")
         self.status = torch.zeros(1, dtype=torch.int64, device=device)
-        self.x = torch.zeros(self.rows * BLOCK, device=device).view(-1, BLOCK)
+        self.x = torch.zeros(self.rows * BLOCK, device=device, dtype=torch.float32).view(-1, BLOCK)
         for p, own in zip(self.parameters, self._of_each(self.x)):
             _add_waiting(own, p)
         noise = kernels.Noise.of(f"{ctx.seed}/{ctx.step}/thc", 0)
@@ -160,7 +160,7 @@ def _add_waiting(room: Tensor, p: Local) -> None:
 def _signs(noise: kernels.Noise, device: torch.device) -> Tensor:
     """Returns random signs, (BLOCK,) of -1 and 1."""
     if device.type == "meta":
-        return torch.empty(BLOCK, device=device)
+        return torch.empty(BLOCK, device=device, dtype=torch.float32)
     return 1.0 - 2.0 * (kernels.random_bits(noise, BLOCK, device=device) >> 31).float()
 
 
@@ -168,7 +168,7 @@ def _rotated(x: Tensor) -> Tensor:
     """Returns each block times Sylvester's matrix over its root, which is its own inverse;
     computed as a matrix between two smaller ones."""
     side = math.isqrt(BLOCK)
-    h = torch.ones((1, 1), device=x.device)
+    h = torch.ones((1, 1), device=x.device, dtype=torch.float32)
     while len(h) < side:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
     return (h @ x.view(-1, side, side) @ (h / side)).view(-1, BLOCK)

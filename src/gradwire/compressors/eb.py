@@ -117,7 +117,7 @@ class ErrorBounded(Compressor):
         """Returns a decoded payload, (n,) fp32."""
         try:
             largest, ends, at = self._head(section, n)
-            levels = torch.empty(n, device=section.device)
+            levels = torch.empty(n, device=section.device, dtype=torch.float32)
             for end, begin in zip(ends, range(0, n, _CHUNK)):
                 m = min(_CHUNK, n - begin)
                 size = _code_bytes(end, m)

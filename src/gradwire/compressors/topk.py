@@ -228,9 +228,9 @@ class _Taken:
     def __init__(self, entries: Entries, device: torch.device) -> None:
         self.entries = entries
         self.places = torch.zeros(entries.k, dtype=torch.int32, device=device)
-        self.values = torch.zeros(entries.k, device=device)
+        self.values = torch.zeros(entries.k, dtype=torch.float32, device=device)
         rounds = entries.values != "fp32"
-        self.sent = torch.zeros(entries.k, device=device) if rounds else self.values
+        self.sent = torch.zeros_like(self.values) if rounds else self.values
         self._said: kernels.WriteEntries | None = None
 
     def segment(self, sections: Sections, residual: Tensor | None = None) -> kernels.WriteEntries:

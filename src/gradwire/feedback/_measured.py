@@ -123,7 +123,8 @@ class Measured(Feedback):
     def adopt(self, moments: State) -> State:
         """A noise of zeros marks the moments as those of the average."""
         x = moments["exp_avg"]
-        return {**moments, "residual": torch.zeros_like(x), NOISE: torch.zeros(3)}
+        noise = torch.zeros(3, dtype=torch.float32)
+        return {**moments, "residual": torch.zeros_like(x), NOISE: noise}
 
 
 @dataclass

@@ -17,7 +17,7 @@ _SHAPE = (8, 12)
 def trial(feedback: Feedback) -> str | None:
     """Try it in two steps on one small matrix. Returns what is wrong; None if nothing is. The laws
     of `gradwire.testing` check more."""
-    x, state = torch.linspace(-1.0, 1.0, 96), dict[str, Tensor]()
+    x, state = torch.linspace(-1.0, 1.0, 96, dtype=torch.float32), dict[str, Tensor]()
     for step in range(2):
         given = x.clone()
         info = StepInfo(step, shape=_SHAPE)

@@ -114,7 +114,8 @@ class Muon(AsksThePlan):
         names = "exp_avg", "exp_avg_sq", "step"
         for p in parameters:
             if "step" not in self.state[p]:
-                zeros = torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())
+                step = torch.zeros((), dtype=torch.float32)
+                zeros = torch.zeros_like(p), torch.zeros_like(p), step
                 self.state[p].update(zip(names, zeros))
         states = ([self.state[p][name] for p in parameters] for name in names)
         firsts, seconds, steps = states

@@ -55,7 +55,8 @@ class OneBitAdam(AsksThePlan):
         eps: float = 1e-8, weight_decay: float = 1e-2, *, freeze_step: int,
         momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
-        if lr < 0 or eps <= 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
+        numbers = lr >= 0 and eps > 0 and weight_decay >= 0 and all(0 <= b < 1 for b in betas)
+        if not numbers:  # also false for NaN
             raise UsageError(
                 "OneBitAdam's lr and weight_decay must be at least 0, its eps above 0, its betas "
                 f"at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
@@ -66,10 +67,10 @@ class OneBitAdam(AsksThePlan):
                 "OneBitAdam steps with momenta, never with gradients: momentum_kept must be None "
                 "or True; got False. For gradients use gradwire.optim.AdamW."
             )
-        if freeze_step < 1:
+        if type(freeze_step) is not int or freeze_step < 1:  # a state must have an int
             raise UsageError(
-                "OneBitAdam must learn the variance in at least one step; got "
-                f"freeze_step={freeze_step}. Pass 15 to 25 % of all steps, and as many to the "
+                "OneBitAdam must learn the variance in a whole number of steps, at least 1; got "
+                f"freeze_step={freeze_step!r}. Pass 15 to 25 % of all steps, and as many to the "
                 "plan's warm-up."
             )
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
@@ -99,7 +100,7 @@ class OneBitAdam(AsksThePlan):
     def _move(self, p: Tensor, u: Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[p], group["betas"]
         if not state:
-            state["step"] = torch.zeros(())
+            state["step"] = torch.zeros((), dtype=torch.float32)
             state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["variance"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         state["step"] += 1

@@ -54,7 +54,7 @@ class SGD(AsksThePlan):
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, *,
         weight_decay: float = 0.0, nesterov: bool = False, momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
-        if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
+        if not (lr >= 0 and 0 <= momentum < 1 and weight_decay >= 0):  # also refuses NaN
             raise UsageError(
                 "SGD's lr and weight_decay must be at least 0, its momentum at least 0 and below "
                 f"1; got lr={lr}, momentum={momentum}, weight_decay={weight_decay}. Use for "

@@ -67,7 +67,7 @@ class SizedContext(SizedBucket, Context):
         size = self.layout.bytes
         if self.ragged:
             size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
-        self.length = torch.tensor([size])  # a real tensor: its value is read
+        self.length = torch.tensor([size], dtype=torch.int64)  # a real tensor: its value is read
         return _bytes(size)
 
     def _ragged_bytes(self, n: int) -> int:
@@ -125,7 +125,7 @@ class SizedContext(SizedBucket, Context):
         return SizedStages(self, plan).rounds()
 
     def room(self, name: str, n: int) -> Tensor:
-        return torch.empty(n, device=_META)
+        return torch.empty(n, device=_META, dtype=torch.float32)
 
     def locals(self, uses: int = 1) -> Sequence[Local]:
         self._uses = uses
@@ -208,7 +208,9 @@ class SizedStages(Walk):
         for begin, end in region:
             device = self._tasks[number].at
             self._context.accumulates(end - begin, had.contributions, device)
-        self._numbers = split(torch.empty(elements(region), device=_META), region)
+        self._numbers = split(
+            torch.empty(elements(region), device=_META, dtype=torch.float32), region
+        )
 
 
 def _bytes(n: int) -> Tensor:

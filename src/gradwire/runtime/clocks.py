@@ -36,7 +36,7 @@ def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahe
     seen = torch.empty(ROUNDS, 2, dtype=torch.float64)
     for i in range(ROUNDS):
         entered = perf_counter()
-        of_first(torch.zeros(1), group, device)
+        of_first(torch.zeros(1, dtype=torch.float32), group, device)
         seen[i, 0], seen[i, 1] = entered, perf_counter()
     first = of_first(seen, group, device)
     return Ahead(0.0, 0.0) if dist.get_rank(group) == 0 else between(first, seen)

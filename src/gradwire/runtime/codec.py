@@ -84,7 +84,7 @@ class Codec:
         self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
         self._used = self.layout.bytes  # if ragged, the most
-        self.length = torch.tensor([self._used], device=self.device)
+        self.length = torch.tensor([self._used], device=self.device, dtype=torch.int64)
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict, self._lost = Verdict(self.digest, self.device), lost

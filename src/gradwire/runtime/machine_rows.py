@@ -123,7 +123,7 @@ class MachineRows:
         """A stream with none of the rows that this rank owns."""
         streams = self._streams
         rows = torch.empty(0, streams.width, dtype=streams.mean_dtype)
-        nothing = Stream(torch.empty(0).int(), rows, streams.size)
+        nothing = Stream(torch.empty(0, dtype=torch.int32), rows, streams.size)
         return nothing.split(self._domains)[self._me]
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:

@@ -91,7 +91,7 @@ class OwnView:
     def __init__(self) -> None:
         self._swaps: dict[str, Swap] = {}
         self._rooms: dict[str, Tensor] = {}  # copies of weights that cannot swap
-        self._spare = torch.empty(0)
+        self._spare = torch.empty(0, dtype=torch.float32)
 
     @property
     def entered(self) -> bool:
@@ -148,7 +148,7 @@ class OwnView:
         n, at_once = weights.numel(), _at_once(weights)
         n = min(n, at_once) if weights.is_contiguous() else n
         if self._spare.numel() < n or self._spare.device != weights.device:
-            self._spare = torch.empty(n, device=weights.device)
+            self._spare = torch.empty(n, device=weights.device, dtype=torch.float32)
         return self._spare
 
     def moves(self, ledger: Ledger) -> bool:

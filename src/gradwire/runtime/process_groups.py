@@ -94,7 +94,7 @@ def wait_for_all(group: Any, device: torch.device = CPU) -> None:
     elif device.type == "cuda":
         for carried in (CPU, device):
             if backend_of(group, carried):
-                dist.all_reduce(torch.zeros(1, device=carried), group=group)
+                dist.all_reduce(torch.zeros(1, device=carried, dtype=torch.float32), group=group)
 
 
 def find_machines(

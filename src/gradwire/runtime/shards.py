@@ -71,7 +71,7 @@ class Shards:
         self._my_sections = own.views(self._mine[: own.bytes])
         owned = [end - begin for begin, end in (own.of_owner(rank) for own in self.pieces)]
         room = [padded(size * 4) // 4 for size in owned]
-        self._all_means = torch.zeros(sum(room), device=device)
+        self._all_means = torch.zeros(sum(room), device=device, dtype=torch.float32)
         self.means = [x[:n] for x, n in zip(torch.split(self._all_means, room), owned)]
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
         self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]

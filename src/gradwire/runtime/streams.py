@@ -79,7 +79,7 @@ class BucketStreams(Streams):
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
-        none = torch.empty(0)
+        none = torch.empty(0, dtype=torch.float32)
         offsets = zip(parts, codec.bucket.offsets)
         places = [part.places + at for part, at in offsets] or [none.int()]
         values = [part.values for part in parts] or [none]
@@ -106,7 +106,9 @@ class BucketStreams(Streams):
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
         flags |= kernels.DAMAGED if self.damage is not None else 0
         Header(message).write(self._digest, step, flags)
-        message[HEADER_BYTES:ends].view(torch.int64).copy_(torch.tensor(numbers))
+        message[HEADER_BYTES:ends].view(torch.int64).copy_(
+            torch.tensor(numbers, dtype=torch.int64)
+        )
         if luggage is not None:
             message[ends:-WORD] = luggage
         seal(message)
@@ -148,7 +150,7 @@ class BucketStreams(Streams):
     def waiting(self, at: Stream) -> Tensor:
         kept = self._kept()
         if kept is None or kept[1] < 0:
-            return torch.zeros(at.count)
+            return torch.zeros(at.count, dtype=torch.float32)
         parts = at.split(self.parameters)
         found = [
             state[kept[0]].index_select(0, self._lifted([part.places])[0])
@@ -156,7 +158,7 @@ class BucketStreams(Streams):
             if part.count
         ]
         if not found:
-            return torch.zeros(0)
+            return torch.zeros(0, dtype=torch.float32)
         together = torch.cat(found)
         return together if self._copies is None else self._copies.down(together).clone()
 
@@ -209,5 +211,5 @@ class _Remembered(dict[str, Sequence[float]]):
         """Puts what was set into the states, in host memory, as the host reads it."""
         for name, numbers in self.items():
             for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number])
+                state[name] = torch.tensor([number], dtype=torch.float32)
         self.clear()

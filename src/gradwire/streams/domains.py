@@ -74,7 +74,9 @@ class Chunks(Domains):
         return sizes
 
     def _owner(self, chunk: int) -> int:
-        turn = kernels.owners_of(torch.tensor(chunk // self._world), self._world, self._seed)
+        turn = kernels.owners_of(
+            torch.tensor(chunk // self._world, dtype=torch.int64), self._world, self._seed
+        )
         return (chunk + int(turn)) % self._world
 
     def split(self, stream: Stream) -> list[Stream]:
@@ -128,7 +130,8 @@ class HashedElements(Domains):
     def _owned(self) -> list[Tensor]:
         """The elements of each owner, hashed block by block, as that needs much more memory than
         its result."""
-        found: list[list[Tensor]] = [[torch.empty(0).int()] for _ in range(self._world)]
+        nothing = torch.empty(0, dtype=torch.int32)
+        found = [[nothing] for _ in range(self._world)]
         for begin in range(0, self._n, _HASHED_AT_ONCE):
             end = min(begin + _HASHED_AT_ONCE, self._n)
             elements = torch.arange(begin, end, dtype=torch.int32)

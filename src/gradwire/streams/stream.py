@@ -269,7 +269,7 @@ class Stream:
         chosen, first = [torch.empty(0, dtype=torch.int32, device=self.places.device)], 0
         for part, k in zip(self.split(domains), counts):
             at = torch.empty(k, dtype=torch.int32, device=self.places.device)
-            values = torch.empty(k, device=self.places.device)
+            values = torch.empty(k, device=self.places.device, dtype=torch.float32)
             kernels.topk(part.values, k, at, values, torch.zeros(1, dtype=torch.int64))
             chosen.append(at + first)
             first += part.count
@@ -279,7 +279,7 @@ class Stream:
     def at(self, places: Tensor) -> Tensor:
         """Returns the values at these places, fp32, zeros where it has none. places: ascending,
         with all of its own among them."""
-        out = torch.zeros(places.numel(), device=places.device)
+        out = torch.zeros(places.numel(), device=places.device, dtype=torch.float32)
         out[torch.searchsorted(places, self.places)] = self.values.float()
         return out
 

@@ -39,10 +39,10 @@ def check(member: Member) -> list[str]:
 
 def inputs(n: int) -> list[Tensor]:
     """Returns vectors of n elements: ordinary, zero, with one spike, tiny, of whole numbers."""
-    x = torch.randn(n, generator=torch.Generator().manual_seed(n))
-    spike = torch.zeros(n)
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float32)
+    spike = torch.zeros(n, dtype=torch.float32)
     spike[n // 2 : n // 2 + 1] = 1e6
-    return [x, torch.zeros(n), spike, x * 1e-20, x.mul(3).round()]
+    return [x, torch.zeros(n, dtype=torch.float32), spike, x * 1e-20, x.mul(3).round()]
 
 
 def _compressor(one: Compressor) -> list[str]:
@@ -103,7 +103,10 @@ def _collective(one: Collective) -> list[str]:
     found.append("law_non_finite_spoils_the_step_and_nothing_else")
     for world in WORLDS:
         dice = torch.Generator().manual_seed(world)
-        xs, others = ([torch.randn(203, generator=dice) for _ in range(world)] for _ in range(2))
+        xs, others = (
+            [torch.randn(203, generator=dice, dtype=torch.float32) for _ in range(world)]
+            for _ in range(2)
+        )
         laws.law_ranks_end_equal(strategy, xs)
         laws.law_inputs_stay(strategy, xs)
         if one.sizes == "known":

@@ -59,7 +59,7 @@ def encoded(compressor: Compressor, x: Tensor, key: Key = KEY, fill: int = 0xA5)
 
 def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key = KEY) -> Tensor:
     """Returns a decoded payload, in fp32."""
-    x = torch.full((n,), math.nan)
+    x = torch.full((n,), math.nan, dtype=torch.float32)
     compressor.decode(sections, x, key)
     return x
 
@@ -174,7 +174,11 @@ def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
     """All finite elements decode to finite ones, even if they are out of range and raise the
     status: feedback goes on with decoded values until the step is undone."""
     most = torch.finfo(torch.float32).max
-    for x in (torch.full((n,), most), torch.linspace(-1, 1, n) * most, torch.full((n,), -1e5)):
+    for x in (
+        torch.full((n,), most, dtype=torch.float32),
+        torch.linspace(-1, 1, n, dtype=torch.float32) * most,
+        torch.full((n,), -1e5, dtype=torch.float32),
+    ):
         back = through(compressor, x)
         assert bool(back.isfinite().all()), f"{x} came back as {back}"
 
@@ -185,10 +189,10 @@ def law_accumulate_sums_in_rank_order(
     """accumulate equals decode, a plain sum in rank order in fp32, and one division; so does the
     sum for many parameters in one call."""
     n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
-    total = torch.zeros(n)
+    total = torch.zeros(n, dtype=torch.float32)
     for payload in payloads:
         total = total + decoded(compressor, payload, n)
-    wanted = (total / torch.tensor(float(len(xs)))).to(dtype)
+    wanted = (total / torch.tensor(float(len(xs)), dtype=torch.float32)).to(dtype)
     result = torch.full((n,), 99.0, dtype=dtype)
     compressor.accumulate(payloads, result, len(xs), KEY)
     assert torch.equal(result, wanted), f"{result} is not {wanted}"
@@ -338,7 +342,8 @@ def law_give_back_forgets_what_joined(
     encoder, state = make(), dict[str, Tensor]()
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
-        before = state["estimate"].clone() if "estimate" in state else torch.zeros(len(x))
+        nothing = torch.zeros(len(x), dtype=torch.float32)
+        before = state.get("estimate", nothing).clone()
         encoder.encode(x, state, sections, StepInfo(step), KEY, new_status())
         encoder.give_back(state, sections)
         close({"estimate": state["estimate"]}, {"estimate": before}, tolerance, "give_back")
@@ -363,7 +368,7 @@ def law_ranks_end_equal(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 def law_is_the_mean(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
     """The result is the sum, divided once, for tensors with an exact sum that are sent whole."""
     total = torch.stack([x.double() for x in tensors]).sum(0)
-    wanted = total.float() / torch.tensor(float(len(tensors)))
+    wanted = total.float() / torch.tensor(float(len(tensors)), dtype=torch.float32)
     for result in lockstep(strategy, tensors)[0]:
         assert torch.equal(result, wanted), f"{result} is not {wanted}"
 

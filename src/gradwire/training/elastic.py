@@ -114,7 +114,7 @@ def _add(total: dict[str, Tensor], key: str, x: Tensor, factor: float) -> None:
 def _at_its_place(piece: Tensor, name: str, n: int, rank: int, world: int) -> Tensor:
     """Returns a piece that an owner keeps as a whole parameter, zero elsewhere. It is a residual
     of the mean: as a part of one rank's gradient it is multiplied by `world`."""
-    whole = torch.zeros(n, device=piece.device)
+    whole = torch.zeros(n, device=piece.device, dtype=torch.float32)
     begin, end = Pieces.of(name, n, world).of_owner(rank)
     whole[begin:end] = piece * world
     return whole

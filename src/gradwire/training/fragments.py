@@ -92,7 +92,7 @@ class Fragment:
 
     def mean_of(self, number: int) -> int:
         """Returns the mean of a number over the ranks, rounded. Collective."""
-        own = torch.tensor([float(number)], device=self._session.device)
+        own = torch.tensor([float(number)], device=self._session.device, dtype=torch.float32)
         return round(float(self._session.summed(own, "steps to a round")) / self._session.world)
 
     def refuse_failed(self) -> None:

@@ -186,7 +186,7 @@ def join_circle(
     all of them. group: the replicate group. The new group stays until the process ends: torch
     names subgroups by their number, so after a removal a name could occur twice."""
     device = device_of(parameters)
-    keeps = torch.zeros(dist.get_world_size(), device=device)
+    keeps = torch.zeros(dist.get_world_size(), device=device, dtype=torch.float32)
     for p in parameters.values():
         keeps[cast(Any, p).device_mesh.mesh.flatten().to(device)] = 1.0
     with attaching():

@@ -202,7 +202,9 @@ class Guard:
     def _anywhere(self, names: list[str]) -> list[str]:
         """Returns the sampled parameters that are among these on some rank. Collective."""
         own = set(names)
-        ranks = self._sum(torch.tensor([float(name in own) for name in self._places])).tolist()
+        ranks = self._sum(
+            torch.tensor([float(name in own) for name in self._places], dtype=torch.float32)
+        ).tolist()
         return [name for name, count in zip(self._places, ranks) if count]
 
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
@@ -211,7 +213,7 @@ class Guard:
         own = [shadow.apart(names, self._late) for names in kinds]
         own += [float(bool(names)) for names in kinds]
         # Different processors may round differently, and all ranks must decide alike.
-        total = self._sum(torch.tensor(own)).tolist()
+        total = self._sum(torch.tensor(own, dtype=torch.float32)).tolist()
         pairs = zip(total[:2], total[2:])  # sums of distances, and over how many ranks
         apart = Apart(*(far / ranks if ranks else None for far, ranks in pairs))
         self.apart.append(apart)
@@ -232,7 +234,7 @@ class Guard:
         session, found = self._session, self._session.ledger.waiting()
         own = torch.cat([
             found[name].reshape(-1)[at].float() if name in found
-            else torch.zeros(len(at), device=session.device)
+            else torch.zeros(len(at), device=session.device, dtype=torch.float32)
             for name, at in self._places.items()
         ])  # fmt: skip
         sizes = [at.numel() for at in self._places.values()]

@@ -116,7 +116,7 @@ def _written(
             return _as(p, x)
         return _as(p, session.summed(x / session.world, "moments"))
 
-    zeros = torch.zeros(p.numel(), device=p.device)
+    zeros = torch.zeros(p.numel(), device=p.device, dtype=torch.float32)
     first = mean(state.get(FIRST, zeros))
     if feedback.rule == "orthogonal":
         return {MOMENTUM: first}

@@ -123,7 +123,7 @@ class Recording:
         self._turn = session.step
         self._to, self._is_open = list(to), True
         self._zero, now = perf_counter(), time.time()
-        begun = torch.tensor([time.time_ns()])
+        begun = torch.tensor([time.time_ns()], dtype=torch.int64)
         start = int(of_first(begun, group, session.device)[0])
         ahead = ahead_of_first(group, session.device)
         self._begin(

@@ -101,7 +101,7 @@ class _Backward:
     def __init__(self) -> None:
         with torch.random.fork_rng(devices=[]):  # leaves the job's own random state untouched
             self._layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
-            self._x = torch.rand(_ROWS, _WIDTH)
+            self._x = torch.rand(_ROWS, _WIDTH, dtype=torch.float32)
         self._network = nn.Sequential(*self._layers)
         for p in self._network.parameters():
             p.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
@@ -164,14 +164,14 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def _local_work() -> None:
-    x, half = torch.ones(_LOCAL), torch.empty(_LOCAL, dtype=torch.bfloat16)
+    x, half = torch.ones(_LOCAL, dtype=torch.float32), torch.empty(_LOCAL, dtype=torch.bfloat16)
     began = perf_counter()
     while perf_counter() - began < _SECONDS:
         kernels.cast(x, half)
 
 
 def _moves(performer: Performer, elements: int, count: int) -> None:
-    data = torch.zeros(elements)
+    data = torch.zeros(elements, dtype=torch.float32)
     for _ in range(count):
         performer.perform(AllReduce(data), "the probe")
 

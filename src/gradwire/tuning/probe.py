@@ -142,7 +142,10 @@ class Probe:
         context = self.context(text, bucket)
         dice = torch.Generator().manual_seed(self.performer.rank)
         kind = getattr(torch, self.dtype)
-        given = [torch.randn(n, generator=dice).to(self.performer.device, kind) for n in sizes]
+        given = [
+            torch.randn(n, generator=dice, dtype=torch.float32).to(self.performer.device, kind)
+            for n in sizes
+        ]
         rooms, steps = [torch.empty_like(x) for x in given], count()
 
         def once() -> Run:

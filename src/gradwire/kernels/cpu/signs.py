@@ -24,7 +24,8 @@ def pack_signs(x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: N
     elif values.numel() == 1:
         values.fill_((above - below) / max(n, 1))
     elif values.numel() == 2:
-        values.copy_(torch.tensor([below / max(count, 1), above / max(n - count, 1)]))
+        means = below / max(count, 1), above / max(n - count, 1)
+        values.copy_(torch.tensor(means, dtype=torch.float32))
 
 
 def sum_signs(segments: Sequence[SumCodes]) -> int:

@@ -246,5 +246,5 @@ def _low(k: int, n: int, code: str) -> tuple[int, int]:
 
 @on_its_device
 def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
-    none = torch.empty(indices.numel(), device=indices.device)
+    none = torch.empty(indices.numel(), device=indices.device, dtype=torch.float32)
     write_entries([WriteEntries(indices, none, n, code, section, none)])

@@ -65,7 +65,7 @@ class Shelf:
         self.sizes, self.with_velocity, self.block = sizes, with_velocity, block
         self.slots, self.begins = slots_of(sizes, with_velocity, block)
         self.size = block * (1 + with_velocity)
-        room = torch.empty(self.begins[-1] * (self.size + 1), device=device)
+        room = torch.empty(self.begins[-1] * (self.size + 1), device=device, dtype=torch.float32)
         self.kept, which = room.split([self.size * self.begins[-1], self.begins[-1]])
         self.which = which.view(torch.int32)
         self.table: Tensor | None = None

@@ -88,13 +88,13 @@ def decode_codes(
         here = codes[byte : byte + rows * size].view(rows, size)
         byte += rows * size
         if form.in_all == 0:
-            by = torch.full((rows, 1), factor, device=codes.device)
+            by = torch.full((rows, 1), factor, device=codes.device, dtype=torch.float32)
         else:
             by = scales[:1] if form.in_all else scales[scale : scale + rows]
             by = (by * factor).view(-1, 1).expand(rows, 1)
             scale += rows
         out.append(decode_rows(form, here, m, by).flatten())
-    return torch.cat(out) if out else torch.zeros(0, device=codes.device)
+    return torch.cat(out) if out else torch.zeros(0, device=codes.device, dtype=torch.float32)
 
 
 def _accumulate_codes(segments: Sequence[SumCodes]) -> int:

@@ -69,7 +69,7 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
 def _together(lists: list[Tensor], masks: Tensor, shape: Shape) -> Tensor:
     """Returns the places of all lists, int64, sorted; one that occurs twice is there twice."""
     chunks, full, thin = (own.long() for own in lists)
-    bits = torch.full((shape.crowded,), (1 << CHUNK) - 1, device=masks.device)
+    bits = torch.full((shape.crowded,), (1 << CHUNK) - 1, device=masks.device, dtype=torch.int64)
     others = torch.ones_like(bits, dtype=torch.bool)
     others[full] = False
     low, high = masks.long().view(-1, MASK_BYTES).unbind(1)

@@ -61,7 +61,8 @@ def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) 
         return (_digits(codes, m) - 1).float() * scale
     if form.mean:
         levels = [-1.0, 1.0] if form is LLOYD1 else [-OUTER, -INNER, INNER, OUTER]
-        return torch.tensor(levels, device=codes.device)[_levels(form, codes, m)] * scale
+        every = torch.tensor(levels, dtype=torch.float32, device=codes.device)
+        return every[_levels(form, codes, m)] * scale
     return (_levels(form, codes, m) - int(form.steps)).float() * scale
 
 
@@ -98,14 +99,14 @@ def means_of(x: torch.Tensor) -> torch.Tensor:
     while total.shape[1] > 1:
         half = total.shape[1] // 2
         total = total[:, :half] + total[:, half:]
-    return total * (torch.tensor(512.0, device=x.device) / m)
+    return total * (torch.tensor(512.0, device=x.device, dtype=torch.float32) / m)
 
 
 def _lloyd_codes(form: Format, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """Returns codes whose order is that of the values that they stand for."""
     if form is LLOYD1:
         return torch.where(x < 0, 0, 1)
-    limit = mean * torch.tensor(THRESHOLD, device=x.device)
+    limit = mean * torch.tensor(THRESHOLD, device=x.device, dtype=torch.float32)
     far = (x.abs() > limit).long()
     return torch.where(x < 0, 1 - far, 2 + far)
 
@@ -133,7 +134,7 @@ def _interleaved(size: int, device: torch.device) -> torch.Tensor:
 def _pack_digits(digits: torch.Tensor) -> torch.Tensor:
     """Packs five digits of base 3 into a byte: their fraction, in 256ths, rounded up."""
     parts = _parts(digits, 5)
-    worth = torch.tensor([81, 27, 9, 3, 1], device=digits.device).view(1, 5, 1)
+    worth = torch.tensor([81, 27, 9, 3, 1], device=digits.device, dtype=torch.int64).view(1, 5, 1)
     codes = ((parts * worth).sum(1) * 256 + 242) // 243
     if digits.shape[1] == TERNARY.block:
         codes = torch.empty_like(codes).index_copy(

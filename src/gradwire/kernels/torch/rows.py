@@ -43,7 +43,7 @@ def sum_rows(
     ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     union, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
-    total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device)
+    total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device, dtype=torch.float32)
     for own, x in zip(torch.split(place, [len(x) for x in rows]), rows):
         total.index_add_(0, own, x.float())
     return union, quotient(total, divisor).to(dtype)

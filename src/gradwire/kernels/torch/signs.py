@@ -23,7 +23,7 @@ def pack_signs(
     if noise != SILENCE:
         coins = random_bits(noise, x.numel(), device=x.device) >= 2**31
         negative |= (x == 0) & coins
-    zero = torch.zeros((), device=x.device)
+    zero = torch.zeros((), device=x.device, dtype=torch.float32)
     below = lane_sum(torch.where(negative, x, zero))
     above = lane_sum(torch.where(negative, zero, x))
     bits.copy_(pack_bits(negative))

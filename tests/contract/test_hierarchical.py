@@ -198,6 +198,25 @@ def test_means_that_a_feedback_wants_exact_are_those_of_long_gradients(
         assert torch.equal(one, short[0])
 
 
+PARTS_AND_BACK = (
+    "compress@gpu, all_to_all@node, decompress@gpu, compress@gpu, all_gather@cross, "
+    "decompress@gpu, compress@gpu, all_gather@node, decompress@gpu"
+)
+
+
+@pytest.mark.parametrize(
+    "right", ["hierarchical(per_node=1)", f'steps("{PARTS_AND_BACK}", per_node=2)']
+)
+def test_a_rank_that_compresses_its_own_gradient_measures_its_noise(right: str) -> None:
+    """Without, a step of `adam` would be half as long among four ranks of independent noise."""
+    given = [one["a"] for one in drawn({"a": (40, 50)}, 4)]
+    found, wanted = ([dict[str, Tensor]() for _ in given] for _ in range(2))
+    lockstep(f"lloyd(2)+adam | {right}", given, state=found)
+    lockstep("lloyd(2)+adam | allgather", given, state=wanted)
+    for one, other in zip(found, wanted):
+        assert torch.equal(one["noise"], other["noise"])
+
+
 def test_clipping_comes_before_the_sum() -> None:
     xs = integers(4, 300)
     text = text_of("topk(0.1)+ef", "zen", 2)

@@ -334,6 +334,10 @@ def test_damage_is_told() -> None:
         ("none+momentum(0.9) | steps('all_reduce')", "never does, but has 'momentum"),
         (f'threshold(0.1)+ef | steps("{ACROSS}")', "promises 'fixed'"),
         (f'topk(0.1)+ef21 | steps("{ACROSS}")', "acts on the whole average"),
+        (
+            'lloyd(2)+adam | steps("reduce, compress@gpu, broadcast, decompress@gpu")',
+            "must begin with compress",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(text: str, says: str) -> None:

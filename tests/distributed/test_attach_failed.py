@@ -105,6 +105,24 @@ def test_the_first_reason_stays(one: Ranks, front_end: str, how: str) -> None:
     }
 
 
+def rehearsed() -> list[str]:
+    """What is raised by steps of one move, then one of two moves by another plan, whose second
+    move is the fault's."""
+    model, found = small(), list[str]()
+    with attached(model, TOPK, bucket_bytes=1 << 30) as handle:
+        inject(handle, Fail(3, ValueError("told to")))
+        for number in range(3):
+            if number == 2:
+                parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+                handle.adopt(gradwire.Plan.make(parameters, gradwire.Strategy.parse(TOPK)))
+            found.append(told(lambda: step(model)))
+    return found
+
+
+def test_a_fault_is_not_forgotten_with_a_plan(one: Ranks) -> None:
+    assert one.run(rehearsed)[0] == ["nothing"] * 2 + ["ValueError: told to"]
+
+
 def rounds(delay: int) -> list[str]:
     """The errors by which local steps refuse further steps: the rank would go on alone."""
     model = small()

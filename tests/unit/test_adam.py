@@ -326,11 +326,12 @@ def test_a_device_is_asked_for_few_operations() -> None:
         assert len(list(_chunks(weights, other))) == parts
 
 
-@pytest.mark.parametrize("when", ["enter", "leave"])
+@pytest.mark.parametrize("when", ["enter", "enter, uncover", "uncover", "leave"])
 def test_weights_survive_an_exception_anywhere_in_a_swap(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception, as from the keyboard, may come in any line, of the first chunk or another."""
+    """An exception, as from the keyboard, may come in any line, of the first chunk or another; a
+    script that saves a state then uncovers the residuals."""
     monkeypatch.setattr("gradwire.runtime.own_view.CHUNK", 1000)
     named = {"w": nn.Parameter(drawn(1).view(60, 50)), "v": nn.Parameter(drawn(2).view(60, 50))}
     x = {name: p.detach().clone() for name, p in named.items()}
@@ -340,14 +341,20 @@ def test_weights_survive_an_exception_anywhere_in_a_swap(
     while stopped:
         line, view = line + 1, OwnView()
         enter = partial(view.enter, named, ledger, rates)
-        if when == "leave":
+        if not when.startswith("enter"):
             enter()
-        stopped = stopped_at(line, enter if when == "enter" else partial(view.leave, named))
+        works = {"leave": partial(view.leave, named), "uncover": partial(view.uncover, named)}
+        stopped = stopped_at(line, works.get(when, enter))
+        if when == "enter, uncover":
+            view.uncover(named)
+        else:
+            view.leave(named)
+        for name in named:
+            residual = ledger.memory[name]["residual"]
+            torch.testing.assert_close(residual, waits[name], atol=1e-4, rtol=1e-5)
         view.leave(named)
         for name, p in named.items():
             assert torch.equal(p, x[name]), line
-            residual = ledger.memory[name]["residual"]
-            torch.testing.assert_close(residual, waits[name], atol=1e-4, rtol=1e-5)
     assert line > 60
 
 

@@ -98,8 +98,11 @@ def test_all_else_is_the_inner_performer_s() -> None:
 )
 def test_faults_are_of_a_rank_and_a_lane(asked: dict[str, int], struck: list[bool]) -> None:
     conductor = Conductor.__new__(Conductor)
-    conductor._lanes = [SimpleNamespace(performer=Echo()) for _ in range(2)]  # type: ignore[misc]
-    handle: Any = SimpleNamespace(_session=SimpleNamespace(conductor=conductor))
+    performers: list[Any] = [Echo() for _ in range(2)]
+    conductor._lanes = [SimpleNamespace(performer=x) for x in performers]  # type: ignore[misc]
+    conductor.performers = list(performers)
+    session = SimpleNamespace(conductor=conductor, performers=performers)
+    handle: Any = SimpleNamespace(_session=session)
     for attached in (conductor, handle):
         inject(attached, Fault(), **asked)
     assert [isinstance(x.performer, FaultyPerformer) for x in conductor._lanes] == struck

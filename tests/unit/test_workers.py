@@ -9,7 +9,7 @@ from torch import Tensor
 import gradwire
 from gradwire import Plan, Strategy, Warmup
 from gradwire.buckets import Parameter
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, UsageError
 from gradwire.testing import Workers
 from gradwire.warmup import at_density
 
@@ -167,3 +167,13 @@ def test_momentum_stays_where_it_is() -> None:
     workers = Workers(plan("dgc(0.1) | allgather"), WORLD)
     with pytest.raises(PlanError, match="must keep momentum where it is"):
         workers.adopt(plan("topk(0.1)+ef | allgather"))
+
+
+@pytest.mark.parametrize(("given", "scales"), [(2, 0), (4, 0), (3, 2), (3, 4)])
+def test_there_is_one_gradient_per_worker(given: int, scales: int) -> None:
+    """Else some would count not at all, or those of the step before twice."""
+    workers, every = Workers(plan("none | allreduce"), WORLD), [*of_all(0), *of_all(1)]
+    workers.exchange(of_all(0))
+    with pytest.raises(UsageError, match=rf"3 workers must have .*; got {given} and {scales}\."):
+        workers.exchange(every[:given], [0.5] * scales)
+    assert workers.step == 1

@@ -73,6 +73,13 @@ class Steps(Collective):
                 f"acts on the whole average. Use ef or dgc, for example '{parts.compressor}+ef | "
                 f"{self}'."
             )
+        opens = feedback is not None and type(feedback).opening is not Feedback.opening
+        if opens and not self.path.startswith("compress@"):
+            raise StrategyError(
+                f"'{feedback}' measures each rank's own gradient, so its path must begin with "
+                f"compress; '{self.path}' compresses sums of several ranks. Use '{parts.left} | "
+                "allgather', or ef instead."
+            )
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         yield from ctx.along_path()

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
 from gradwire import tasks
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 from gradwire.planner.curves import rising
 from gradwire.planner.fit import Fit
 from gradwire.planner.links import per_host, priced, sizes_of
@@ -180,12 +181,13 @@ def _left(text: str) -> str:
 
 
 def _texts(profile: Profile, pattern: str) -> list[str]:
-    """Returns every path that fits, as a strategy."""
-    left = compressed_by(pattern)
-    texts = (
-        f'{left if path.compressions else "none"} | steps("{path}")' for path in fitting(profile)
-    )
-    return [str(Strategy.parse(text)) for text in texts]
+    """Returns every path that fits, as a strategy, unless its feedback cannot take this path."""
+    left, texts = compressed_by(pattern), list[str]()
+    for path in fitting(profile):
+        with suppress(StrategyError):
+            text = f'{left if path.compressions else "none"} | steps("{path}")'
+            texts.append(str(Strategy.parse(text)))
+    return texts
 
 
 def _priced(profile: Profile, texts: Iterable[str]) -> dict[str, list[Priced]]:

@@ -120,7 +120,8 @@ class BucketContext(Context):
         """Yields the step's moves: the feedback's, then the collective's."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
         # Machines compress their sums in contexts of their own, where the feedback opens.
-        if feedback is not None and collective.per_node is None:
+        opens_there = self._detour is not None and collective.across is not None
+        if feedback is not None and not opens_there:
             goes_on = yield from feedback.opening(self.step, self.codec.brings, self.world)
             if not goes_on:
                 for mean in self.codec.means:

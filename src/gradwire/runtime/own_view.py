@@ -119,22 +119,29 @@ class OwnView:
 
     def leave(self, weights: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
         """Puts the shared weights back, to the bit; all, or only those of these names."""
-        for name in [name for name in self._swaps if name in weights]:
-            self._swaps[name].settle(weights[name].data)  # before others use the spare room
+        self._settle(weights)
         for name in list(self._swaps if names is None else names):
             if name in self._swaps:
                 self._swaps[name].leave(weights[name].data)
                 del self._swaps[name]
 
+    def _settle(self, weights: Mapping[str, Tensor]) -> None:
+        """Puts an unfinished chunk back, before other swaps use the spare room."""
+        for name in [name for name in self._swaps if name in weights]:
+            self._swaps[name].settle(weights[name].data)
+
     def uncover(self, weights: Mapping[str, Tensor]) -> None:
         """Puts the residuals back into their memory, for others to read and write. The weights
         stay at the own view, so the shared weights are in a copy until they are left."""
+        self._settle(weights)
         for name, swap in self._swaps.items():
             if swap.rate is not None:
-                kept = Swap(swap.shared.clone(), None, self._spare)
-                for w, v in _chunks(weights[name].data, swap.shared):
-                    v.copy_(torch.sub(v, w).div_(swap.rate))
-                self._swaps[name] = kept
+                w = weights[name].data
+                own = w.clone()
+                swap.leave(w)
+                shared = torch.clone(w, memory_format=torch.contiguous_format).view(-1)
+                self._swaps[name] = Swap(shared, None, self._spare)
+                w.copy_(own)
 
     def waiting(self, name: str, weights: Tensor, residual: Tensor) -> Tensor:
         """Returns a parameter's residual; `residual` is the tensor in its state. Changes nothing:

@@ -160,10 +160,15 @@ def inject(
 ) -> None:
     """Inject faults into the performers of one rank (None: every rank) and lane (None: all).
 
-    attached: what `gradwire.attach` returned, or a session's conductor.
+    attached: what `gradwire.attach` returned, whose later plans have the faults, too; or a
+    session's conductor, for the plan in force alone.
     """
+    session = None if isinstance(attached, Conductor) else attached._session
     conductor = attached if isinstance(attached, Conductor) else attached._session.conductor
-    for number, thread in enumerate(conductor._lanes):
-        performer = thread.performer
+    performers = conductor.performers if session is None else session.performers
+    for number, performer in enumerate(performers):
         if rank in (None, performer.rank) and lane in (None, number):
-            thread.performer = FaultyPerformer(performer, faults)  # type: ignore[assignment]
+            faulty: Any = FaultyPerformer(performer, faults)
+            performers[number] = faulty
+            if number < len(conductor._lanes):
+                conductor.performers[number] = conductor._lanes[number].performer = faulty

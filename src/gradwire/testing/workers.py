@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.runtime.ledger import Ledger
 from gradwire.runtime.lockstep import drive
@@ -49,9 +50,21 @@ class Workers:
 
         gradients: one mapping per rank, of all parameters of the plan, dense; a gradient that is
         contiguous may be changed. clip_scales: what each rank multiplies its gradient by.
-        `trace` records this exchange. Raises MoveError if ranks disagree.
+        `trace` records this exchange.
+
+        Raises:
+            UsageError: there is not one of each per rank.
+            MoveError: ranks disagree.
         """
-        scales, self.trace = clip_scales or [1.0] * len(gradients), Trace(len(gradients))
+        world = len(self.ledgers)
+        scales = clip_scales or [1.0] * world
+        if len(gradients) != world or len(scales) != world:
+            raise UsageError(
+                f"each of the {world} workers must have one mapping of gradients, and one clip "
+                f"scale if there are any; got {len(gradients)} and {len(clip_scales)}. Pass one "
+                "per worker."
+            )
+        self.trace = Trace(world)
         averages: dict[str, Tensor] = {}
         for b, bucket in enumerate(self.plan.buckets):
             contexts = [ledger.contexts[b] for ledger in self.ledgers]

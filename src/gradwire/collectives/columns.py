@@ -82,7 +82,7 @@ def _room(size: int) -> int:
 
 def _fitted(message: Tensor, room: int) -> Tensor:
     """Returns the message cut or padded with zeros to `room` bytes."""
-    out = torch.zeros(room, dtype=torch.uint8)
+    out = torch.zeros(room, dtype=torch.uint8, device="cpu")
     out[: message.numel()] = message[:room]
     return out
 

@@ -113,7 +113,7 @@ def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
     bare = replace(own, values=own.values.new_empty(own.count, 0))
     messages = yield AllGather(sealed(bare.coded()))
     lists = [bare.read(message) for message in unsealed(messages, bare.coded_bytes())]
-    one = torch.ones(own.count, dtype=torch.float32)
+    one = torch.ones(own.count, dtype=torch.float32, device="cpu")
     first, *others = (replace(named, values=one) for named in lists)
     return first.mean_with(others, torch.float32)
 

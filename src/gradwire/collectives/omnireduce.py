@@ -54,7 +54,9 @@ class OmniReduce(Collective):
             return
         blocks = torch.cat([mean.places for mean in means])  # ascending, as owners have ranges
         rows = torch.cat([mean.values for mean in means])
-        cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
+        cuts = torch.searchsorted(
+            blocks, torch.tensor(first, dtype=torch.int32, device="cpu")
+        ).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):
             table.expect(blocks[begin:end] - at)
             table.put(rows[begin:end], (0, BLOCK))

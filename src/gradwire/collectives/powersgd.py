@@ -156,7 +156,9 @@ class _Matrix:
         if self.m.is_meta:
             return self.m.new_empty((self.columns, self.rank))
         dice = torch.Generator().manual_seed(zlib.crc32(self.parameter.name.encode()))
-        guess = torch.randn((self.columns, self.rank), generator=dice, dtype=torch.float32)
+        guess = torch.randn(
+            (self.columns, self.rank), generator=dice, dtype=torch.float32, device="cpu"
+        )
         return guess.to(self.m.device)
 
     def given(self) -> Tensor:

@@ -115,7 +115,7 @@ def _facts(ctx: Context) -> Rounds[Facts | None]:
 def _rows(ctx: Context) -> tuple[Tensor, int]:
     """Returns the non-zero rows of dense gradients, and the number of all rows; none if gradients
     are not sent as they are."""
-    ids, first = [torch.empty(0, dtype=torch.int64)], 0
+    ids, first = [torch.empty(0, dtype=torch.int64, device="cpu")], 0
     for table in [Rows(local) for local in ctx.locals()] if ctx.is_exact else []:
         ids.append(table.nonzero().long() + first)
         first += table.count

@@ -18,7 +18,7 @@ _KEY = Key(seed=0, step=0, parameter="w")
 def trial(compressor: Compressor) -> str | None:
     """Try it on one small tensor. Returns what is wrong; None if nothing is. The laws of
     `gradwire.testing` check more."""
-    x = torch.linspace(-1.0, 1.0, _N, dtype=torch.float32).pow(3)
+    x = torch.linspace(-1.0, 1.0, _N, dtype=torch.float32, device="cpu").pow(3)
     claims: Any = compressor.claims(_N)
     if not isinstance(claims, Claims):
         return f"claims({_N}) must return Claims; it returned {claims!r}"
@@ -27,7 +27,7 @@ def trial(compressor: Compressor) -> str | None:
         return sections
     if wrong := _encoding(compressor, x, sections):
         return wrong
-    y, mean = torch.full((2, _N), torch.nan, dtype=torch.float32).unbind()
+    y, mean = torch.full((2, _N), torch.nan, dtype=torch.float32, device="cpu").unbind()
     compressor.decode(sections, y, _KEY)
     if not bool(y.isfinite().all()):
         return "decode must overwrite all elements with finite ones; it did not"

@@ -92,7 +92,7 @@ class ErrorBounded(Compressor):
             at += padded(size)
         section[:8].view(torch.int64).fill_(at)
         section[8:12].view(torch.float32).copy_(largest)
-        told = torch.tensor(ends, dtype=torch.int32)
+        told = torch.tensor(ends, dtype=torch.int32, device="cpu")
         section[_HEAD : _HEAD + 4 * len(ends)].view(torch.int32).copy_(told)
 
     def _places(self, levels: Tensor) -> Tensor:

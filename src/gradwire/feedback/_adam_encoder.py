@@ -38,7 +38,8 @@ class AdamEncoder(StepEncoder):
         x, state, info, key = own
         self.begin(x, state, key)
         if self._fresh:
-            state[STEPS] = torch.zeros(1, dtype=torch.float32)  # kept on the host, which counts
+            # Kept on the host, which counts.
+            state[STEPS] = torch.zeros(1, dtype=torch.float32, device="cpu")
         state[STEPS] += 1
         self._how = how = step_of(self.beta1, self.beta2, self.eps, state, info)
         moments, v = _moments(state), state["residual"]
@@ -85,7 +86,7 @@ def direction(
     input. The step has the noise factor, if the state has one.
     """
     zero = torch.zeros_like(g)
-    moments = {STEPS: state.get(STEPS, torch.zeros(1, dtype=torch.float32)) + 1}
+    moments = {STEPS: state.get(STEPS, torch.zeros(1, dtype=torch.float32, device="cpu")) + 1}
     counted = {**moments, NOISE: state[NOISE]} if NOISE in state else moments
     how = step_of(beta1, beta2, eps, counted, info._replace(clip_scale=1.0))
     m, q = moments_with(g, (state.get("exp_avg", zero), state.get("exp_avg_sq", zero)), how)

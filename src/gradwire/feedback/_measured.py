@@ -123,7 +123,7 @@ class Measured(Feedback):
     def adopt(self, moments: State) -> State:
         """A noise of zeros marks the moments as those of the average."""
         x = moments["exp_avg"]
-        noise = torch.zeros(3, dtype=torch.float32)
+        noise = torch.zeros(3, dtype=torch.float32, device="cpu")
         return {**moments, "residual": torch.zeros_like(x), NOISE: noise}
 
 

@@ -17,12 +17,13 @@ _SHAPE = (8, 12)
 def trial(feedback: Feedback) -> str | None:
     """Try it in two steps on one small matrix. Returns what is wrong; None if nothing is. The laws
     of `gradwire.testing` check more."""
-    x, state = torch.linspace(-1.0, 1.0, 96, dtype=torch.float32), dict[str, Tensor]()
+    x = torch.linspace(-1.0, 1.0, 96, dtype=torch.float32, device="cpu")
+    state = dict[str, Tensor]()
     for step in range(2):
         given = x.clone()
         info = StepInfo(step, shape=_SHAPE)
         y, midway = feedback.before(x, state, info)
-        sent = torch.where(torch.arange(len(y)) % 3 == 0, y, torch.zeros_like(y))
+        sent = torch.where(torch.arange(len(y), device=y.device) % 3 == 0, y, torch.zeros_like(y))
         kept = dict(feedback.after(y, sent, midway))
         if y.shape != x.shape or y.dtype != x.dtype:
             return (

@@ -94,7 +94,7 @@ class Adam(Measured):
         return u + state.get("residual", torch.zeros_like(u)), moments
 
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
-        steps = {STEPS: state.get(STEPS, torch.zeros(1, dtype=torch.float32)) + 1}
+        steps = {STEPS: state.get(STEPS, torch.zeros(1, dtype=torch.float32, device="cpu")) + 1}
         how = step_of(self.beta1, self.beta2, self.eps, steps, info)
         every = -(-x.numel() // SAMPLE) or 1
         g, seen = x[::every], state.get("exp_avg_sq", torch.zeros_like(x))[::every]

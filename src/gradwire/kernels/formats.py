@@ -37,7 +37,7 @@ class Format:
     @cached_property
     def most_scale(self) -> float:
         """The largest scale for which scale times `steps` is finite in fp32."""
-        most = torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32)
+        most = torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32, device="cpu")
         scale = most / max(self.steps, 1.0)
         fits = bool((scale * self.steps).isfinite())
         return float(scale if fits else torch.nextafter(scale, torch.zeros_like(scale)))

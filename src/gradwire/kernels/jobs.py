@@ -184,7 +184,7 @@ def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:
     """Makes a tensor by way of an array: torch takes ten times as long for a list of hundreds of
     thousands."""
     own = array(code, numbers)
-    return torch.frombuffer(own, dtype=dtype) if own else torch.empty(0, dtype=dtype)
+    return torch.frombuffer(own, dtype=dtype) if own else torch.empty(0, dtype=dtype, device="cpu")
 
 
 class Recorded(NamedTuple):

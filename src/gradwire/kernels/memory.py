@@ -23,7 +23,7 @@ def zeros(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
     the memory is first touched."""
     if torch.device(device).type != "cpu" or 4 * n < 2 * _HUGE_BYTES:
         return torch.zeros(n, dtype=torch.float32, device=device)
-    fresh = torch.empty(n, dtype=torch.float32)
+    fresh = torch.empty(n, dtype=torch.float32, device="cpu")
     _advise(fresh.data_ptr(), 4 * n)
     return fresh.zero_()
 

@@ -113,7 +113,8 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
 def _check_owned(places: Tensor, owner: int, owners: int, seed: int) -> None:
     first, last = int(places[0]), int(places[-1])
     rounds = last // CHUNK
-    turn = (owner - int(owners_of(torch.tensor(rounds, dtype=torch.int64), owners, seed))) % owners
+    begins = owners_of(torch.tensor(rounds, dtype=torch.int64, device="cpu"), owners, seed)
+    turn = (owner - int(begins)) % owners
     if not 0 <= first <= last or rounds * owners + turn >= _MOST_CHUNKS:
         raise KernelError(
             f"places must ascend from 0 to what owner {owner} of {owners} can have of 2^31 "

@@ -16,6 +16,9 @@ Segment = TypeVar("Segment", bound="tuple[Any, ...]")
 INDEX_LIMIT = 2**31 - 1
 STREAM_BYTES = 4 << 20
 """Targets of this size in bytes or more are written around the cache (non-temporal stores)."""
+_LOW = 1 << 40
+"""Operating systems rarely give memory below this address: there may be a view of freed storage,
+whose address is its offset."""
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -43,10 +46,17 @@ def check_domain(n: int) -> None:
 def check_memory(name: str, tensor: torch.Tensor) -> None:
     """Raises KernelError unless the tensor has its elements in memory, aligned to their size."""
     try:
-        address = tensor.data_ptr()
-        is_there = address or (tensor.numel() == 0 and not tensor.is_meta)
-        if is_there and address % tensor.element_size() == 0:
+        address, size = tensor.data_ptr(), tensor.element_size()
+        # A view of freed storage has its offset for an address.
+        is_there = address not in (0, tensor.storage_offset() * size)
+        is_empty = tensor.numel() == 0 and not tensor.is_meta
+        if (is_there or is_empty) and address % size == 0 and not tensor.is_neg():
             return
+        if tensor.is_neg():
+            raise KernelError(
+                f"{name} must have its elements in memory as they are, but is a view that negates "
+                "those in memory; pass tensor.resolve_neg()"
+            )
     except RuntimeError:  # a sparse tensor has no data_ptr
         pass
     raise KernelError(
@@ -62,7 +72,9 @@ def check_memory_of_all(name: str, tensors: Sequence[torch.Tensor]) -> None:
         places = list(map(torch.Tensor.data_ptr, tensors))
     except RuntimeError:  # a sparse tensor has no data_ptr
         places = [0]
-    if 0 in places or reduce(or_, places, 0) % 4:  # no element that kernels read is larger
+    is_low = min(places, default=_LOW) < _LOW
+    # No element that kernels read is larger than 4 bytes.
+    if is_low or reduce(or_, places, 0) % 4 or any(map(torch.Tensor.is_neg, tensors)):
         for tensor in tensors:
             check_memory(name, tensor)
 

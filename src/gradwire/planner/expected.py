@@ -228,7 +228,7 @@ class Expected(Stream):
         return replace(some, density=some.count / max(1, self.n))
 
     def at(self, places: Tensor) -> Tensor:
-        return torch.zeros(places.numel(), dtype=torch.float32)
+        return torch.zeros(places.numel(), dtype=torch.float32, device=places.device)
 
     def among(self, other: Stream) -> Tensor:
         return torch.ones(self.count, dtype=torch.bool)

@@ -33,10 +33,10 @@ class Ahead(NamedTuple):
 def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahead:
     """Measures how far the calling rank is ahead in the group (None: all ranks). device: on which
     the group exchanges. Collective; blocks for some milliseconds."""
-    seen = torch.empty(ROUNDS, 2, dtype=torch.float64)
+    seen = torch.empty(ROUNDS, 2, dtype=torch.float64, device="cpu")
     for i in range(ROUNDS):
         entered = perf_counter()
-        of_first(torch.zeros(1, dtype=torch.float32), group, device)
+        of_first(torch.zeros(1, dtype=torch.float32, device="cpu"), group, device)
         seen[i, 0], seen[i, 1] = entered, perf_counter()
     first = of_first(seen, group, device)
     return Ahead(0.0, 0.0) if dist.get_rank(group) == 0 else between(first, seen)

@@ -28,7 +28,7 @@ class HostCopies:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._pinned = torch.empty(0, dtype=torch.uint8)
+        self._pinned = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._scratch = kernels.Scratch()
 
     def down(self, x: Tensor) -> Tensor:
@@ -41,7 +41,9 @@ class HostCopies:
         sizes = _sizes(tensors)
         if self._pinned.numel() < sum(sizes):
             pins = self.device.type == "cuda"
-            self._pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins)
+            self._pinned = torch.empty(
+                sum(sizes), dtype=torch.uint8, pin_memory=pins, device="cpu"
+            )
         found = _copied(tensors, self._pinned[: sum(sizes)], sizes)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
@@ -52,7 +54,7 @@ class HostCopies:
         wait. The allocator keeps the pinned memory for it until the copy is complete."""
         sizes = _sizes(dict(enumerate(tensors)))
         pins = self.device.type == "cuda"
-        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins)
+        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins, device="cpu")
         _copied(dict(enumerate(tensors)), pinned, sizes)
         there = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
         there.copy_(pinned, non_blocking=True)

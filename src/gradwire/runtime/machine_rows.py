@@ -108,8 +108,12 @@ class MachineRows:
         whole, *_ = self._crossing.bucket.parameters
         dtype: torch.dtype = getattr(torch, whole.dtype)
         if own is None:
-            rows = torch.full((min(1, whole.shape[0]), whole.shape[1]), math.nan, dtype=dtype)
-            own = Stream(torch.arange(len(rows), dtype=torch.int32), rows, whole.shape[0])
+            rows = torch.full(
+                (min(1, whole.shape[0]), whole.shape[1]), math.nan, dtype=dtype, device="cpu"
+            )
+            own = Stream(
+                torch.arange(len(rows), dtype=torch.int32, device="cpu"), rows, whole.shape[0]
+            )
         device = self._codec.device
         made = [kernels.as_rows(own.places.long().to(device), own.values.to(device), whole.shape)]
         empty = torch.zeros(1, whole.shape[1], dtype=dtype, device=device)
@@ -122,8 +126,8 @@ class MachineRows:
     def _none(self) -> Stream:
         """A stream with none of the rows that this rank owns."""
         streams = self._streams
-        rows = torch.empty(0, streams.width, dtype=streams.mean_dtype)
-        nothing = Stream(torch.empty(0, dtype=torch.int32), rows, streams.size)
+        rows = torch.empty(0, streams.width, dtype=streams.mean_dtype, device="cpu")
+        nothing = Stream(torch.empty(0, dtype=torch.int32, device="cpu"), rows, streams.size)
         return nothing.split(self._domains)[self._me]
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:

@@ -100,5 +100,5 @@ def _parts(ids: Tensor, many: int) -> Tensor:
     """Returns the ids of rows' parts, `many` of each row."""
     if many == 1:
         return ids
-    within = torch.arange(many, dtype=torch.int32)
+    within = torch.arange(many, dtype=torch.int32, device="cpu")
     return (ids[:, None] * many + within).flatten()

@@ -79,7 +79,7 @@ class BucketStreams(Streams):
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
-        none = torch.empty(0, dtype=torch.float32)
+        none = torch.empty(0, dtype=torch.float32, device="cpu")
         offsets = zip(parts, codec.bucket.offsets)
         places = [part.places + at for part, at in offsets] or [none.int()]
         values = [part.values for part in parts] or [none]
@@ -102,12 +102,12 @@ class BucketStreams(Streams):
         carried = 0 if luggage is None else luggage.numel()
         codec, size = self._codec, told_bytes(len(numbers), carried)
         ends = HEADER_BYTES + WORD * len(numbers)
-        message = torch.zeros(size, dtype=torch.uint8)
+        message = torch.zeros(size, dtype=torch.uint8, device="cpu")
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
         flags |= kernels.DAMAGED if self.damage is not None else 0
         Header(message).write(self._digest, step, flags)
         message[HEADER_BYTES:ends].view(torch.int64).copy_(
-            torch.tensor(numbers, dtype=torch.int64)
+            torch.tensor(numbers, dtype=torch.int64, device="cpu")
         )
         if luggage is not None:
             message[ends:-WORD] = luggage
@@ -150,7 +150,7 @@ class BucketStreams(Streams):
     def waiting(self, at: Stream) -> Tensor:
         kept = self._kept()
         if kept is None or kept[1] < 0:
-            return torch.zeros(at.count, dtype=torch.float32)
+            return torch.zeros(at.count, dtype=torch.float32, device="cpu")
         parts = at.split(self.parameters)
         found = [
             state[kept[0]].index_select(0, self._lifted([part.places])[0])
@@ -158,7 +158,7 @@ class BucketStreams(Streams):
             if part.count
         ]
         if not found:
-            return torch.zeros(0, dtype=torch.float32)
+            return torch.zeros(0, dtype=torch.float32, device="cpu")
         together = torch.cat(found)
         return together if self._copies is None else self._copies.down(together).clone()
 
@@ -211,5 +211,5 @@ class _Remembered(dict[str, Sequence[float]]):
         """Puts what was set into the states, in host memory, as the host reads it."""
         for name, numbers in self.items():
             for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number], dtype=torch.float32)
+                state[name] = torch.tensor([number], dtype=torch.float32, device="cpu")
         self.clear()

@@ -75,7 +75,9 @@ class Chunks(Domains):
 
     def _owner(self, chunk: int) -> int:
         turn = kernels.owners_of(
-            torch.tensor(chunk // self._world, dtype=torch.int64), self._world, self._seed
+            torch.tensor(chunk // self._world, dtype=torch.int64, device="cpu"),
+            self._world,
+            self._seed,
         )
         return (chunk + int(turn)) % self._world
 
@@ -130,11 +132,11 @@ class HashedElements(Domains):
     def _owned(self) -> list[Tensor]:
         """The elements of each owner, hashed block by block, as that needs much more memory than
         its result."""
-        nothing = torch.empty(0, dtype=torch.int32)
+        nothing = torch.empty(0, dtype=torch.int32, device="cpu")
         found = [[nothing] for _ in range(self._world)]
         for begin in range(0, self._n, _HASHED_AT_ONCE):
             end = min(begin + _HASHED_AT_ONCE, self._n)
-            elements = torch.arange(begin, end, dtype=torch.int32)
+            elements = torch.arange(begin, end, dtype=torch.int32, device="cpu")
             owner = kernels.owners_of(elements, self._world, self._seeds[0])
             order = owner.sort(stable=True).indices
             counts = torch.bincount(owner, minlength=self._world).tolist()

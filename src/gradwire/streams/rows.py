@@ -33,7 +33,7 @@ class Rows:
         self._padded = self.count * self.width != n
         self.x = self._whole(local.gradient).view(self.count, self.width)
         self.result = local.result if not self._padded else torch.empty_like(self.x).view(-1)
-        self._expected = torch.empty(0, dtype=torch.int32)
+        self._expected = torch.empty(0, dtype=torch.int32, device="cpu")
 
     def _whole(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)

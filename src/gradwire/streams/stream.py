@@ -270,7 +270,7 @@ class Stream:
         for part, k in zip(self.split(domains), counts):
             at = torch.empty(k, dtype=torch.int32, device=self.places.device)
             values = torch.empty(k, device=self.places.device, dtype=torch.float32)
-            kernels.topk(part.values, k, at, values, torch.zeros(1, dtype=torch.int64))
+            kernels.topk(part.values, k, at, values, kernels.new_status(part.values.device))
             chosen.append(at + first)
             first += part.count
         every = torch.cat(chosen)

@@ -25,7 +25,7 @@ def whole(message: Tensor, size: int) -> Tensor:
 
 def told_size(size: int) -> Tensor:
     """Returns the bytes that tell one rank a size, (16,) uint8."""
-    return torch.tensor([size, ~size], dtype=torch.int64).view(torch.uint8)
+    return torch.tensor([size, ~size], dtype=torch.int64, device="cpu").view(torch.uint8)
 
 
 def read_size(message: Tensor, most: int) -> int:

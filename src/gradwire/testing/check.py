@@ -39,7 +39,9 @@ def check(member: Member) -> list[str]:
 
 def inputs(n: int) -> list[Tensor]:
     """Returns vectors of n elements: ordinary, zero, with one spike, tiny, of whole numbers."""
-    x = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float32)
+    x = torch.randn(
+        n, generator=torch.Generator().manual_seed(n), dtype=torch.float32, device="cpu"
+    )
     spike = torch.zeros(n, dtype=torch.float32)
     spike[n // 2 : n // 2 + 1] = 1e6
     return [x, torch.zeros(n, dtype=torch.float32), spike, x * 1e-20, x.mul(3).round()]
@@ -104,7 +106,10 @@ def _collective(one: Collective) -> list[str]:
     for world in WORLDS:
         dice = torch.Generator().manual_seed(world)
         xs, others = (
-            [torch.randn(203, generator=dice, dtype=torch.float32) for _ in range(world)]
+            [
+                torch.randn(203, generator=dice, dtype=torch.float32, device="cpu")
+                for _ in range(world)
+            ]
             for _ in range(2)
         )
         laws.law_ranks_end_equal(strategy, xs)

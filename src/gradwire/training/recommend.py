@@ -196,7 +196,9 @@ def _share(strategy: str, ranks: int) -> float:
     feedback = Strategy.parse(strategy).feedback
     turns = feedback.turns if feedback else 1
     dice = (torch.Generator().manual_seed(rank) for rank in range(ranks))
-    gradients = [torch.randn(_SHAPE, generator=own, dtype=torch.float32) for own in dice]
+    gradients = [
+        torch.randn(_SHAPE, generator=own, dtype=torch.float32, device="cpu") for own in dice
+    ]
     return _bytes(strategy, gradients, turns) / turns / _bytes(FP32, gradients, 1)
 
 

@@ -143,7 +143,9 @@ class Probe:
         dice = torch.Generator().manual_seed(self.performer.rank)
         kind = getattr(torch, self.dtype)
         given = [
-            torch.randn(n, generator=dice, dtype=torch.float32).to(self.performer.device, kind)
+            torch.randn(n, generator=dice, dtype=torch.float32, device="cpu").to(
+                self.performer.device, kind
+            )
             for n in sizes
         ]
         rooms, steps = [torch.empty_like(x) for x in given], count()

@@ -156,7 +156,7 @@ def measure_local(
 
     for n in _up_to(largest, ELEMENTS):
         dice = torch.Generator().manual_seed(0)  # not the job's own random state
-        given = torch.randn(n, generator=dice, dtype=torch.float32).to(device)
+        given = torch.randn(n, generator=dice, dtype=torch.float32, device="cpu").to(device)
         state = dict[str, Tensor]()
         x, compressor = torch.empty_like(given), parsed.compressor
         if pieces > 1:

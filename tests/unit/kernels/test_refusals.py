@@ -17,6 +17,7 @@ from gradwire.kernels.choices import search_options
 from gradwire.kernels.coded import decoded_places
 from gradwire.kernels.jobs import Jobs, Machine, jobs_of
 from gradwire.kernels.schedule import simulate_step
+from gradwire.kernels.update import update_many_topk
 
 HUGE = 10**400
 WELL = kernels.new_status()
@@ -34,13 +35,24 @@ def freed() -> Tensor:
     return x
 
 
+def view_of_freed() -> Tensor:
+    """Its address is not 0, but its offset in bytes."""
+    x = torch.ones(10)[2:]
+    x.untyped_storage().resize_(0)
+    return x
+
+
 def unaligned() -> Tensor:
     return torch.frombuffer(bytearray(40), dtype=torch.float32, offset=1, count=8)
 
 
 @pytest.mark.parametrize(
-    "x", [freed(), unaligned(), torch.ones(8).to_sparse(), torch.ones(8, device="meta")]
-)
+    "x",
+    [
+        freed(), view_of_freed(), unaligned(), torch.ones(8).to_sparse(),
+        torch.ones(8, device="meta"), torch._neg_view(torch.ones(8)),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     "call",
     [
@@ -55,6 +67,19 @@ def unaligned() -> Tensor:
 def test_a_tensor_has_its_elements_in_memory(call: Callable[[Tensor], object], x: Tensor) -> None:
     with pytest.raises(KernelError, match=r"memory|meta device|on one device"):
         call(x)
+
+
+@pytest.mark.parametrize("x", [view_of_freed(), torch._neg_view(torch.ones(8))])
+def test_a_gradient_of_a_known_update_has_its_elements_in_memory(x: Tensor) -> None:
+    """A view of freed storage ended the process; a negated view was read with the other sign."""
+    known, well = kernels.Known(), kernels.new_status()
+    update = kernels.UpdateTopk(
+        torch.ones(8), None, torch.zeros(8), 0, places(), torch.ones(0), None, None
+    )
+    update_many_topk([update], well, known)
+    with pytest.raises(KernelError, match=r"^gradient must .*memory"):
+        update_many_topk([update._replace(gradient=x)], well, known)
+    assert torch.equal(update.residual, torch.ones(8))
 
 
 def test_a_sum_in_place_is_fp32() -> None:

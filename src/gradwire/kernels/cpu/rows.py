@@ -37,12 +37,14 @@ def sum_rows(
 ) -> tuple[Tensor, Tensor]:
     ids, rows = [own.contiguous() for own in ids], [x.contiguous() for x in rows]
     width, row_bytes = rows[0].shape[1], rows[0].shape[1] * rows[0].element_size()
-    each, addresses, ends = torch.empty(3, sum(len(x) for x in rows), dtype=torch.int64)
+    each, addresses, ends = torch.empty(
+        3, sum(len(x) for x in rows), dtype=torch.int64, device="cpu"
+    )
     count = chosen.core.order_rows(
         _given(ids), [pointer(x) for x in rows], row_bytes, pointer(each), pointer(addresses),
         pointer(ends),
     )  # fmt: skip
-    out = torch.empty(count, width, dtype=dtype)
+    out = torch.empty(count, width, dtype=dtype, device="cpu")
     chosen.core.sum_runs(
         chosen.number, CODES[rows[0].dtype], pointer(addresses), pointer(ends), count, width,
         divisor, CODES[dtype], pointer(out),
@@ -54,8 +56,10 @@ def sum_rows(
 def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     ids = [own.contiguous() for own in ids]
     entries = sum(own.numel() for own in ids)
-    union, at = (torch.empty(entries, dtype=dtype) for dtype in (torch.int32, torch.int64))
-    single = torch.empty(entries, dtype=torch.bool)
+    union, at = (
+        torch.empty(entries, dtype=dtype, device="cpu") for dtype in (torch.int32, torch.int64)
+    )
+    single = torch.empty(entries, dtype=torch.bool, device="cpu")
     count = chosen.core.single_ids(_given(ids), pointer(union), pointer(single), pointer(at))
     return union[:count], single[:count], at
 

@@ -25,7 +25,7 @@ def pack_signs(x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: N
         values.fill_((above - below) / max(n, 1))
     elif values.numel() == 2:
         means = below / max(count, 1), above / max(n - count, 1)
-        values.copy_(torch.tensor(means, dtype=torch.float32))
+        values.copy_(values.new_tensor(means))
 
 
 def sum_signs(segments: Sequence[SumCodes]) -> int:

@@ -76,7 +76,7 @@ def _decode_float8(form: Format, codes: torch.Tensor) -> torch.Tensor:
     values = codes.view(_float8(form)).float()
     if form is E5M2:
         return values
-    return torch.where(values.isnan(), torch.where(codes < 128, 480.0, -480.0), values)
+    return torch.where(values.isnan(), torch.where(codes < 128, 480.0, -480.0).float(), values)
 
 
 def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:

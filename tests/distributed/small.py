@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -14,8 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import gradwire
-from gradwire import Handle
+from gradwire import Handle, Plan, Strategy
 from gradwire.errors import UsageError
+from gradwire.planner import correction
+from gradwire.planner.profile import Profile
 from gradwire.tuning import auto, contention, probe, race
 
 STRATEGIES = (
@@ -135,21 +138,41 @@ def attached(module: nn.Module, plan: Any, **options: Any) -> Iterator[Handle]:
         handle.detach()
 
 
+_BRIEF = (
+    (auto, {"_WATCHED": (3, 3), "_CORRECTIONS": 1, "Race": partial(race.Race, rounds=(2, 2))}),
+    (race, {"_UNCOUNTED": 1, "_COUNTED": 1}),
+    (correction, {"_FACTORS": (0.5, 1.0, 2.0)}),
+    (probe, {"SECONDS": 0.01, "PASSES": 1, "WARM_UP": 1, "FEWEST": 1, "_MANY": 4, "_SMALL": 256}),
+    (contention, {
+        "_SECONDS": 0.02, "_LAYERS": 4, "_WIDTH": 32, "_MOVED": 1 << 14, "_LOCAL": 1 << 14,
+        "_TURNS": 2, "_PAIRS": 1, "_FEWEST": 2,
+    }),
+)  # fmt: skip
+
+
 @contextmanager
 def brief() -> Iterator[None]:
-    """Measurements take the least time, races the fewest rounds and steps, and one race may follow
-    the first: what counts is that ranks decide alike."""
-    with (
-        patch.object(auto, "_WATCHED_SECONDS", 0.1),
-        patch.object(contention, "_SECONDS", 0.04),
-        patch.object(probe, "SECONDS", 0.01),
-        patch.object(probe, "PASSES", 1),
-        patch.object(probe, "FEWEST", 2),
-        patch.object(race, "_LASTS_SECONDS", 0.1),
-        patch.object(race, "_UNCOUNTED", 1),
-        patch.object(race, "_COUNTED", 1),
-        patch.object(auto, "_CORRECTIONS", 1),
-    ):
+    """Measurements are the smallest, races the shortest, and one race may follow the first: what
+    counts is that ranks decide alike."""
+    with ExitStack() as patches:
+        for module, values in _BRIEF:
+            patches.enter_context(patch.multiple(module, **values))
+        yield
+
+
+@contextmanager
+def won_by(strategy: str, races: bool = False) -> Iterator[None]:
+    """A plan of this strategy wins, whatever was measured; with `races`, after a race."""
+    choose = auto.Tuner._choose
+
+    def decided(
+        tuner: auto.Tuner, found: Profile, rival: Plan | None = None
+    ) -> Generator[None, None, Plan]:
+        if races:
+            yield from choose(tuner, found, rival)
+        return auto.at_once(found, Strategy.parse(strategy))
+
+    with patch.object(auto.Tuner, "_choose", decided):
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, brief, fingerprint, gradients, loss_of, small
+from small import attached, brief, fingerprint, gradients, loss_of, small, won_by
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -280,13 +280,14 @@ def test_a_plan_that_one_rank_alone_finds_is_refused_on_all(two: Ranks) -> None:
         assert "plan as given" in said
 
 
+@brief()
 def harmed() -> tuple[bool, str, str, list[float]]:
-    """The strategies before and after the guard's window; this guard takes whatever it sees for
-    harm."""
+    """The strategies before and after the guard's window, after a race; this guard takes whatever
+    it sees for harm."""
     model = small()
     with (
         patch.object(guard, "WINDOW", 4), patch.object(guard, "LIMIT", -1.0),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(), won_by(STRATEGIES[0], races=True),
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
@@ -313,7 +314,7 @@ def test_auto_goes_back_where_the_guard_sees_harm(two: Ranks) -> None:
     assert first == other
     seen, before, after, apart = first
     assert seen
-    assert before
+    assert before == STRATEGIES[0]
     assert after == "none | allreduce"
     assert len(apart) == 1, "plans that only raced were not watched"
 

@@ -7,12 +7,24 @@ import gc
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from ranks import Ranks
-from small import attached, close, gradients, local_gradients, loss_of, mean, raised, small
+from small import (
+    attached,
+    close,
+    fingerprint,
+    gradients,
+    local_gradients,
+    loss_of,
+    mean,
+    raised,
+    small,
+)
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -31,6 +43,27 @@ def told(run: Callable[[], Any]) -> int:
 
 def trains(model: nn.Module) -> int:
     return told(lambda: loss_of(model).backward())
+
+
+def compiled_with_own_view() -> None:
+    """A compiled module whose hooks move weights trains as the module itself does."""
+    before, ended = counters["frames"]["total"], list[str]()
+    for compile in (lambda m: m, partial(torch.compile, backend="eager")):
+        model = small()
+        module = compile(model)
+        optimizer = gradwire.optim.AdamW(module.parameters(), lr=0.01)
+        with attached(module, "lloyd(2)+adam | allgather", optimizer=optimizer):
+            for step in range(3):
+                optimizer.zero_grad()
+                loss_of(module, step).backward()
+                optimizer.step()
+        ended.append(fingerprint(model.parameters()))
+    assert counters["frames"]["total"] == before + 1, "the forward alone is compiled"
+    assert ended[0] == ended[1]
+
+
+def test_hooks_are_left_out_of_what_is_compiled(two: Ranks) -> None:
+    two.run(compiled_with_own_view)
 
 
 def looked_at(model: nn.Module) -> None:

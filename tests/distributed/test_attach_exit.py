@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
+import torch
+from ranks import Ranks
+from small import attached, raised
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from suites import first
 
@@ -67,7 +74,7 @@ print("done")
 
 
 @pytest.mark.parametrize(
-    "how", first(["nothing", "forked ddp", "forked", "destroy-first", "dropped"], 2)
+    "how", first(["nothing", "forked", "forked ddp", "destroy-first", "dropped"], 2)
 )
 def test_processes_end(tmp_path: Path, how: str) -> None:
     jobs = [
@@ -90,3 +97,39 @@ def test_processes_end(tmp_path: Path, how: str) -> None:
     finally:
         for job in jobs:
             job.kill()
+
+
+def fork_of_ddp() -> int:
+    """The exit code of a fork that trains a DDP model, which only its parent's ranks know."""
+    x = torch.ones(1, 9)
+    model = DistributedDataParallel(nn.Linear(9, 9))
+    with attached(model, "topk(0.1)+ef | allgather", lanes=2) as handle:
+        for _ in range(2):  # DDP itself exchanges something as the second forward begins
+            model(x).sum().backward()
+            model.zero_grad()
+        child = os.fork()
+        if not child:
+            signal.alarm(50)  # it shall not wait for what only its parent has
+            with Leaving():
+                assert "is a fork of" in raised(lambda: model(x).sum().backward())
+                handle.detach()
+                assert "the DDP's .module here" in raised(lambda: model(x).sum().backward())
+                model.module(x).sum().backward()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        model.zero_grad()
+        model(x).sum().backward()
+    return code
+
+
+class Leaving:
+    """Ends this process when its block ends."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        traceback.print_exc()
+        os._exit(kind is not None)
+
+
+def test_a_fork_of_ddp_is_told_to_take_the_module(two: Ranks) -> None:
+    assert two.run(fork_of_ddp) == [0, 0]

@@ -17,14 +17,14 @@ TEXTS = (
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Ten steps of three parameters: a matrix with few large elements, one whose elements are
+    """Four steps of three parameters: a matrix with few large elements, one whose elements are
     alike, and a kernel."""
     dice = torch.Generator().manual_seed(dist.get_rank())
-    spiky = [torch.zeros(20, 30) for _ in range(10)]
+    spiky = [torch.zeros(20, 30) for _ in range(4)]
     for x in spiky:
         x[3, :20] = torch.randn(20, generator=dice)
-    equal = [torch.randn(20, 30, generator=dice) for _ in range(10)]
-    kernel = [torch.randn(4, 2, 3, 3, generator=dice) for _ in range(10)]
+    equal = [torch.randn(20, 30, generator=dice) for _ in range(4)]
+    kernel = [torch.randn(4, 2, 3, 3, generator=dice) for _ in range(4)]
     performer = Performer(dist.group.WORLD)
     exactness = Exactness(Probe(performer), {"spiky": spiky, "equal": equal, "kernel": kernel})
     found = {text: exactness.errors(text) for text in TEXTS}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import runpy
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
+from ranks import Ranks
 
 from gradwire.soundness import SoundnessWarning
-from suites import first
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAST_LINE = {
@@ -43,7 +50,29 @@ def test_every_example_is_run() -> None:
     assert found == {*LAST_LINE, *OF_THEIR_OWN}
 
 
-@pytest.mark.parametrize("name", first(LAST_LINE))
+def in_a_rank(path: str, store: str) -> str:
+    """What an example prints whose process group gets its addresses from a file."""
+    dist.destroy_process_group()
+    warnings.simplefilter("error", SoundnessWarning)  # examples are learnt with
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    join, said = dist.init_process_group, io.StringIO()
+    by_file = partial(join, init_method=f"file://{store}", rank=rank, world_size=world)
+    with (
+        patch.object(dist, "init_process_group", by_file), redirect_stdout(said),
+        patch.object(sys, "argv", [path, "--steps", "3"]),
+    ):  # fmt: skip
+        runpy.run_path(path, run_name="__main__")
+    return said.getvalue()
+
+
+def test_the_first_example_runs_in_ranks(tmp_path: Path) -> None:
+    with Ranks(2, tmp_path, timeout_seconds=60.0) as ranks:
+        said, _ = ranks.run(in_a_rank, str(EXAMPLES / "train.py"), str(tmp_path / "example"))
+    assert LAST_LINE["train.py"] in said.splitlines()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LAST_LINE)
 def test_an_example_runs(name: str) -> None:
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")

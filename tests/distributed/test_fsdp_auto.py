@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -20,14 +18,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, brief, fingerprint, raised
+from small import attached, brief, fingerprint, raised, won_by
 from test_fsdp import loss_of, mesh, parts, replicas, sharded, shards
 from test_profile_command import Profiling, path, profile  # noqa: F401 - fixtures
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import gradwire
-from gradwire import Plan, Strategy, Warmup
+from gradwire import Plan, Warmup
 from gradwire.buckets import Parameter
 from gradwire.errors import PeerError, PlanError, UsageError
 from gradwire.planner.profile import Profile
@@ -49,22 +47,6 @@ def tuned(model: nn.Module, **options: Any) -> Any:
         model, "auto", replicas(),
         **{"strategies": STRATEGIES, "timeout_seconds": 30.0, **options},
     )  # fmt: skip
-
-
-@contextmanager
-def won_by(strategy: str, races: bool = False) -> Iterator[None]:
-    """A plan of this strategy wins, whatever was measured; with `races`, after a race."""
-    choose = auto.Tuner._choose
-
-    def decided(
-        tuner: auto.Tuner, found: Profile, rival: Plan | None = None
-    ) -> Generator[None, None, Plan]:
-        if races:
-            yield from choose(tuner, found, rival)
-        return auto.at_once(found, Strategy.parse(strategy))
-
-    with patch.object(auto.Tuner, "_choose", decided):
-        yield
 
 
 def train_until(model: nn.Module, optimizer: Any, is_over: Any, begin: int = 0) -> int:
@@ -302,7 +284,7 @@ def harmed(ranks: tuple[int, ...]) -> list[Any]:
         handle, optimizer = tuned(model), sgd(model)
         steps = train_until(model, optimizer, lambda: handle.tuner.is_settled)
         before = str(handle.plan.main_strategy)
-        for step in range(steps, steps + 20):
+        for step in range(steps, steps + 16):
             optimizer.zero_grad()
             loss_of(model, step).backward()
             optimizer.step()
@@ -379,6 +361,7 @@ def test_what_is_saved_loads_whatever_plan_is_in_force(four: Ranks, tmp_path: Pa
     four.run(resumed, str(tmp_path))
 
 
+@brief()
 def by_hand() -> list[Any]:
     """One plan of whole parameters is adopted on all ranks; the tuner then measures nothing."""
     model = sharded()
@@ -386,7 +369,7 @@ def by_hand() -> list[Any]:
     plan = Plan.make(whole, TOPK, bucket_bytes=800)
     handle = tuned(model)
     handle.adopt(plan)
-    for step in range(30):
+    for step in range(9):  # three more than tuning watches
         model.zero_grad()
         loss_of(model, step).backward()
     names = [b.names for b in handle.plan.buckets]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,14 +31,17 @@ FILES = ("accelerate", "transformers", "lightning", "ray")
 # -- imports -----------------------------------------------------------------------------------
 
 
-def test_gradwire_imports_no_trainer() -> None:
-    code = (
-        "import sys, gradwire, gradwire.training.integrations\n"
-        "gradwire.attach, gradwire.Handle\n"
-        f"print([m for m in {FILES} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+def imported() -> list[str]:
+    """The trainers that are there once gradwire is."""
+    importlib.import_module("gradwire.training.integrations")
+    assert gradwire.attach
+    assert gradwire.Handle
+    return [name for name in FILES if name in sys.modules]
+
+
+def test_gradwire_imports_no_trainer(tmp_path: Path) -> None:
+    with Ranks(1, tmp_path) as new:
+        assert new.run(imported) == [[]]
 
 
 @pytest.mark.parametrize("name", FILES)

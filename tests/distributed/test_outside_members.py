@@ -21,7 +21,7 @@ from gradwire.cli.main import main
 from wheels import installed
 
 BEGINNING = """
-import gc, os, sys, torch, torch.distributed as dist, gradwire
+import gc, os, sys, torch, torch._dynamo, torch.distributed as dist, gradwire
 gradwire.attach, gradwire.Handle
 gc.freeze()
 ranks = []
@@ -39,10 +39,11 @@ dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, 
 need."""
 BRIEF = """
 from gradwire.tuning import contention, probe
-contention._SECONDS, probe.SECONDS = 0.04, 0.025
+contention._SECONDS, contention._LAYERS, contention._TURNS, contention._PAIRS = 0.02, 4, 2, 1
+contention._MOVED = contention._LOCAL = 1 << 14
+probe.SECONDS, probe.PASSES, probe.FEWEST, probe._MANY = 0.01, 1, 1, 4
 """
-"""Measurements of a job take a tenth of their time (`small.brief`): it only counts that they are
-made."""
+"""Measurements of a job are the smallest (`small.brief`): it only counts that they are made."""
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "member_package"
 
@@ -138,8 +139,8 @@ def test_an_error_within_a_step_says_where_and_whose(report: dict[str, Any]) -> 
     assert "'halves' is of package gradwire-example" in note
 
 
-def test_they_are_available(ranks: Ranks, place: Path) -> None:
-    families = json.loads(alone(place, "available", "--json"))
+def test_they_are_available(ranks: Ranks) -> None:
+    families = json.loads(command(ranks, "available", "--json"))
     assert {"levels", "counted"} <= set(families["compressors"])
     assert "fading" in families["feedback"]
     assert "halves" in families["collectives"]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gradwire
 from gradwire import LocalSteps, Warmup
 from gradwire.errors import PlanError, UsageError
+from suites import first
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from damage import NASTY, damaged
@@ -112,10 +113,11 @@ def test_a_handle_refuses_what_is_damaged(strategy: str, strict: bool) -> None:
     assert refused > 200
 
 
-def test_local_steps_refuse_what_is_damaged() -> None:
+@pytest.mark.parametrize("fragments", first([1, 2]))
+def test_local_steps_refuse_what_is_damaged(fragments: int) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
-    local = LocalSteps(net, optimizer, 2, "topk(0.5)+ef | allgather", fragments=2)
+    local = LocalSteps(net, optimizer, 2, "topk(0.5)+ef | allgather", fragments=fragments)
     train(net, optimizer, 4)
     good = copy.deepcopy(local.state_dict())
     weights = copy.deepcopy(net.state_dict())
@@ -127,7 +129,8 @@ def test_local_steps_refuse_what_is_damaged() -> None:
     def state() -> Any:
         return local.state_dict()
 
-    assert check(good, local.load_state_dict, state, work, (PlanError, UsageError)) > 500
+    errors = PlanError, UsageError
+    assert check(good, local.load_state_dict, state, work, errors) > 250 * fragments
     local.detach()
 
 

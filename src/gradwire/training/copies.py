@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -74,13 +75,21 @@ class Hook:
 
     def __init__(self, method: Callable[..., None]) -> None:
         self._method = method
+        _keep_out_of_graphs()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: object) -> None:
         self._method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hook, (_nothing,)
+
+
+@cache
+def _keep_out_of_graphs() -> None:
+    """Has torch.compile leave hooks to Python. Once there is a hook, and not as a decorator:
+    torch then imports its compiler, which takes as long as all the rest of it."""
+    disable: Any = torch.compiler.disable
+    Hook.__call__ = disable(Hook.__call__)  # type: ignore[method-assign]
 
 
 def _nothing(*_: object) -> None:

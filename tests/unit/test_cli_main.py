@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -60,6 +61,20 @@ def test_with_json_standard_output_is_one_document(
     out, err = capsys.readouterr()
     assert json.loads(out) == {"error": "LabError", "message": "no."}
     assert "no." in err
+
+
+def test_a_folder_that_was_deleted_is_no_traceback(
+    tmp_path: Path,
+    command: list[BaseException | int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert cli.main(["fake"]) == 2
+    assert "this one was deleted" in capsys.readouterr().err
 
 
 def test_interrupted_is_130(command: list[BaseException | int]) -> None:

@@ -129,6 +129,18 @@ def test_what_cannot_be_measured_with_is_refused(
     assert "must be from 0.001 to 100,000" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_what_a_scheduler_sets_must_be_a_number(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "first")
+    assert main.main(["doctor"]) == 2
+    assert (
+        f"{name} must be a whole number, as torchrun sets it; got 'first'"
+        in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("job", [{}, {"RANK": "0", "WORLD_SIZE": "2"}], ids=["alone", "no_master"])
 def test_here(
     job: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"--megabytes must be from 0.001 to 100,000; got {arguments.megabytes:g}. Pass for "
             "example --megabytes 64."
         )
+    for name in ("RANK", "WORLD_SIZE"):
+        if not (value := os.environ.get(name, "0")).isdecimal():
+            raise UsageError(
+                f"{name} must be a whole number, as torchrun sets it; got {value!r}. Unset it, or "
+                f"run {MEASURE}."
+            )
     with telling(arguments, "doctor") as progress:
         facts = _facts(arguments.megabytes, progress)
     if "network" in facts and int(os.environ["RANK"]) != 0:

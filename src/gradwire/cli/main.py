@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from gradwire.cli.arguments import say
-from gradwire.errors import GradwireError
+from gradwire.errors import GradwireError, UsageError
 
 COMMANDS = {
     "demo": "train a real model over an emulated slow network, with and without gradwire",
@@ -103,9 +103,21 @@ def _ran(asked: list[str]) -> int:
         parser.print_help()
         return 2
     try:
+        _look_where_we_are()
         return int(parsed.run(parsed))
     except GradwireError as error:
         return _fail(error, bool(getattr(parsed, "json", False)))
+
+
+def _look_where_we_are() -> None:
+    """Raises UsageError in a folder that was deleted, in which not even torch can be imported."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "a command needs a folder to run in; this one was deleted. Change into another, for "
+            "example by cd."
+        ) from None
 
 
 def _reader_is_gone() -> bool:

@@ -43,13 +43,13 @@ def parse_rate(text: str | float) -> int:
             "a rate must be a number of bits per second, or a number with kbit, mbit or gbit; got "
             f"{text!r}. Write for example 100mbit or 2.5gbit."
         )
-    bits_per_second = round(float(match.group(1)) * _UNITS[unit])
+    bits_per_second = float(match.group(1)) * _UNITS[unit]
     if not _SLOWEST_BITS_PER_SECOND <= bits_per_second <= _FASTEST_BITS_PER_SECOND:
         raise LabError(
-            f"a rate must be from 10kbit to 400gbit; got {text!r} = {bits_per_second} bits per "
+            f"a rate must be from 10kbit to 400gbit; got {text!r} = {bits_per_second:g} bits per "
             "second. Choose a rate in between (lower-case and capital units mean the same)."
         )
-    return bits_per_second
+    return round(bits_per_second)
 
 
 def format_rate(bits_per_second: float) -> str:

@@ -84,9 +84,12 @@ def differ(text: str, of_one: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("text", ["alike", "a" + "ü" * 700])
 def test_what_ranks_say_otherwise(three: Ranks, text: str) -> None:
-    """Texts may be cut, in the middle of a letter of two bytes or not."""
+    """Texts may be cut, in the middle of a letter of two bytes or not, and are compared whole."""
     assert three.run(differ, text, text) == [{}] * 3
-    cut = text.encode()[:1000].decode(errors="ignore")
+    cut = text.encode()[:967].decode(errors="ignore")
     first, second, third = three.run(differ, text, "other")
     assert first == third == {1: "other"}
     assert second == {0: cut, 2: cut}
+    first, second, third = three.run(differ, text, f"{text}!")
+    assert list(first) == list(third) == [1]
+    assert list(second) == [0, 2]

@@ -22,7 +22,9 @@ from typing import Any
 
 from gradwire.cli.arguments import add_quiet, whole
 from gradwire.cli.progress import telling
+from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
+from gradwire.strategy import Strategy
 
 TARGET_SECONDS = 40e-6
 
@@ -38,14 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=whole(1), default=200, metavar="N", help=steps)
     lanes = "number of lanes (default: %(default)s)"
     add("--lanes", type=whole(1, 16), default=1, metavar="N", help=lanes)
-    strategy = "strategy of all buckets (default: %(default)s)"
+    strategy = "strategy of all buckets, by allgather (default: %(default)s)"
     add("--strategy", default="dgc(0.01) | allgather", metavar="TEXT", help=strategy)
     add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures and prints; returns the exit code."""
+    """Measures and prints; returns the exit code. Raises GradwireError for a strategy that cannot
+    be read, or whose moves the loop does not make."""
+    strategy = Strategy.parse(arguments.strategy)
+    if str(strategy.collective) != "allgather":
+        raise UsageError(
+            "--strategy must be by allgather, whose moves the loop makes; got "
+            f"'{strategy}'. Use '{str(strategy).partition(' | ')[0]} | allgather'."
+        )
     with telling(arguments, "bench conductor", beside=False) as progress:
         result = _alone(arguments, progress)
     print(json.dumps(result, indent=2) if arguments.json else _text(result))

@@ -100,6 +100,37 @@ def test_dtypes_that_alternate_make_as_few_buckets_as_ddp_has() -> None:
     assert [len(b.names) for b in Plan.make(layers, DENSE).buckets] == [50, 50]
 
 
+class Counted(Parameter):
+    """A parameter that counts how often it is looked at."""
+
+    looks = 0
+
+    @property
+    def bytes(self) -> int:
+        Counted.looks += 1
+        return super().bytes
+
+    @property
+    def elements(self) -> int:
+        Counted.looks += 1
+        return super().elements
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return self is other
+
+    __hash__ = Parameter.__hash__
+
+
+@pytest.mark.parametrize("strategy", [DENSE, SPARSE])
+def test_a_plan_of_many_parameters_looks_at_each_a_few_times(strategy: Strategy) -> None:
+    """Ten thousand parameters took minutes, in which a job stood still."""
+    shapes = [(64, 64), (64,)] * 200
+    Counted.looks = 0
+    Plan.make([Counted(f"p{i}", shape) for i, shape in enumerate(shapes)], strategy)
+    assert Counted.looks <= 10 * len(shapes)
+
+
 def test_explicit_buckets_are_kept_and_issued_when_they_can_be_ready() -> None:
     """A bucket waits for its first-registered parameter, whose gradient comes last."""
     plan = Plan.make(

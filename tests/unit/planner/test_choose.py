@@ -345,3 +345,20 @@ def test_dtypes_that_alternate_do_not_cut_the_baselines_to_pieces() -> None:
             r.parameter.name for r in mixed(40)
         )
         assert all(len({p.dtype for p in b.parameters}) == 1 for b in own.plan.buckets)
+
+
+def test_the_effort_does_not_grow_with_the_square_of_the_tensors() -> None:
+    """Rank 0 searches while the others wait for it, and these have a timeout."""
+
+    class Counted(Problem):
+        simulated = 0
+
+        def seconds(self, grouping: Grouping) -> float:
+            Counted.simulated += len(grouping.ends)
+            return super().seconds(grouping)
+
+    count = 1500
+    quick = profile(1e9, start=1e-7, contention=Contention(2.0, 0.3), local=1e-9)
+    many = [Bucketed(4096, 1, 1e-4 * (i + 1)) for i in range(count)]
+    solve(Counted(Stages(replace(quick, backward_seconds=1e-4 * count)), many, [FP32]))
+    assert Counted.simulated < 1_000_000

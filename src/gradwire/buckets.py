@@ -114,16 +114,18 @@ class Bucket:
 def group(parameters: Iterable[Parameter], cap_bytes: int) -> list[Bucket]:
     """Group parameters, in order, into buckets of one dtype and at most cap_bytes.
 
-    A parameter larger than that has its own bucket.
+    A parameter larger than that has its own bucket. Dtypes may alternate: each has a bucket that
+    is being filled.
     """
     groups: list[list[Parameter]] = []
+    filling: dict[str, tuple[list[Parameter], int]] = {}  # by dtype, with the bytes so far
     for p in parameters:
-        last = groups[-1] if groups else []
-        fits = last and sum(q.bytes for q in last) + p.bytes <= cap_bytes
-        if fits and last[0].dtype == p.dtype:
-            last.append(p)
-        else:
-            groups.append([p])
+        last, filled = filling.get(p.dtype, ([], 0))
+        if not last or filled + p.bytes > cap_bytes:
+            last, filled = [], 0
+            groups.append(last)
+        last.append(p)
+        filling[p.dtype] = last, filled + p.bytes
     return [Bucket(tuple(g)) for g in groups]
 
 

@@ -115,9 +115,11 @@ class Plan:
         )
         vectors_too = takes_vectors(strategy) or gradients
         small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
-        large = [p for p in rest if p not in small]
+        aside = {p.name for p in small}
+        large = [p for p in rest if p.name not in aside]
         others_own = [p for p in large if p.name in apart] if second else []
-        large = [p for p in large if p not in others_own]
+        if second:
+            large = [p for p in large if p.name not in apart]
         ways = beside.turns(strategy)
         compressed = [
             (b, beside.rows(strategy) if b.parameters[0].sparse else ways[i % len(ways)])
@@ -246,9 +248,11 @@ def in_turns(pairs: Iterable[tuple[Bucket, Strategy]]) -> list[tuple[Bucket, Str
 
 def _evenly(parameters: Sequence[Parameter], parts: int) -> list[list[Parameter]]:
     """Split parameters, in order, into parts of about as many elements: next to the smallest."""
-    found: list[list[Parameter]] = [[] for _ in range(parts)]
+    found, elements = [list[Parameter]() for _ in range(parts)], [0] * parts
     for p in parameters:
-        min(found, key=lambda part: sum(q.elements for q in part)).append(p)
+        least = elements.index(min(elements))
+        found[least].append(p)
+        elements[least] += p.elements
     return found
 
 

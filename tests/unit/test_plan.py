@@ -91,6 +91,46 @@ def test_a_dtype_has_buckets_of_its_own_dense_ones_too() -> None:
     assert [b.dtype for b in plan.buckets] == ["float32", "float32", "bfloat16", "bfloat16"]
 
 
+def test_dtypes_that_alternate_make_as_few_buckets_as_ddp_has() -> None:
+    """A network in bf16 with norms in fp32: DDP, too, fills a bucket of each dtype."""
+    layers = [
+        p for i in range(50)
+        for p in (Parameter(f"{i}.weight", (8, 8), "bfloat16"), Parameter(f"{i}.norm", (8,)))
+    ]  # fmt: skip
+    assert [len(b.names) for b in Plan.make(layers, DENSE).buckets] == [50, 50]
+
+
+class Counted(Parameter):
+    """A parameter that counts how often it is looked at."""
+
+    looks = 0
+
+    @property
+    def bytes(self) -> int:
+        Counted.looks += 1
+        return super().bytes
+
+    @property
+    def elements(self) -> int:
+        Counted.looks += 1
+        return super().elements
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return self is other
+
+    __hash__ = Parameter.__hash__
+
+
+@pytest.mark.parametrize("strategy", [DENSE, SPARSE])
+def test_a_plan_of_many_parameters_looks_at_each_a_few_times(strategy: Strategy) -> None:
+    """Ten thousand parameters took minutes, in which a job stood still."""
+    shapes = [(64, 64), (64,)] * 200
+    Counted.looks = 0
+    Plan.make([Counted(f"p{i}", shape) for i, shape in enumerate(shapes)], strategy)
+    assert Counted.looks <= 10 * len(shapes)
+
+
 def test_explicit_buckets_are_kept_and_issued_when_they_can_be_ready() -> None:
     """A bucket waits for its first-registered parameter, whose gradient comes last."""
     plan = Plan.make(

@@ -213,8 +213,13 @@ def _together(ready: Sequence[Ready]) -> Bucketed:
 
 
 def _divided(profile: Profile, apart: bool) -> tuple[list[Ready], list[list[Ready]]]:
-    """Returns the dense parameters to group, and the vectors kept apart, by their dtype."""
+    """Returns the dense parameters to group, and the vectors kept apart, by their dtype.
+
+    Of each dtype in the order of backward: a group has one dtype, so where dtypes alternate, the
+    order of backward alone would put every parameter into a group of its own.
+    """
     dense = [r for r in profile.ready if not r.parameter.sparse]
+    dense.sort(key=lambda r: r.parameter.dtype)
     members = [r for r in dense if not (apart and is_vector(r.parameter))]
     vectors = [r for r in dense if apart and is_vector(r.parameter)]
     dtypes = sorted({r.parameter.dtype for r in vectors})

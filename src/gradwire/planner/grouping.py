@@ -33,6 +33,7 @@ messages beside each other is what they know least, so of ties the one with fewe
 SLOWER = 1.25
 """Moves may take so many times as long as measured: a tie must still be one then."""
 _EFFORT = 1500  # timelines to simulate, at most, when borders are moved
+_MOST_GROUPS = 256  # even cuts to begin with: thousands would take minutes, while ranks wait
 _MOST_LANES = 16
 
 
@@ -51,9 +52,10 @@ class Grouping:
 
 @dataclass
 class Problem:
-    """What to group. tensors: in the order of backward. borders: positions where a group must
-    end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step.
-    errors: for each option the error that each tensor adds, if `most_error` limits the sum."""
+    """What to group. tensors: in the order of backward, those of each dtype together. borders:
+    positions where a group must end, as dtypes change there. options: texts of strategies. fixed:
+    other jobs of the step. errors: for each option the error that each tensor adds, if
+    `most_error` limits the sum."""
 
     stages: Stages
     tensors: Sequence[Bucketed]
@@ -136,10 +138,14 @@ class Problem:
 
     def lower_bound(self) -> float:
         """Returns seconds below which no grouping and no choice of options makes the step."""
+        each = {
+            is_other: [_least_stages(self, way(o, is_other)) for o in self.options]
+            for is_other in {t.is_other for t in self.tensors}
+        }
         jobs = [
             Alternatives(
                 t.ready_seconds,
-                tuple(_least_stages(self, way(o, t.is_other), t.elements) for o in self.options),
+                tuple(_times(t.elements, stages) for stages in each[t.is_other]),
             )
             for t in self.tensors
         ]
@@ -183,9 +189,9 @@ def _seeds(problem: Problem) -> Iterator[Grouping]:
 def _even_cuts(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yields ends of 1, 2, 3, 4, 6, 8, 11, … groups with equally many elements, or tensors."""
     n = len(problem.tensors)
-    upto = list(accumulate(tensor.elements for tensor in problem.tensors))
-    for i in range(2 * n.bit_length() + 1):
-        count = min(round(2 ** (i / 2)), n)
+    upto, most = list(accumulate(t.elements for t in problem.tensors)), min(n, _MOST_GROUPS)
+    for i in range(2 * most.bit_length() + 1):
+        count = min(round(2 ** (i / 2)), most)
         parts = range(1, count)
         by_elements = [bisect_left(upto, upto[-1] * k / count) + 1 for k in parts]
         for ends in (by_elements, [n * k // count for k in parts]):
@@ -222,7 +228,7 @@ def improve(problem: Problem, grouping: Grouping) -> Grouping:
     while improved and left > 0:
         improved = False
         for number in range(len(best.ends)):
-            for other in _neighbours(problem, best, number):
+            for other in _neighbours(problem, best, number) if left > 0 else ():
                 left -= 1
                 took = problem.seconds(other)
                 if took < seconds * (1 - WORTH) and problem.fits(other):
@@ -292,8 +298,9 @@ def _alike(
 # -- bound -------------------------------------------------------------------------------------
 
 
-def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, ...]:
-    """Returns encode, moves and decode at the least seconds per element in a group of any size."""
+def _least_stages(problem: Problem, option: str) -> tuple[Stage, ...]:
+    """Returns encode, moves and decode of one element, at the least seconds that an element takes
+    in a group of any size."""
     cost, most = problem.stages.profile.cost(option), problem.most
     rate = cost.wire.curve.rows[-1][2]  # link_seconds is no less than either argument
     wire = max(
@@ -301,10 +308,14 @@ def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, 
         min(_least(cost.wire.curve, most), rate),
     )
     return (
-        Stage(Resource.WORKERS, elements * _least(cost.encode.curve, most), "encode"),
-        Stage(problem.stages.link, elements * wire, "wire"),
-        Stage(Resource.WORKERS, elements * _least(cost.decode.curve, most), "decode"),
+        Stage(Resource.WORKERS, _least(cost.encode.curve, most), "encode"),
+        Stage(problem.stages.link, wire, "wire"),
+        Stage(Resource.WORKERS, _least(cost.decode.curve, most), "decode"),
     )
+
+
+def _times(elements: int, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    return tuple(stage._replace(seconds=elements * stage.seconds) for stage in stages)
 
 
 def _least(curve: Curve, most: int, less: float = 0.0) -> float:

@@ -324,3 +324,41 @@ def test_borders_are_kept() -> None:
     given = profile(1e8, start=0.1)
     grouping, _ = solve(Problem(Stages(given), tensors, [FP32], borders=frozenset({2, 5})))
     assert grouping.ends == (2, 5, 6)
+
+
+def mixed(layers: int) -> list[Ready]:
+    """Matrices in bf16 with norms in fp32, so that dtypes alternate in the order of backward."""
+    found = []
+    for i in range(layers):
+        at = 1e-3 * (i + 1)
+        found.append(Ready(Parameter(f"{i}.weight", (128, 128), "bfloat16"), at))
+        found.append(Ready(Parameter(f"{i}.norm", (128,)), at))
+    return found
+
+
+def test_dtypes_that_alternate_do_not_cut_the_baselines_to_pieces() -> None:
+    """Else the race's plan to beat would be far slower than DDP, and nearly any plan would win."""
+    choice = choose(profile(1e9, start=1e-3, ready=mixed(40)))
+    for text, own in choice.baselines.items():
+        assert len(own.plan.buckets) <= 10, text
+        assert sorted(n for b in own.plan.buckets for n in b.names) == sorted(
+            r.parameter.name for r in mixed(40)
+        )
+        assert all(len({p.dtype for p in b.parameters}) == 1 for b in own.plan.buckets)
+
+
+def test_the_effort_does_not_grow_with_the_square_of_the_tensors() -> None:
+    """Rank 0 searches while the others wait for it, and these have a timeout."""
+
+    class Counted(Problem):
+        simulated = 0
+
+        def seconds(self, grouping: Grouping) -> float:
+            Counted.simulated += len(grouping.ends)
+            return super().seconds(grouping)
+
+    count = 1500
+    quick = profile(1e9, start=1e-7, contention=Contention(2.0, 0.3), local=1e-9)
+    many = [Bucketed(4096, 1, 1e-4 * (i + 1)) for i in range(count)]
+    solve(Counted(Stages(replace(quick, backward_seconds=1e-4 * count)), many, [FP32]))
+    assert Counted.simulated < 1_000_000

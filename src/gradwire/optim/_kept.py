@@ -49,6 +49,11 @@ class AsksThePlan(Optimizer):
         rest(self._parameters())
         return loss
 
+    def _all_parted(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:
+        """Every group, and its parameters parted: a group that is refused keeps all others where
+        they are."""
+        return [(group, *self._parted(group)) for group in self.param_groups]
+
     def _parted(self, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
         """Parameters with a `.grad`: those whose `.grad` is a plan's step, and the rest."""
         kept, own = list[Tensor](), list[Tensor]()

@@ -46,8 +46,7 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
         loss = self._closed(closure)
         sent: list[tuple[Tensor, Tensor | None]] = []
         try:
-            for group in self.param_groups:
-                kept, _ = self._parted(group)
+            for group, kept, _ in self._all_parted():
                 sent += [(p, p.grad) for p in kept]
                 step_kept(kept, group)
                 for p in kept:

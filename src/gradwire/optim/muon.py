@@ -89,8 +89,7 @@ class Muon(AsksThePlan):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step with `.grad`. Not collective."""
         loss = self._closed(closure)
-        for group in self.param_groups:
-            kept, own = self._parted(group)
+        for group, kept, own in self._all_parted():
             step_kept(kept, group)
             self._orthogonal([p for p in own if is_muon_s(p, group)], group)
             self._adaptive([p for p in own if not is_muon_s(p, group)], group)

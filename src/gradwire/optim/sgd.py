@@ -91,8 +91,7 @@ class SGD(AsksThePlan):
         for group in self.param_groups:
             _check_neutral(group)
         loss = self._closed(closure)
-        for group in self.param_groups:
-            kept, own = self._parted(group)
+        for group, kept, own in self._all_parted():
             if kept:
                 self._step_kept(kept, group)
             if own:

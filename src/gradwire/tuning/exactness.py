@@ -97,9 +97,10 @@ def _errors(
 
 
 def _error(steps: Sequence[tuple[Tensor, Tensor]]) -> float | None:
-    """Returns the mean error over steps with finite averages of which the exact one is not 0."""
+    """Returns the mean error over steps with finite averages of which the exact one is not 0. In
+    float64, in which the square of no float32 vanishes or overflows."""
     errors = [
-        float((own - right).norm() / right.norm())
+        float((own.double() - right.double()).norm() / right.double().norm())
         for own, right in steps
         if own.isfinite().all() and right.isfinite().all() and right.any()
     ]

@@ -196,8 +196,8 @@ def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:
             best[key] = cost
     found = list[tuple[Bucket, Strategy]]()
     for cost in best.values():
-        own = [parameters.pop(name) for name in cost.parameters if name in parameters]
-        if len(own) == len(cost.parameters):
+        if all(name in parameters for name in cost.parameters):  # else one is in another bucket
+            own = [parameters.pop(name) for name in dict.fromkeys(cost.parameters)]
             found.append((Bucket(tuple(own)), Strategy.parse(cost.strategy)))
     usual = Strategy.parse("none | columns")
     return [*found, *((Bucket((p,)), usual) for p in parameters.values())]

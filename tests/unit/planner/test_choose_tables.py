@@ -79,3 +79,11 @@ def test_profiles_keep_it() -> None:
     document["tables"] = [{"parameters": [], "strategy": ZEN, "encode": 0, "wire": 0, "decode": 0}]
     with pytest.raises(PlanError, match="tables"):
         Profile.from_json(json.dumps(document))
+
+
+def test_no_table_is_lost_where_measured_buckets_overlap() -> None:
+    third = Parameter("items", (1000, 16), "float32", True)
+    own = known(cost(COLUMNS, 1e-3), cost(ZEN, 1e-3, ("users", "items")))
+    own = replace(own, ready=(*own.ready, Ready(third, 0.012)))
+    found = [bucket.names for bucket, _ in tables_of(own)]
+    assert found == [("words", "users"), ("items",)]

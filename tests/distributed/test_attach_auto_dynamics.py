@@ -274,6 +274,8 @@ def test_what_one_rank_gets_wrong_all_hear_of(two: Ranks) -> None:
         ([DGC, "topk(0.1)+ef | allgather"], "some leave it to the optimizer and some keep"),
         (["sign+momentum | vote"], "sends directions, which need another learning rate"),
         ("topk(0.1)+dgc | allgather", "must be a list of strings"),
+        ({"none | allreduce"}, "must be a list of strings"),
+        (7, "must be a list of strings"),
     ],
 )
 def test_what_cannot_follow_each_other_is_refused(two: Ranks, strategies: Any, said: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import PlanError
+from gradwire.tuning import profile_only
 
 TOPK = "topk(0.1)+ef | allgather"
 
@@ -28,6 +31,8 @@ def no_dtype_for_it() -> None:
         assert "weight" in text
         assert "float64 must be sent uncompressed" in text
     assert "'weight' is float64" in raised(lambda: gradwire.attach(double, "auto"))
+    with patch.dict(os.environ, profile_only.asked("never.json")):
+        assert "'weight' is float64" in raised(lambda: gradwire.attach(double, "none | allreduce"))
     text = raised(lambda: gradwire.attach(nn.Linear(2, 2, dtype=torch.complex64), TOPK))
     assert "'weight' is torch.complex64" in text
 

@@ -192,6 +192,12 @@ def test_plan_files(three: Ranks, tmp_path: Path) -> None:
     three.run(everywhere, str(tmp_path))
 
 
+@pytest.mark.parametrize("plan", ["auto", TOPK])
+def test_what_is_no_module(plan: str) -> None:
+    with pytest.raises(UsageError, match=r"takes an nn\.Module; got dict"):
+        gradwire.attach({}, plan)  # type: ignore[arg-type]
+
+
 def test_without_init_process_group() -> None:
     assert not dist.is_initialized()
     with pytest.raises(UsageError, match="init_process_group"):

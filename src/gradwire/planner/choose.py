@@ -173,6 +173,7 @@ def judge(
     """Returns a given plan as if it had been chosen. Raises PlanError for a plan of another model,
     or with strategies that were not measured."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
+    _check_dtypes(profile)
     best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
     maker = Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy))
     options = list(profile.strategies)
@@ -196,6 +197,7 @@ def _check(
             f"{len(options)} strategies, {len(profile.ready)} parameters, dense or not, and "
             f"{len(lanes)} numbers of lanes. Pass what is missing, or profile the model again."
         )
+    _check_dtypes(profile)
     if algorithm not in SOLVERS:
         raise PlanError(
             f"the algorithm must be one of {', '.join(SOLVERS)}; got {algorithm!r}. Use joint."
@@ -209,6 +211,17 @@ def _check(
         )
     for option in options:
         known_errors(profile, option)
+
+
+def _check_dtypes(profile: Profile) -> None:
+    """Raises PlanError for float64 gradients: all strategies but two refuse them, bf16 too."""
+    double = next((p for p in profile.parameters if p.dtype == "float64"), None)
+    if double is not None:
+        raise PlanError(
+            "plans are compared for gradients of at most 32 bits, as float64 travels only by "
+            f"'{FP32}' and 'none | allgather'; '{double.name}' is float64. Attach '{FP32}', or "
+            "convert it to float32 and profile again."
+        )
 
 
 def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -> PlanError:

@@ -29,10 +29,7 @@ def check_ready(
             "attach needs torch.distributed; it is not initialized. Call "
             "torch.distributed.init_process_group() first and start the job with torchrun."
         )
-    if not isinstance(module, nn.Module):
-        raise UsageError(
-            f"attach takes an nn.Module; got {type(module).__name__}. Pass the model itself."
-        )
+    check_module(module)
     if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
         raise UsageError(
             "attach takes a plain module, DistributedDataParallel, or a fully_shard module; this "
@@ -50,6 +47,14 @@ def check_ready(
                 f"{name} must be a number above 0; got {value!r}. Leave it out for the default."
             )
     check_group(process_group)
+
+
+def check_module(module: object) -> None:
+    """Raise UsageError unless it is a module."""
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"attach takes an nn.Module; got {type(module).__name__}. Pass the model itself."
+        )
 
 
 def check_group(group: Any) -> None:

@@ -22,7 +22,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle, attach_plan
-from gradwire.training.attachable import check_carried, check_group
+from gradwire.training.attachable import check_carried, check_group, check_module
 from gradwire.training.ddp import inner
 from gradwire.training.fsdp import join_circle, sharded_parameters
 from gradwire.training.session import Session
@@ -155,9 +155,12 @@ def attach(
     """
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled
+    check_module(module)
+    if finds:
+        _check_dtypes(module, 'plan="auto"' if is_auto else "gradwire profile")
     if is_auto:
         groups_given = buckets is not None or bucket_bytes != BUCKET_BYTES or bool(exclude)
-        _check_auto(module, groups_given)
+        _check_auto(groups_given)
         usual = beside_moments(optimizer)
         first, exclude = _first(inner(module), usual if strategies is None else strategies)
     elif strategies is not None:
@@ -240,7 +243,8 @@ def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]
 def _whole(strategies: Sequence[str]) -> str:
     """Returns the strategy that sends everything whole, with the dynamics of these; PlanError if
     there is none."""
-    if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
+    is_list = isinstance(strategies, Sequence) and not isinstance(strategies, str)
+    if not is_list or not all(isinstance(s, str) for s in strategies):
         raise PlanError(
             f"strategies must be a list of strings; got {strategies!r}. Pass for example ['none | "
             "allreduce']."
@@ -269,18 +273,22 @@ def dynamics_of(plan: Plan) -> Dynamics:
     return Dynamics.of(plan.main_strategy)
 
 
-def _check_auto(module: nn.Module, groups_given: bool) -> None:
-    """Raises UsageError for arguments that "auto" finds itself, and for float64 parameters."""
+def _check_auto(groups_given: bool) -> None:
+    """Raises UsageError for arguments that "auto" finds itself."""
     if groups_given:
         raise UsageError(
             'plan="auto" chooses the buckets itself; buckets, bucket_bytes or exclude were given. '
             "Leave them out, or attach a strategy by name."
         )
+
+
+def _check_dtypes(module: nn.Module, asked: str) -> None:
+    """Raises UsageError for float64 parameters, which strategies to compare do not take."""
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype == torch.float64:
             raise UsageError(
-                'plan="auto" does not compress float64 gradients, and needs shorter ones; '
-                f"'{name}' is float64. Attach 'none | allreduce', or convert it to float32."
+                f"{asked} does not compress float64 gradients, and needs shorter ones; "
+                f"'{name}' is float64. Train by 'none | allreduce', or convert it to float32."
             )
 
 

@@ -13,7 +13,7 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
 from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate, timeline_of
-from gradwire.planner.choose import LEAST_GAIN, _rivals, choose
+from gradwire.planner.choose import LEAST_GAIN, _rivals, choose, judge
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.grouping import SLOWER, TIE, Grouping, Problem, fewer, solve
@@ -362,3 +362,12 @@ def test_the_effort_does_not_grow_with_the_square_of_the_tensors() -> None:
     many = [Bucketed(4096, 1, 1e-4 * (i + 1)) for i in range(count)]
     solve(Counted(Stages(replace(quick, backward_seconds=1e-4 * count)), many, [FP32]))
     assert Counted.simulated < 1_000_000
+
+
+def test_a_profile_with_float64_is_refused_with_a_way_on() -> None:
+    """An older version's: bf16, with which every plan is compared, does not take it."""
+    given = [*model(), Ready(Parameter("scale", (3, 3), "float64"), 0.013)]
+    whole = Plan.make([r.parameter for r in given], FP32)
+    for plan in (choose, lambda own: judge(own, whole)):
+        with pytest.raises(PlanError, match=r"'scale' is float64\. Attach 'none \| allreduce'"):
+            plan(profile(1e8, ready=given))

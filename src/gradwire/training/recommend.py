@@ -109,7 +109,7 @@ def advise(
     """
     verdicts = [(strategy, sound(strategy, optimizer)) for strategy in answering(strategies)]
     if warmup is None or not any(isinstance(first, str) for first in warmup.densities):
-        verdicts = [(strategy, _from_the_first_step(verdict)) for strategy, verdict in verdicts]
+        verdicts = [(strategy, from_the_first_step(verdict)) for strategy, verdict in verdicts]
     wrong = [pair for pair in verdicts if pair[1].kind != "sound"]
     if not wrong:
         return
@@ -126,7 +126,7 @@ def advise(
     warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 
-def _from_the_first_step(verdict: Verdict) -> Verdict:
+def from_the_first_step(verdict: Verdict) -> Verdict:
     """Returns the verdict for a run without the other strategy that its evidence began with."""
     evidence = verdict.evidence
     if evidence is None or not evidence.begins:

@@ -29,6 +29,7 @@ from gradwire.progress import Lines, to_stderr
 from gradwire.soundness import Verdict, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
+from gradwire.training.recommend import from_the_first_step
 from gradwire.tuning.agree import from_first, of_ranks
 from gradwire.tuning.paths import with_measured_paths
 from gradwire.tuning.profiling import measure
@@ -151,9 +152,13 @@ class Tuner:
         return all(verdict.kind == "sound" for verdict, _ in self._verdicts(text))
 
     def _verdicts(self, text: str) -> list[tuple[Verdict, object]]:
-        """Returns the verdict with each of the optimizers that step this model."""
+        """Returns the verdict with each of the optimizers that step this model. Without a warm-up
+        it is that of a run whose first steps travel no other way."""
         optimizers: Sequence[object] = self.handle.optimizers or [None]
-        return [(sound(text, optimizer), optimizer) for optimizer in optimizers]
+        verdicts = [sound(text, optimizer) for optimizer in optimizers]
+        if not self._warmup:
+            verdicts = list(map(from_the_first_step, verdicts))
+        return list(zip(verdicts, optimizers))
 
     def _decide(self, profile: Profile) -> Iterator[None]:
         """Races plans, races again where a race shows that the profile is wrong about the

@@ -114,6 +114,20 @@ def test_the_hedge_has_others_apart() -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 100])
+def test_what_must_begin_by_another_strategy_is_left_out_without_a_warm_up(warmup: int) -> None:
+    """`attach` calls it unsound by name, too, and refuses it if strict."""
+    tuner, said = Tuner.__new__(Tuner), list[str]()
+    one_bit = "lloyd(1)+adam | allgather"
+    tuner._strategies = one_bit, "lloyd(2)+adam | allgather"
+    tuner._warmup, tuner.handle = warmup, SimpleNamespace(optimizers=["adamw"])  # type: ignore
+    tuner._say = said.append  # type: ignore[method-assign]
+    kept = json.loads(tuner._sound())
+    assert (one_bit in kept) is tuner._is_sound(one_bit) is bool(warmup)
+    assert "lloyd(2)+adam | allgather" in kept
+    assert [f"'{one_bit}' is left out" in line for line in said] == [True] * (not warmup)
+
+
+@pytest.mark.parametrize("warmup", [0, 100])
 def test_what_needs_a_warm_up_is_said(warmup: int) -> None:
     tuner, said = Tuner.__new__(Tuner), list[str]()
     tuner._strategies = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import sysconfig
 from collections import Counter
@@ -90,10 +91,11 @@ def python_documents() -> list[str]:
 
 
 def _docstrings() -> Iterator[str]:
-    root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        if _SKIPPED.isdisjoint(path.relative_to(root).parts):
-            yield from _docstrings_of(path)
+    for folder, inside, files in os.walk(sysconfig.get_path("stdlib")):
+        inside[:] = [name for name in inside if name not in _SKIPPED]  # these are not entered
+        for name in files:
+            if name.endswith(".py"):
+                yield from _docstrings_of(Path(folder, name))
 
 
 def _docstrings_of(path: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ that simulates them (benchmarks/gpu/thresholds.py)."""
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -92,7 +93,12 @@ def test_simulated_candidates_are_enough_and_seldom_many(program: ModuleType) ->
     assert "0.0 %" in program.row("dgc", steps)
 
 
-def test_what_trains_is_looked_at(program: ModuleType) -> None:
+def test_what_trains_is_looked_at(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model learns from a text that is shorter than the standard library's."""
+    texts = ["a threshold is where what is selected begins"] * 2000
+    monkeypatch.setattr(program, "build", partial(program.build, documents=texts))
     program.STEPS, program.WARM = 3, 1
     found = program.trained(False, 0.01)
     assert len(found[True]) + len(found[False]) == 2 * 11

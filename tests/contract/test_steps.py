@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from inputs import integers, normal, ranks
+from parted import parted
 from several import Several, all_nan, drawn, equal
 from torch import Tensor
 
@@ -27,12 +28,14 @@ ALL = paths()
 ON_ONE = paths(devices=("gpu",))
 COMPRESSING = [path for path in ON_ONE if path.compressions]
 FLAT = [path for path in ALL if not path.knows_machines]
+ALL_PARTED, ON_ONE_PARTED = parted(ALL, 31), parted(ON_ONE, 4)
+COMPRESSING_PARTED = parted(COMPRESSING, 4)
 SOME = [path for i, path in enumerate(COMPRESSING) if i % 6 == 0 or path.compressions == 4]
 """A sample of the paths that has every sub-tree."""
 LEFT = ("topk(0.1)+ef", "dgc(0.1)", "qsgd(4)+ef", "sign(scaled=True)+ef", "fp16+ef")
 PLACES = [(4, 2), (6, 2)]
 """(ranks, ranks per machine): 2 machines of 2, and 3 of 2."""
-every_part = pytest.mark.parametrize("part", first(range(4)))
+every_part = pytest.mark.parametrize("part", first(range(5)))
 every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
 
 
@@ -51,7 +54,7 @@ def test_every_option_is_the_dense_mean(world: int, per_node: int, part: int) ->
     xs = integers(world, 200)
     wanted = torch.stack(xs).mean(0)
     exact = world & (world - 1) == 0
-    for path in ALL[part::32]:
+    for path in ALL_PARTED[part]:
         results, _ = lockstep(text_of("none", path, per_node), xs)
         assert all(torch.equal(result, results[0]) for result in results), path
         if exact:
@@ -66,7 +69,7 @@ def test_in_other_places(world: int, per_node: int, part: int) -> None:
     """Paths work on one machine, with a rank per machine, and on one rank, without moves among
     nobody."""
     xs = ranks(world, 130)
-    for path in ON_ONE[part::4]:
+    for path in ON_ONE_PARTED[part]:
         results, trace = lockstep(text_of("none", path, per_node), xs)
         torch.testing.assert_close(results[0], torch.stack(xs).mean(0), rtol=1e-5, atol=1e-6)
         assert all(torch.equal(result, results[0]) for result in results)
@@ -76,7 +79,7 @@ def test_in_other_places(world: int, per_node: int, part: int) -> None:
 @pytest.mark.parametrize("n", [0, 1, 3, 64, 1000])
 @every_part
 def test_of_any_length(n: int, part: int) -> None:
-    for path in ON_ONE[part::4]:
+    for path in ON_ONE_PARTED[part]:
         results, _ = lockstep(text_of("none", path, 2), ranks(4, n))
         assert all(torch.equal(result, results[0]) for result in results)
 
@@ -86,7 +89,7 @@ def test_of_any_length(n: int, part: int) -> None:
 def test_short_gradients(dtype: torch.dtype, part: int) -> None:
     xs = ranks(4, 200, dtype=dtype)
     wanted = torch.stack([x.double() for x in xs]).mean(0)
-    for path in ON_ONE[part::4]:
+    for path in ON_ONE_PARTED[part]:
         results, _ = lockstep(text_of("none", path, 2), xs)
         assert all(torch.equal(result, results[0]) for result in results)
         torch.testing.assert_close(results[0].double(), wanted, rtol=0.03, atol=0.03)
@@ -95,7 +98,7 @@ def test_short_gradients(dtype: torch.dtype, part: int) -> None:
 @every_place
 @every_part
 def test_ranks_end_equal(world: int, per_node: int, part: int) -> None:
-    for number, path in enumerate(COMPRESSING[part::4]):
+    for number, path in enumerate(COMPRESSING_PARTED[part]):
         run = Several(text_of(LEFT[number % len(LEFT)], path, per_node), SHAPES, world)
         for step in range(2):
             results = run.step(drawn(SHAPES, world, step))
@@ -173,7 +176,7 @@ def waiting(run: Several) -> dict[str, Tensor]:
 @pytest.mark.parametrize("left", ["topk(0.05)+ef", "fp16+ef", "qsgd(2)+ef"])
 def test_nothing_is_lost(left: str, world: int, per_node: int, part: int) -> None:
     """residuals of all sites + world · results = what was given; a skipped step is kept whole."""
-    for path in COMPRESSING[2 * part + PLACES.index((world, per_node)) :: 8]:
+    for path in COMPRESSING_PARTED[part][PLACES.index((world, per_node)) :: 2]:
         run = Several(text_of(left, path, per_node), SHAPES, world)
         given = {
             n: torch.zeros(shape, dtype=torch.float64).view(-1) for n, shape in SHAPES.items()
@@ -201,7 +204,7 @@ def test_nothing_is_lost(left: str, world: int, per_node: int, part: int) -> Non
 def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
     left: str, world: int, per_node: int, part: int
 ) -> None:
-    for number, path in enumerate(SOME[part::4]):
+    for number, path in enumerate(SOME[part::5]):
         run = Several(text_of(left, path, per_node), SHAPES, world, exact_undo=True)
         undisturbed = Several(text_of(left, path, per_node), SHAPES, world, exact_undo=True)
         for step in range(2):
@@ -273,7 +276,7 @@ def test_uncompressed_paths_spoil_too() -> None:
 @every_part
 def test_clipping_comes_first(part: int) -> None:
     xs = integers(4, 300)
-    for path in ON_ONE[part::4]:
+    for path in ON_ONE_PARTED[part]:
         text = text_of("topk(0.1)+ef", path, 2) if path.compressions else text_of("none", path, 2)
         clipped = lockstep(text, xs, clip_scale=0.25)[0]
         for one, other in zip(clipped, lockstep(text, [x * 0.25 for x in xs])[0]):

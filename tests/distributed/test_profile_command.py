@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -171,6 +172,15 @@ Path(__file__).with_name("ended").touch()
 """
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is an exception, though processes in the background of a shell script ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_job_has_time_to_end(profile: Profiling, path: Path) -> None:
     """A launcher that is killed leaves its ranks behind."""
     done = profile(script=INTERRUPTED)
@@ -179,6 +189,7 @@ def test_an_interrupted_job_has_time_to_end(profile: Profiling, path: Path) -> N
     assert "waiting for the job to end" in done.stderr
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_job_that_was_not_interrupted_is_ended(
     profile: Profiling, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,9 +93,7 @@ def test_simulated_candidates_are_enough_and_seldom_many(program: ModuleType) ->
     assert "0.0 %" in program.row("dgc", steps)
 
 
-def test_what_trains_is_looked_at(
-    program: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_trains_is_looked_at(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model learns from a text that is shorter than the standard library's."""
     texts = ["a threshold is where what is selected begins"] * 2000
     monkeypatch.setattr(program, "build", partial(program.build, documents=texts))

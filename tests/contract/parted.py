@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 
 from gradwire.tasks import Path
@@ -18,4 +19,4 @@ def parted(every: Sequence[Path], others: int) -> list[list[Path]]:
 
 def _neighbours(path: Path) -> frozenset[Hashable]:
     tasks = ["", *map(str, path.tasks), ""]
-    return frozenset(zip(tasks, tasks[1:]))
+    return frozenset(itertools.pairwise(tasks))

@@ -103,13 +103,13 @@ def _ran(asked: list[str]) -> int:
         parser.print_help()
         return 2
     try:
-        _look_where_we_are()
+        _check_folder()
         return int(parsed.run(parsed))
     except GradwireError as error:
         return _fail(error, bool(getattr(parsed, "json", False)))
 
 
-def _look_where_we_are() -> None:
+def _check_folder() -> None:
     """Raises UsageError in a folder that was deleted, in which not even torch can be imported."""
     try:
         os.getcwd()

@@ -58,9 +58,9 @@ void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& 
                       std::uint64_t seed, std::size_t samples, Address longest) {
     const nb::gil_scoped_release release;
     const auto& [n, source, target, amount] = given;
-    const Hashed flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
-                       at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
-                       at<std::int64_t>(pair), at<std::int64_t>(paths), most};
+    const HashedFlows flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                            at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
+                            at<std::int64_t>(pair), at<std::int64_t>(paths), most};
     const auto& [count, hosts, from, to, plane_of, rates, before] = ports;
     const Ports own{count, hosts, at<std::int64_t>(from), at<std::int64_t>(to),
                     at<std::int64_t>(plane_of), at<std::int64_t>(rates), at<double>(before)};
@@ -68,20 +68,20 @@ void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& 
     slowest_links(flows, tiers_at(tiers), own, seed, samples, at<double>(longest), signals);
 }
 
-using RowsAt = std::tuple<Address, Address>;
-using FlowsAt = std::tuple<std::size_t, RowsAt, Address, Address, Address, RowsAt, Address>;
+using ListsAt = std::tuple<Address, Address>;
+using FlowsAt = std::tuple<std::size_t, ListsAt, Address, Address, Address, ListsAt, Address>;
 
-Rows rows_at(const RowsAt& rows) {
-    return {at<std::int64_t>(std::get<0>(rows)), at<std::int64_t>(std::get<1>(rows))};
+Lists lists_at(const ListsAt& lists) {
+    return {at<std::int64_t>(std::get<0>(lists)), at<std::int64_t>(std::get<1>(lists))};
 }
 
 FlowSet flow_set_at(const FlowsAt& flows, std::size_t links, Address rate) {
     const auto& [n, uses, part, bytes, many, next, delay] = flows;
-    return {n, links, rows_at(uses), at<double>(part), at<double>(bytes), at<double>(many),
-            rows_at(next), at<double>(delay), at<double>(rate)};
+    return {n, links, lists_at(uses), at<double>(part), at<double>(bytes), at<double>(many),
+            lists_at(next), at<double>(delay), at<double>(rate)};
 }
 
-using ChangeAt = std::tuple<double, RowsAt, Address, Address>;
+using ChangeAt = std::tuple<double, ListsAt, Address, Address>;
 
 std::size_t share_links_at(const FlowsAt& flows, std::size_t links, Address rate,
                            double tolerance, const std::vector<ChangeAt>& changes, Address begin,
@@ -90,7 +90,7 @@ std::size_t share_links_at(const FlowsAt& flows, std::size_t links, Address rate
     const FlowSet set = flow_set_at(flows, links, rate);
     std::vector<Change> later;
     for (const auto& [since, uses, part, now] : changes)
-        later.push_back({since, rows_at(uses), at<double>(part), at<double>(now)});
+        later.push_back({since, lists_at(uses), at<double>(part), at<double>(now)});
     Interrupt signals = python_signals();
     return MaxMin(set, tolerance, signals, std::move(later))
         .run(at<double>(begin), at<double>(end));

@@ -5,7 +5,7 @@
 
 namespace gradwire {
 
-void slowest_links(const Hashed& flows, const Tiers& tiers, const Ports& ports,
+void slowest_links(const HashedFlows& flows, const Tiers& tiers, const Ports& ports,
                    std::uint64_t seed, std::size_t samples, double* longest,
                    Interrupt& interrupt) {
     const auto links = static_cast<std::size_t>(tiers.links());

@@ -8,7 +8,7 @@ namespace gradwire {
 
 // Flows between leaves, each in `parts` equal parts. A part takes one of `counts` working paths:
 // those in the table for its pair of leaves or, without a table, the first `counts`.
-struct Hashed {
+struct HashedFlows {
     std::size_t n;
     const std::int64_t* source;
     const std::int64_t* target;
@@ -33,7 +33,7 @@ struct Ports {
 
 // For seeds from `seed` on, computes amount / rate of the slowest link when every part takes a
 // random path.
-void slowest_links(const Hashed& flows, const Tiers& tiers, const Ports& ports,
+void slowest_links(const HashedFlows& flows, const Tiers& tiers, const Ports& ports,
                    std::uint64_t seed, std::size_t samples, double* longest,
                    Interrupt& interrupt);
 

@@ -11,8 +11,8 @@
 
 namespace gradwire {
 
-// Rows of numbers, one after the other: row i is value[start[i] .. start[i + 1]).
-struct Rows {
+// Lists of numbers, one after the other: list i is value[start[i] .. start[i + 1]).
+struct Lists {
     const std::int64_t* start;
     const std::int64_t* value;
 };
@@ -21,11 +21,11 @@ struct Rows {
 // `delay` seconds after the last flow that it waits for has ended.
 struct FlowSet {
     std::size_t n, links;
-    Rows uses;           // links of each flow
+    Lists uses;          // links of each flow
     const double* part;  // for each use, its part of the flow's rate
     const double* bytes;
     const double* many;
-    Rows next;  // flows that wait for each flow
+    Lists next;  // flows that wait for each flow
     const double* delay;
     const double* rate;  // of each link, bytes per second
 };
@@ -33,7 +33,7 @@ struct FlowSet {
 // The links that flows use, and the rates of links, from time `since` (seconds) on.
 struct Change {
     double since;
-    Rows uses;
+    Lists uses;
     const double* part;
     const double* rate;
 };

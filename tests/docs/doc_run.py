@@ -26,8 +26,9 @@ from gradwire.cli.main import main
 from gradwire.soundness import SoundnessWarning
 
 TOGETHER = {
-    "README.md", "docs/auto.md", "docs/first-run.md", "docs/fsdp.md", "docs/gpu.md",
-    "docs/index.md", "docs/network.md", "docs/recording.md", "docs/training.md",
+    "README.md", "docs/adam-and-muon.md", "docs/auto.md", "docs/checkpoints.md",
+    "docs/first-run.md", "docs/fsdp.md", "docs/gpu.md", "docs/index.md", "docs/local-steps.md",
+    "docs/network.md", "docs/recording.md", "docs/training.md",
 }  # fmt: skip
 """Pages whose Python runs on all ranks. The Python of others needs no process group."""
 

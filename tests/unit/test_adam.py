@@ -141,7 +141,8 @@ def test_what_a_skipped_step_sent_waits() -> None:
     [
         ("adam(beta1=1.0)", "adam's beta1 must be at least 0 and below 1; got 1.0"),
         ("adam(beta2=-0.1)", "adam's beta2 must be at least 0"),
-        ("server_adam(eps=0)", "server_adam's eps must be above 0"),
+        ("server_adam(eps=0)", "server_adam's eps must be at least 1.2e-38"),
+        ("server_adam(eps=1e-50)", "server_adam's eps must be at least 1.2e-38"),  # 0 in float32
         ("adam(local=1)", "adam's local must be True or False; got 1"),
     ],
 )

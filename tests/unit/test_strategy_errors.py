@@ -112,6 +112,7 @@ def problem(text: Any) -> str:
             "bits must be 2, 4 or 8, for each element; got True",
             "qsgd(4)",
         ),
+        ("lloyd(1.0)+ef | allgather", "lloyd's bits must be 1 or 2; got 1.0", "lloyd(2)"),
         ("qsgd('4') | allgather", "bits must be 2, 4 or 8, for each element; got '4'", "qsgd(4)"),
         ("terngrad(0) | allgather", "terngrad's clip must be a number", "terngrad(clip=2.5)"),
         ("terngrad(-1) | allgather", "above 0, or None; got -1", "terngrad(clip=2.5)"),

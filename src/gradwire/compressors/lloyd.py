@@ -40,7 +40,7 @@ class Lloyd(Codec):
     examples: ClassVar[tuple[str, ...]] = ("lloyd(1)+ef", "lloyd(2)+ef")
 
     def __post_init__(self) -> None:
-        if self.bits not in _FORMATS or isinstance(self.bits, bool):
+        if self.bits not in _FORMATS or type(self.bits) is not int:
             raise StrategyError(f"lloyd's bits must be 1 or 2; got {self.bits!r}. Use lloyd(2).")
         if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
             raise StrategyError(

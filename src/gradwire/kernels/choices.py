@@ -47,7 +47,7 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
-    choices = math.prod(jobs.option.diff().tolist()) if len(jobs) <= MOST_JOBS else math.inf
+    choices = math.prod(jobs.counts) if len(jobs) <= MOST_JOBS else math.inf
     if choices > MOST_CHOICES:
         raise KernelError(
             f"all choices can be tried of at most {MOST_JOBS} jobs and {MOST_CHOICES:g} choices, "

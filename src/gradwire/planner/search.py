@@ -118,11 +118,10 @@ def _tensors(jobs: Sequence[Alternatives]) -> Jobs:
 
 
 def _start(jobs: Jobs, start: Sequence[int] | None) -> torch.Tensor:
-    counts = jobs.option.diff().tolist()
-    own = [0] * len(counts) if start is None else list(start)
-    if len(own) != len(counts) or not all(0 <= o < n for o, n in zip(own, counts)):
+    own = [0] * len(jobs) if start is None else list(start)
+    if len(own) != len(jobs) or not all(0 <= o < n for o, n in zip(own, jobs.counts)):
         raise PlanError(
-            f"start must have one option of each of the {len(counts)} jobs, counted from 0; got "
+            f"start must have one option of each of the {len(jobs)} jobs, counted from 0; got "
             f"{own}. Leave it out to begin with the first options."
         )
     return torch.tensor(own, dtype=torch.int32)

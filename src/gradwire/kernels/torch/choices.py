@@ -33,7 +33,7 @@ def search_options(jobs: Jobs, machine: Machine, start: Tensor, limit: float, se
 def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
     """Simulates every choice, one after the other."""
     lists = jobs.lists()
-    options = jobs.option.diff().tolist()
+    options = jobs.counts
     every = product(*map(range, options))
     seconds, choice = min((Run(lists, machine, own).end, own) for own in every)
     return Best(torch.tensor(choice, dtype=torch.int32), seconds, seconds, math.prod(options))
@@ -59,5 +59,4 @@ def _totals(lists: Lists, job: int) -> list[float]:
 
 def undominated(jobs: Jobs) -> list[int]:
     """Returns the numbers of all options: none is dropped."""
-    counts: list[int] = jobs.option.diff().tolist()
-    return counts
+    return jobs.counts

@@ -131,8 +131,10 @@ def test_lost_notices_do_not_stop_the_work(
 @pytest.mark.parametrize(
     ("typed", "full", "code"),
     [
-        (["available", "topkk"], "stderr", 2), (["available", "topk", "--quiet"], "stdout", 1),
+        (["report", "nothing"], "stderr", 2), (["completion", "bash"], "stdout", 1),
         (["plan", "--help"], "stdout", 1),
+        pytest.param(["available", "topkk"], "stderr", 2, marks=pytest.mark.full),
+        pytest.param(["available", "topk", "--quiet"], "stdout", 1, marks=pytest.mark.full),
     ],
 )  # fmt: skip
 def test_a_full_stream(typed: list[str], full: str, code: int) -> None:

@@ -148,13 +148,14 @@ def test_files_of_the_user_s_folder_are_not_taken_for_modules(tmp_path: Path) ->
 
     class Cluster(PretendedCluster):
         def run(self, command: Sequence[str], **given: Any) -> int:
-            called = [*command[:-1], "no task.json"]
-            env = os.environ | given["env"]
-            done = subprocess.run(
-                called, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, check=False
-            )
-            assert "this is not random" not in done.stderr
-            assert "'no task.json'" in done.stderr
+            asked[(*command[:-1], "no task.json")] = given["env"]
             return super().run(command, **given)
 
+    asked = dict[tuple[str, ...], Mapping[str, str]]()
     run(Cluster(), strategies=("none | allreduce",), quick=True)
+    ((called, env),) = asked.items()  # all rows are asked alike
+    done = subprocess.run(
+        called, cwd=tmp_path, env=os.environ | env, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert "this is not random" not in done.stderr
+    assert "'no task.json'" in done.stderr

@@ -13,6 +13,7 @@ import torch
 from gradwire import families
 from gradwire.compressors import BFloat16, Identity, Sign, TopK
 from scripts import script
+from suites import first
 
 WORDS = [" ".join(f"w{chr(97 + (i * j) % 23)}" for j in range(90)) for i in range(1, 12)]
 
@@ -27,12 +28,15 @@ def test_every_exported_compressor_is_measured(main: ModuleType) -> None:
     assert {c.name for c in main.compressors()} == set(families.COMPRESSORS)
 
 
-def test_a_tiny_run_is_saved_drawn_and_printed(main: ModuleType, tmp_path: Path) -> None:
-    made = main.workloads(hidden=4, documents=WORDS)
+@pytest.mark.parametrize("count", first([1, 3]))
+def test_a_tiny_run_is_saved_drawn_and_printed(
+    main: ModuleType, tmp_path: Path, count: int
+) -> None:
+    made = main.workloads(hidden=4, documents=WORDS)[-count:]
     document = main.run(made, starts=(3,), window=2)
     main.save(document, tmp_path)
     read = json.loads((tmp_path / "error.json").read_text())
-    assert [list(model["losses"]) for model in read["models"]] == [["3"]] * 3
+    assert [list(model["losses"]) for model in read["models"]] == [["3"]] * count
     expected = {str(c) for c in main.compressors()}
     for model in read["models"]:
         rows = {row["compressor"]: row for row in model["rows"]}

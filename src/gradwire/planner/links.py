@@ -25,6 +25,7 @@ from gradwire.errors import PlanError
 from gradwire.planner.priced import Priced, PricedMove
 from gradwire.planner.pricing import can_price, price
 from gradwire.planner.profile import Profile, StrategyCost, shape_of, whole_rows
+from gradwire.strategy import Strategy
 from gradwire.topology import Cluster
 
 EFFICIENCY = 1 / 1.1
@@ -116,10 +117,10 @@ def priced(
 ) -> list[Priced]:
     """Prices a strategy for each size of one parameter with gradients like the profile's. The
     parameter is a matrix if it fills rows, as when it was measured."""
-    density, dtype = usual_density(profile), profile.dtype
+    made, density, dtype = Strategy.parse(text), usual_density(profile), profile.dtype
     shapes = [shape_of(n, profile.width) for n in sizes]
     return [
-        price(text, [shape], world, per_node=per_host, density=density, dtype=dtype)
+        price(made, [shape], world, per_node=per_host, density=density, dtype=dtype)
         for shape in shapes
     ]
 

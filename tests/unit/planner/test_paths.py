@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.links import sizes_of
 from gradwire.planner.paths import (
     MOST,
+    Offer,
     Parts,
     example,
     fitting,
@@ -34,7 +36,8 @@ from gradwire.planner.paths import (
     with_named,
     with_paths,
 )
-from gradwire.planner.pricing import price
+from gradwire.planner.priced import Priced
+from gradwire.planner.pricing import price as priced
 from gradwire.planner.profile import Profile, StrategyCost
 from gradwire.runtime import lockstep as ranks
 from suites import first
@@ -72,22 +75,28 @@ def test_a_pattern_and_what_stands_for_it() -> None:
 # -- what they take ------------------------------------------------------------------------------
 
 
+@cache
+def price(text: str, n: int, per_node: int = 1) -> Priced:
+    """Prices a strategy for one matrix of n elements and 4 ranks."""
+    return priced(text, [(n // 256, 256)], 4, per_node=per_node)
+
+
 def seconds_by_hand(own: Profile, path: tasks.Path, n: int) -> tuple[float, float]:
     """The seconds of local work and of moves, for a path of one matrix."""
     left = LEFT if path.compressions else "none"
     local = own.compressors[f"{LEFT} @ cpu"]
     plain = own.compressors["none @ cpu"]
     per_node = 2 if own is LEVELS else 1
-    priced = price(f'{left} | steps("{path}")', [(n // 256, 256)], 4, per_node=per_node)
+    found = price(f'{left} | steps("{path}")', n, per_node)
     work = wire = 0.0
-    for move in priced.moves:
+    for move in found.moves:
         wires = "uint8" if move.name in ("all_gather", "broadcast") else move.dtype
         wire += own.moves[f"{move.name} {wires} {move.group}"](move.bytes)
         if move.dtype == "float32":
             brought = move.bytes / 4
             arrives = {"all_gather": brought * move.ranks, "reduce_scatter": brought / move.ranks}
             work += plain.encode(brought) + plain.decode(arrives.get(move.name, brought))
-    for step in priced.work:
+    for step in found.work:
         if step.kind == "encode":
             work += local.encode(step.elements)
         else:
@@ -101,13 +110,13 @@ def test_every_flat_path_by_hand() -> None:
     parts, sizes = Parts(FLAT, LEFT), sizes_of(FLAT)
     for path in fitting(FLAT):
         text = f'{LEFT if path.compressions else "none"} | steps("{path}")'
-        cost = parts.cost([price(text, [(n // 256, 256)], 4) for n in sizes])
+        cost = parts.cost([price(text, n) for n in sizes])
         for n in sizes:
             work, wire = seconds_by_hand(FLAT, path, n)
             assert cost.encode(n) + cost.decode(n) == pytest.approx(work)
             assert cost.wire(n) == pytest.approx(wire)
     scattered = parts.cost(
-        [price('none | steps("reduce_scatter, all_gather")', [4096], 4)] * len(sizes)
+        [priced('none | steps("reduce_scatter, all_gather")', [4096], 4)] * len(sizes)
     )
     plain = FLAT.compressors["none @ cpu"]
     assert scattered.encode(0) == plain.encode(4096)
@@ -126,17 +135,23 @@ def test_what_is_compressed_in_pieces_is_priced_so() -> None:
         "compress@gpu, all_gather, decompress@gpu": known.encode(4096),
         "reduce_scatter, compress@gpu, all_gather, decompress@gpu": None,
     }.items():
-        cost = parts.cost([price(f'{LEFT} | steps("{path}")', [4096], 4)])
+        cost = parts.cost([priced(f'{LEFT} | steps("{path}")', [4096], 4)])
         if seconds is None:
             assert cost.decode(0) < 1.0
         else:
             assert cost.encode(0) == pytest.approx(seconds)
 
 
+@cache
+def offered_on(hosts: tuple[str, ...]) -> Offer:
+    """What stands for the pattern where the ranks are on these hosts."""
+    return offer(replace(FLAT, hosts=hosts), PATTERN)
+
+
 @pytest.mark.parametrize("own", first([LEVELS, FLAT]), ids=["2x2", "4x1"])
 def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
     """None offered is dominated, by an obvious search; no other is cheaper at the usual price."""
-    offered = offer(own, PATTERN)
+    offered = offered_on(own.hosts)
     assert offered.fitting == len(fitting(own))
     sizes = [n for n in sizes_of(own) if n % 256 == 0]
     every = {str(path): [seconds_by_hand(own, path, n) for n in sizes] for path in fitting(own)}
@@ -170,7 +185,7 @@ def test_offered_are_the_best_of_an_obvious_enumeration(own: Profile) -> None:
 def test_undominated_by_trying_all_pairs(own: Profile) -> None:
     parts, sizes = Parts(own, LEFT), sizes_of(own)
     costs = {
-        text: parts.cost([price(text, [(n, 1)], 4, per_node=2) for n in sizes])
+        text: parts.cost([price(text, n, 2) for n in sizes])
         for path in fitting(own)
         for text in [f'{LEFT if path.compressions else "none"} | steps("{path}")']
     }
@@ -208,7 +223,7 @@ def test_prices_are_those_of_the_path_as_it_runs(
     monkeypatch.setattr(ranks, "_perform", recording)
     dice = torch.Generator().manual_seed(0)
     given = [torch.randn(n // 256, 256, generator=dice) for _ in range(4)]
-    for text, cost in offer(own, PATTERN).strategies.items():
+    for text, cost in offered_on(own.hosts).strategies.items():
         made.clear()
         run = text.replace('")', '", per_node=2)') if "@node" in text else text
         _, trace = lockstep(run, given)

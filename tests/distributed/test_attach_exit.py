@@ -74,7 +74,7 @@ print("done")
 
 
 @pytest.mark.parametrize(
-    "how", first(["nothing", "forked", "forked ddp", "destroy-first", "dropped"], 2)
+    "how", first(["forked", "nothing", "forked ddp", "destroy-first", "dropped"])
 )
 def test_processes_end(tmp_path: Path, how: str) -> None:
     jobs = [

@@ -80,6 +80,7 @@ def watched_strictly(plan: str, kind: str) -> tuple[list[float | None], list[str
         return watched(plan, kind)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ddp", [False, True])
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
 def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:

@@ -576,6 +576,7 @@ def scaled(kind: str, with_scaler: bool, frontend: str = "plain") -> tuple[str, 
     return fingerprint(model.parameters()), reached, waits
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("frontend", ["plain", "ddp"])
 @each
 def test_the_scale_of_a_loss_is_none_of_steps(two: Ranks, kind: str, frontend: str) -> None:

@@ -113,12 +113,12 @@ def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
     first(
         [
             "dgc(0.1) | allgather",
-            "topk(0.1)+ef | gtopk",
             "qsgd(4)+ef | alltoall",
+            "topk(0.1)+ef | gtopk",
             "onebit+shared_momentum | alltoall",
             "powersgd(2)",
         ],
-        3,
+        2,
     ),
 )
 def test_four_two_four_three(

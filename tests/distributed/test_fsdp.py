@@ -31,6 +31,7 @@ import gradwire
 from gradwire import Handle, Warmup
 from gradwire.errors import PlanError, UsageError
 from gradwire.training.trainable import shard_of
+from suites import first
 
 TOPK = "topk(0.1)+ef | allgather"
 LOSSLESS = "topk(1.0)+ef | allgather"
@@ -383,13 +384,12 @@ def train(model: nn.Module, steps: range, lr: float = 0.5) -> None:
         optimizer.step()
 
 
-def conserved() -> list[Any]:
-    """On every replica, what was sent and what the residual keeps add up to the gradients, for
-    twenty steps."""
+def conserved(steps: int) -> list[Any]:
+    """On every replica, what was sent and what the residual keeps add up to the gradients."""
     model, twin, losses = sharded(), sharded(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with joined(model, TOPK) as handle:
-        for step in range(20):
+        for step in range(steps):
             before = residuals(handle)
             optimizer.zero_grad()
             twin.zero_grad()
@@ -407,8 +407,9 @@ def conserved() -> list[Any]:
         return [fingerprint(parts(model)), fingerprint(found.values())]
 
 
-def test_nothing_is_lost_and_replicas_stay_equal(four: Ranks) -> None:
-    same(four.run(conserved))
+@pytest.mark.parametrize("steps", first([10, 20]))
+def test_nothing_is_lost_and_replicas_stay_equal(four: Ranks, steps: int) -> None:
+    same(four.run(conserved, steps))
 
 
 def key() -> str:

@@ -3,11 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
+from gradwire.extension import TWIN
 from gradwire.kernels import is_raised, new_status
+from gradwire.kernels.native import available_sets
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NATIVE = pytest.mark.parametrize(
+    "instruction_set",
+    [pytest.param(name, marks=[pytest.mark.full] * (name == TWIN)) for name in available_sets()],
+    indirect=True,
+)
+"""Each set of kernels, of which the twin is in the full suite only: for tests against the twin,
+which would compare it with itself in most of their cases, as it is the first set."""
 
 
 def _two_valued(n: int, g: torch.Generator) -> torch.Tensor:

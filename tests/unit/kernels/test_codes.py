@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from coded import FORMATS, LARGEST, NOISE, SIZES, Pair, buffers, damaged, inputs, small_floats
-from samples import DTYPES, finite, same, told
+from samples import DTYPES, NATIVE, finite, same, told
 from single import accumulate_codes
 
 from gradwire.errors import KernelError, PayloadError
@@ -62,6 +62,7 @@ def check_encode(form: Format, x: torch.Tensor, what: str) -> None:
             assert same(mine[1], wanted[1]), what
 
 
+@NATIVE
 @EACH
 @pytest.mark.parametrize("n", SIZES)
 def test_codes_and_scales_as_twin(form: Format, n: int) -> None:
@@ -71,6 +72,7 @@ def test_codes_and_scales_as_twin(form: Format, n: int) -> None:
             check_encode(form, x.to(dtype), f"{kind}, {dtype}")
 
 
+@NATIVE
 @EACH
 def test_strided_inputs_as_twin(form: Format) -> None:
     x = torch.randn(4000)
@@ -79,6 +81,7 @@ def test_strided_inputs_as_twin(form: Format) -> None:
     check_encode(form, x.bfloat16()[1:], "odd address")
 
 
+@NATIVE
 @EACH
 @pytest.mark.parametrize("n", SIZES)
 def test_sums_as_twin(form: Format, n: int) -> None:
@@ -92,6 +95,7 @@ def test_sums_as_twin(form: Format, n: int) -> None:
         assert same(out, wanted), (dtype, count, divisor)
 
 
+@NATIVE
 @EACH
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_any_divisor_and_many_payloads_as_twin(form: Format, divisor: float) -> None:
@@ -103,6 +107,7 @@ def test_any_divisor_and_many_payloads_as_twin(form: Format, divisor: float) -> 
     assert same(out, wanted)
 
 
+@NATIVE
 @EACH
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.5, 0.3, -2.7, 1e-30, 1e30, 0.0])
 def test_add_as_twin(form: Format, factor: float) -> None:
@@ -116,6 +121,7 @@ def test_add_as_twin(form: Format, factor: float) -> None:
         assert same(v, wanted)
 
 
+@NATIVE
 @EACH
 def test_large_targets_written_around_the_cache(
     form: Format, instruction_set: str, monkeypatch: pytest.MonkeyPatch

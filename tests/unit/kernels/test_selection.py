@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, same, told
+from samples import DISTRIBUTIONS, DTYPES, NATIVE, bits, draw, finite, same, told
 
 from gradwire.errors import KernelError
 from gradwire.kernels import check_index_range, fallbacks, new_status, reaching, topk
@@ -64,6 +64,7 @@ def test_same_bits_as_twin(
     check_against_twin(draw(kind, n, seed, dtype, shift), int(density * n), hint)
 
 
+@NATIVE
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", sorted(DISTRIBUTIONS))
 def test_large_same_bits_as_twin(kind: str, dtype: torch.dtype, instruction_set: str) -> None:
@@ -186,6 +187,7 @@ def test_many_candidates(kind: str, k: int) -> None:
     check_against_twin(x, k, 0.0, hint, 0.8 * hint)
 
 
+@NATIVE
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reaching_same_bits_as_twin_however_many_there_were(dtype: torch.dtype) -> None:
     x = draw("normal", 70_001, 3, dtype)

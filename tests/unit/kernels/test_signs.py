@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from coded import LARGEST, SIZES, inputs
-from samples import DTYPES, draw, finite, same, told
+from samples import DTYPES, NATIVE, draw, finite, same, told
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
@@ -77,6 +77,7 @@ def check_pack(x: torch.Tensor, what: str) -> None:
         assert not good or torch.equal(found.bits, wanted_bits), what
 
 
+@NATIVE
 @pytest.mark.parametrize("n", MANY)
 def test_bits_sums_and_largest_as_twin(n: int) -> None:
     for kind, x in inputs(formats.INT8, n).items():
@@ -89,6 +90,7 @@ def test_bits_sums_and_largest_as_twin(n: int) -> None:
                 assert math.isnan(mine[0]) == math.isnan(wanted[0])
 
 
+@NATIVE
 def test_a_large_input_as_twin() -> None:
     x = draw("laplace", 1_000_003, 5, shift=1)
     check_pack(x, "large")
@@ -150,6 +152,7 @@ def test_sums_beyond_fp32_count_as_not_finite() -> None:
     assert largest(x) == (LARGEST, 0.0)
 
 
+@NATIVE
 @pytest.mark.parametrize("n", MANY)
 def test_sums_of_payloads_as_twin(n: int) -> None:
     divisors = itertools.cycle([1.0, 3.0, 4.0, -7.0, 2.0**126, 2.0**-126, 1e30, 2.0**-149])
@@ -162,6 +165,7 @@ def test_sums_of_payloads_as_twin(n: int) -> None:
         assert same(out, wanted), (dtype, count, divisor)
 
 
+@NATIVE
 @pytest.mark.parametrize("count", [0, 1, 2])
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.3, -1e30, 0.0])
 def test_add_as_twin(count: int, factor: float) -> None:
@@ -174,6 +178,7 @@ def test_add_as_twin(count: int, factor: float) -> None:
         assert same(v, wanted)
 
 
+@NATIVE
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @pytest.mark.parametrize("shift", [0, 1])
 def test_large_targets_written_around_the_cache(

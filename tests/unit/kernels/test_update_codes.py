@@ -5,7 +5,7 @@ import torch
 from coded import FORMATS, NOISE, buffers
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, told
+from samples import DISTRIBUTIONS, DTYPES, NATIVE, bits, draw, finite, told
 from single import update_codes
 
 from gradwire.errors import KernelError
@@ -86,6 +86,7 @@ def check(name: str, g: torch.Tensor, momentum: float | None, **how: object) -> 
     assert same(g, before)
 
 
+@NATIVE
 @CODED
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("n", SIZES)
@@ -116,6 +117,7 @@ def test_drawn(
     check(name, g, momentum, nesterov=nesterov, scale=scale, decay=decay, hint=hint)
 
 
+@NATIVE
 @CODED
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
@@ -178,6 +180,7 @@ def test_without_a_journal_it_is_the_same(name: str) -> None:
             assert same(a, b)
 
 
+@NATIVE
 def test_ten_steps_in_a_row() -> None:
     for name in sorted(set(FORMATS) - {"ternary"}):
         for momentum, nesterov in FORMS.values():

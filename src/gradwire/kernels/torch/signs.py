@@ -42,7 +42,7 @@ def lane_sum(x: Tensor) -> Tensor:
     padded[: x.numel()] = x
     rows = padded.view(-1, _BLOCK // _LANES, _LANES)
     lanes = padded.new_zeros((rows.shape[0], _LANES))
-    for row in rows.unbind(1):
+    for row in rows.unbind(1)[: -(-x.numel() // _LANES)]:  # any further ones are 0
         lanes = lanes + row
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2

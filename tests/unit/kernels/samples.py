@@ -16,8 +16,8 @@ NATIVE = pytest.mark.parametrize(
     [pytest.param(name, marks=[pytest.mark.full] * (name == TWIN)) for name in available_sets()],
     indirect=True,
 )
-"""Each set of kernels, of which the twin is in the full suite only: for tests against the twin,
-which would compare it with itself in most of their cases, as it is the first set."""
+"""Each set of kernels; the twin in the full suite only. For tests that compare sets with the twin,
+which as the first set would meet itself in most cases; and for those of threads."""
 
 
 def _two_valued(n: int, g: torch.Generator) -> torch.Tensor:

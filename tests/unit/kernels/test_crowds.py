@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from in_torch import in_torch
+from samples import NATIVE
 from test_indices import listed, random_list
 
 from gradwire.errors import KernelError, PayloadError
@@ -212,6 +213,7 @@ def test_layout_by_hand() -> None:
 
 
 @FACES
+@NATIVE
 def test_every_pattern_comes_back() -> None:
     for places, n in PATTERNS.values():
         check_both_ways(places, n)
@@ -273,6 +275,7 @@ def small_lists() -> Iterator[tuple[torch.Tensor, int]]:
 
 
 @FACES
+@NATIVE
 def test_every_flipped_bit_is_refused_or_gives_a_list() -> None:
     refused = 0
     for places, n in small_lists():
@@ -322,6 +325,7 @@ def long_list(seed: int) -> tuple[torch.Tensor, int]:
 
 
 @FACES
+@NATIVE
 @given(drawn=st.data())
 def test_damage_to_long_lists_is_refused_or_gives_a_list(drawn: st.DataObject) -> None:
     """Lists are long enough for whole vectors in each section, where the damage may be."""

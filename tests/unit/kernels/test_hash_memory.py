@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from in_torch import in_torch
+from samples import NATIVE
 from torch import Tensor
 
 from gradwire.errors import KernelError
@@ -135,6 +136,7 @@ def test_all_in_one_owner_s_table() -> None:
     assert torch.equal(out.sort().values, known)
 
 
+@NATIVE
 @pytest.mark.parametrize("threads", first([3, 2, 8]))
 def test_threads_at_once_lose_nothing(threads: int, instruction_set: str) -> None:
     """Neighbouring threads share every table, also tables of a single slot."""

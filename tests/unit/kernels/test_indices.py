@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from in_torch import in_torch
+from samples import NATIVE
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import (
@@ -122,6 +123,7 @@ PATTERNS = {name: (indices, n) for name, indices, n in patterns()}
 
 @pytest.mark.once
 @FACES
+@NATIVE
 @CODES
 def test_every_pattern_comes_back(code: str) -> None:
     for indices, n in PATTERNS.values():
@@ -218,6 +220,7 @@ def small_lists() -> Iterator[tuple[torch.Tensor, int]]:
 
 @pytest.mark.once
 @FACES
+@NATIVE
 @CODES
 def test_every_flipped_bit_is_refused_or_gives_a_list(code: str) -> None:
     refused = 0

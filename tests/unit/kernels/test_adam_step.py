@@ -4,7 +4,7 @@ import pytest
 import torch
 from coded import FORMATS, NOISE, SIZES, buffers
 from in_torch import in_torch
-from samples import DTYPES, finite, same, told
+from samples import DTYPES, NATIVE, finite, same, told
 from single import adam_codes
 
 from gradwire.errors import KernelError
@@ -36,6 +36,7 @@ def copies(state: State) -> State:
     return m, q, v
 
 
+@NATIVE
 @pytest.mark.parametrize("how", HOWS, ids=range(len(HOWS)))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_step_as_twin(dtype: torch.dtype, how: AdamStep) -> None:
@@ -89,6 +90,7 @@ def test_what_is_not_finite_keeps_its_state(value: float, n: int) -> None:
         assert all(x[place] == old[place] for x, old in zip((m, q, v), before))
 
 
+@NATIVE
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("n", [0, 1, 511, 1024, 5003])
 def test_codes_as_twin(form: Format, n: int) -> None:

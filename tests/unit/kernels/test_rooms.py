@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -217,6 +218,7 @@ def test_a_face_leaves_the_work_to_the_room(
     assert asked[0][0] is x
 
 
+@cache
 def imported(text: str) -> set[str]:
     """The modules, and the names taken from modules, that a source imports."""
     found = set()

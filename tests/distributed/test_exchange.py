@@ -8,7 +8,9 @@ import re
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from faults import (
@@ -22,9 +24,17 @@ from ranks import Ranks, side_by_side
 from torch import Tensor
 
 from gradwire.errors import PeerError
-from gradwire.moves import AllGather, Exchange
+from gradwire.moves import AllGather, AllReduce, Exchange
+from gradwire.runtime import torch_dist
 from gradwire.runtime.process_groups import make_group
-from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere, _missing
+from gradwire.runtime.torch_dist import (
+    DIRECT_BYTES,
+    OWNED_BYTES,
+    PACED_BYTES,
+    Performer,
+    _elsewhere,
+    _missing,
+)
 
 LARGE = 8 * 2**20
 
@@ -75,6 +85,38 @@ def patterns(world: int) -> None:
     assert isinstance(arrived, Tensor)
     assert arrived.flatten().tolist() == list(range(world)), "other moves go on as ever"
     own.close()
+
+
+def by_gloo(world: int) -> dict[str, set[int]]:
+    """The numbers of elements whose sums and gathers were Gloo's own, of some up to each limit and
+    beyond. All are right."""
+    own, direct, owned = performer(), DIRECT_BYTES // 4 // (world - 1), OWNED_BYTES // 4 * world
+    theirs: dict[str, set[int]] = {"all_reduce": set(), "all_gather": set()}
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((dist, "all_reduce"), (torch_dist, "all_gather")):
+            call = getattr(module, name)
+
+            def noted(*given: Any, name: str = name, call: Any = call, **more: Any) -> None:
+                theirs[name].add(given[-1].numel())
+                call(*given, **more)
+
+            patch.setattr(module, name, noted)
+        for n in (1, world + 1, direct, direct + 1, owned - 1, owned, owned + 1):
+            for dtype in (torch.float32, torch.int32):
+                given = [torch.arange(n, dtype=dtype) % (7 + r) for r in range(world)]
+                found = own.perform(AllReduce(given[own.rank].clone()), "a test")
+                assert torch.equal(found, torch.stack(given).sum(0, dtype=dtype)), n
+                found = own.perform(AllGather(given[own.rank]), "a test")
+                assert torch.equal(found, torch.stack(given)), n
+    own.close()
+    return theirs
+
+
+def test_small_sums_and_gathers_go_by_pairs(two: Ranks, four: Ranks) -> None:
+    for theirs in two.run(by_gloo, 2):
+        assert theirs == {"all_reduce": {65537}, "all_gather": set()}
+    for theirs in four.run(by_gloo, 4):
+        assert theirs == {"all_reduce": {32769}, "all_gather": {21846, 32767, 32768, 32769}}
 
 
 def test_patterns_of_two(two: Ranks) -> None:

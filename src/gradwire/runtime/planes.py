@@ -218,11 +218,8 @@ class PlanePerformer(Performer):
         once, 1.6 paced)."""
         return self.world
 
-    def _all_gather(self, data: Tensor) -> Tensor:
-        arrived = self._buffer(data, (self.world, data.numel()))
-        arrived[self.rank] = data
-        self._between_all([data] * self.world, list(arrived), data.nbytes)
-        return arrived
+    def _is_paired(self, data: Tensor) -> bool:
+        return True
 
     def _all_to_all(self, move: AllToAll) -> Tensor:
         arrived = self._buffer(move.data, (sum(move.arriving),))
@@ -233,31 +230,15 @@ class PlanePerformer(Performer):
         self._between_all(sends, receives, each)
         return arrived
 
-    def _all_reduce(self, data: Tensor) -> Tensor:
-        if self.world == 1 or self._is_direct(data):
-            return super()._all_reduce(data)
-        each, more = divmod(data.numel(), self.world)
-        parts = torch.split(data, [each + (r < more) for r in range(self.world)])
-        own = parts[self.rank]
-        room = self._buffer(own, (self.world, own.numel()))
-        room[self.rank] = own
-        self._between_all(parts, list(room), parts[-1].nbytes)
-        torch.sum(room, 0, out=own) if own.is_floating_point() else own.copy_(room.sum(0))
-        self._between_all([own] * self.world, parts, parts[-1].nbytes)
-        return data
+    def _has_owners(self, data: Tensor) -> bool:
+        return self.world > 1
 
-    def _between_all(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], least: int
+    def _take_turns(
+        self, coming: Mapping[int, Tensor], going: Mapping[int, Tensor], least: int
     ) -> None:
-        """Sends to and receives from each other rank; this rank's own part is not moved.
-        least: the bytes of the smallest message between any two ranks if all ranks know it, else
-        0."""
-        others = [r for r in range(self.world) if r != self.rank]
-        going, coming = (
-            {r: own[r].view(torch.uint8) for r in others} for own in (sends, receives)
-        )
+        """Performs these receives and sends; large ones in the plan's turns."""
         if least < TURN_BYTES or len(self._turns) == 1:
-            self._between_pairs(self._by_distance(coming, -1), self._by_distance(going, 1))
+            super()._take_turns(coming, going, least)
             return
         for number, turn in enumerate(self._turns):
             if number:

@@ -47,51 +47,24 @@ def main() -> int:
 
 def collectives() -> None:
     """Prints the times of sums and gathers, each made in several ways: medians."""
-    rank, world = dist.get_rank(), dist.get_world_size()
+    assert dist.group.WORLD is not None
+    performer = Performer(dist.group.WORLD)
+    world, between_all = performer.world, performer._between_all
     for size in SIZES_BYTES:
         x, out = torch.ones(size // 4), torch.empty(world, size // 4)
         moves = {
             "all_reduce": lambda x=x: dist.all_reduce(x),
-            "by owners": lambda x=x: by_owners(x),
+            "by owners": lambda x=x: performer._by_owners(x),
             "all_gather": lambda x=x, out=out: all_gather(out.view(-1), x),
-            "pairs": lambda x=x, out=out: to_all(x, out),
+            "pairs": lambda x=x, out=out: between_all([x] * world, list(out), x.nbytes),
         }
         times: dict[str, list[float]] = {name: [] for name in moves}
         for number in range(7):
             for name in random.Random(number).sample(list(moves), len(moves)):
                 times[name].append(seconds(moves[name], 20 if size < 10**6 else 3))
-        if rank == 0:
+        if performer.rank == 0:
             row = "  ".join(f"{n} {1e3 * statistics.median(t):8.2f}" for n, t in times.items())
             print(f"{size:>9} bytes, ms: {row}")
-
-
-def to_all(x: torch.Tensor, out: torch.Tensor) -> None:
-    """Gathers by pairs of sends and receives."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    out[rank].copy_(x)
-    pairs(dict.fromkeys((r for r in range(world) if r != rank), x), dict(enumerate(out)))
-
-
-def by_owners(x: torch.Tensor) -> None:
-    """Sums in two moves: each rank adds its part of all ranks' numbers, and sends that to all."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    parts = x.tensor_split(world)
-    arrived = torch.empty(world, parts[rank].numel())
-    pairs(dict(enumerate(parts)), dict(enumerate(arrived)))
-    for r, part in enumerate(arrived):
-        if r != rank:
-            parts[rank].add_(part)
-    pairs(dict.fromkeys(range(world), parts[rank]), dict(enumerate(parts)))
-
-
-def pairs(sends: dict[int, torch.Tensor], receives: dict[int, torch.Tensor]) -> None:
-    assert dist.group.WORLD is not None
-    performer = Performer(dist.group.WORLD)
-    others = [r for r in range(performer.world) if r != performer.rank]
-    performer._between_pairs(
-        performer._by_distance({r: receives[r] for r in others}, -1),
-        performer._by_distance({r: sends[r] for r in others}, 1),
-    )
 
 
 def exchanges() -> None:

@@ -228,6 +228,9 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+_encoded = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 class RankFile:
     """The file of one rank, to which lines are appended."""
 
@@ -247,8 +250,7 @@ class RankFile:
 
     def add(self, kind: str, **values: Any) -> None:
         """Append a line, unbuffered. Raises OSError if it cannot be written."""
-        line = json.dumps({"kind": kind, **values}, separators=(",", ":"), allow_nan=False)
-        left = line.encode() + b"\n"
+        left = _encoded({"kind": kind, **values}).encode() + b"\n"
         while left:  # a disk that is about full takes a part, and tells why at the next write
             left = left[self._file.write(left) :]
 

@@ -2,8 +2,9 @@
 
     session ── step over ──► Recording ── lines ──► run/rank-3.jsonl   (`gradwire.run_folder`)
 
-A line takes about ten microseconds of its step, the spans of hundreds of buckets half a
-millisecond. So a recording writes every step at first, and fewer later: see `Pace`.
+A line takes about a hundred microseconds of its step (ten, if the processor's caches still had
+what it needs), the spans of hundreds of buckets half a millisecond. So a recording writes every
+step at first, and fewer later: see `Pace`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from gradwire.training.session import Session
 
 ROWS, SPANS = 1024, 128
 """The number of rows, and of lines with spans, that are written at one pace."""
-SHARE = 0.002
+SHARE = 0.001
 """The part of the time that lines of each kind may take."""
+_FREE = 4  # lines of a pace, before their share is looked at
 _NORM_EVERY = 16  # rows, as a residuals' norm reads all of their memory
 _LATE_SECONDS = 10.0  # after which a row is written anyway, for viewers of a running job
 _TOLD_SECONDS = 1.0
@@ -75,7 +77,7 @@ class Pace:
             return
         self._lines += 1
         self._spent += spent_seconds
-        is_dear = self._lines >= 8 and self._spent > self._share * self._passed
+        is_dear = self._lines >= _FREE and self._spent > self._share * self._passed
         if is_dear or self._lines >= self._most:
             self.every *= 2
             self._lines, self._spent, self._passed = 0, 0.0, 0.0
@@ -286,8 +288,8 @@ def record(
     Machines that share no disk write a folder each: copy the files together. Read it with
     `gradwire report FOLDER`. If the folder has a run already, it is continued, as after a restart.
 
-    Every step is written at first, then every second, and so on: lines take less than half a
-    percent of the time, and the files of a run of a million steps have some megabytes each.
+    Every step is written at first, then every second, and so on: lines take less than a quarter
+    of a percent of the time, and the files of a run of a million steps have some megabytes each.
 
     Args:
         handle: the handle of `gradwire.attach`, or local steps: their rows are of the optimizer's

@@ -212,23 +212,50 @@ def test_nobody_hangs_where_one_rank_raises(four: Ranks) -> None:
     assert all(text.startswith("PeerError") for text in said[:3])
 
 
-def without_parts() -> str:
+def without_parts(plan: str) -> str:
     """A parameter of one row leaves two of four ranks without a shard."""
     model = nn.Sequential(nn.Linear(6, 1, bias=False))
     fully_shard(model, mesh=mesh()["shard"])
     try:
-        gradwire.attach(model, "auto", replicas(), timeout_seconds=60.0)
+        gradwire.attach(model, plan, replicas(), timeout_seconds=60.0)
     except (UsageError, PlanError) as error:
         return str(error)
     return "attached"
 
 
-def test_a_rank_that_keeps_nothing_is_told_on_all(four: Ranks) -> None:
+@pytest.mark.parametrize("plan", ["auto", TOPK])
+def test_a_rank_that_keeps_nothing_is_told_on_all(four: Ranks, plan: str) -> None:
     began = perf_counter()
-    said = four.run(without_parts)
+    said = four.run(without_parts, plan)
     assert any("shard it over fewer ranks" in text for text in said), said
     assert all(text != "attached" for text in said)
     assert perf_counter() - began < 50, "nobody waited for a timeout"
+
+
+def adopting() -> str:
+    """Rank 3 adopts another plan than rank 1, which keeps the same shards."""
+    model = sharded()
+    handle = gradwire.attach(model, TOPK, replicas(), timeout_seconds=60.0)
+    before = handle.plan
+    own = [p for bucket in before.buckets for p in bucket.parameters]
+    text = "int8+ef | allgather" if dist.get_rank() == 3 else "bf16 | allreduce"
+    try:
+        handle.adopt(Plan.make(own, text))
+    except PlanError as error:
+        return str(error)
+    finally:
+        assert handle.plan == before
+        handle.detach()
+    return "adopted"
+
+
+def test_all_shards_keep_their_plan_if_one_cannot_change(four: Ranks) -> None:
+    for rank, said in enumerate(four.run(adopting)):
+        if rank % 2:
+            assert "must attach the same plan" in said
+        else:
+            assert "must change plans on all ranks" in said
+            assert "rank 1: ! all ranks must attach the same plan" in said
 
 
 # -- what comes after ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from gradwire.errors import PlanError
 from gradwire.layout.message import WIRE_VERSION
 from gradwire.plan import Plan
 from gradwire.runtime.process_groups import differing
+from gradwire.runtime.torch_dist import Performer
 
 T = TypeVar("T")
 
@@ -48,6 +49,14 @@ def same_everywhere(
             f"{rule}; rank {dist.get_rank(group)} has {mine[:200]}, but {facts}. {instead}"
         )
     return made
+
+
+def on_all(circle: Performer, make: Callable[[], T], rule: str) -> T:
+    """Returns the result of `make`; an error of it on any rank of the circle is one on all: a
+    PlanError with the rule on the others. Collective over the circle."""
+    return same_everywhere(
+        circle.group, circle.device, make, lambda _: "done", rule, "See what these say."
+    )
 
 
 def _in_short(plan: Plan) -> str:

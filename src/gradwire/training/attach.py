@@ -24,7 +24,7 @@ from gradwire.runtime.process_groups import find_machines, make_group
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
-from gradwire.training.agreed import same_plan
+from gradwire.training.agreed import on_all, same_plan
 from gradwire.training.attachable import (
     check_carried,
     check_lanes,
@@ -266,9 +266,13 @@ class Handle:
         """
         self._check_still()
         session = self._session
-        group = session.performers[0].group
-        fitting = same_plan(group, session.device, "adopt", lambda: self._fitting(plan))
-        session.adopt(fitting)
+        first, circle = session.performers[0], session.circle
+
+        def agree() -> Plan:
+            return same_plan(first.group, session.device, "adopt", lambda: self._fitting(plan))
+
+        rule = "a sharded model must change plans on all ranks that keep parts of it"
+        session.adopt(agree() if circle is first else on_all(circle, agree, rule))
         self._view.hook()
 
     def as_here(self, plan: Plan) -> Plan:

@@ -111,8 +111,8 @@ class Session:
         self.expects_memory = False  # whether a plan with memory may be adopted later
         self.performers, self.machines = list(performers), machines
         self.circle = performers[0]
-        """A performer over all ranks whose steps wait for each other: this group's, or, while a
-        plan is found for a sharded model, those of all its replicate groups."""
+        """A performer over all ranks whose steps wait for each other: this group's, or those of
+        all replicate groups of a sharded model."""
         self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
         self.launches_at_end = False
         """Whether all buckets wait for the end of backward, even without clipping."""

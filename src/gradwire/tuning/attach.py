@@ -20,7 +20,7 @@ from gradwire.planner.candidates import FP32
 from gradwire.planner.paths import example
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
-from gradwire.training.agreed import same_everywhere
+from gradwire.training.agreed import on_all, same_everywhere
 from gradwire.training.attach import Handle, attach_plan
 from gradwire.training.attachable import check_carried, check_group, check_module
 from gradwire.training.ddp import inner
@@ -179,7 +179,7 @@ def attach(
         guard=is_auto if guard is None else guard,
         kind=TunedHandle if is_auto and not only_profiled else Handle,
     )  # fmt: skip
-    if finds and is_sharded(module):
+    if is_sharded(module):
         check_group(process_group)
         sharded_parameters(module, process_group, clip_norm)  # raises on all ranks or none
         every = resharded(module)  # also parameters without a part on this rank
@@ -217,11 +217,8 @@ def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
         return made[0]
 
     try:
-        return same_everywhere(
-            circle.group, circle.device, own, lambda _: "attached it",
-            "a sharded model must be attached on all ranks that keep parts of it",
-            "See what these say.",
-        )  # fmt: skip
+        rule = "a sharded model must be attached on all ranks that keep parts of it"
+        return on_all(circle, own, rule)
     except Exception:
         for handle in made:
             handle.detach()

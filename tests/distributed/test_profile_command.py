@@ -135,6 +135,19 @@ def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     assert 0.0 < errors[1] < 0.01 < errors[2], "of the job's gradients, with feedback"
 
 
+def test_what_cannot_vary_is_said_and_nothing_measured_is_lost(
+    profile: Profiling, path: Path
+) -> None:
+    alone = BEGINNING.replace(
+        '"gloo"', '"gloo", init_method="tcp://localhost:0", rank=0, world_size=1'
+    )
+    done = profile("--vary", "--strategies", "bf16 | allreduce", script=alone + TRAINING)
+    assert done.code == 1
+    assert "the profile has none, from 1 rank" in done.stderr
+    assert "has all that was measured, without variants." in done.stderr
+    assert "bf16 | allreduce" in Profile.load(path).strategies
+
+
 def test_a_job_without_attach_is_an_error_with_the_next_step(
     profile: Profiling, path: Path
 ) -> None:

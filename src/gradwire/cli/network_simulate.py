@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
     of_packets = defaults_of(parser, _add_packet_arguments(parser))
-    parser.set_defaults(of_packets=of_packets, of_one_job=defaults_of(parser, _OF_ONE_JOB))
+    of_flows, of_one_job = (defaults_of(parser, names) for names in (["--tolerance"], _OF_ONE_JOB))
+    parser.set_defaults(of_packets=of_packets, of_flows=of_flows, of_one_job=of_one_job)
 
 
 def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
@@ -142,6 +143,16 @@ def _refuse_unheard(arguments: argparse.Namespace) -> None:
         raise NetworkError(
             f"these options need --engine packet; got {names} and --engine {arguments.engine}. "
             "Add --engine packet, or leave them out."
+        )
+    if arguments.engine != "flow" and changed(arguments, arguments.of_flows):
+        raise NetworkError(
+            f"--tolerance is of --engine flow; the {arguments.engine} engine has none. Leave it "
+            "out, or add --engine flow."
+        )
+    if arguments.profile is not None and Path(arguments.step or "").suffix != ".json":
+        raise NetworkError(
+            f"--profile tells when a plan's messages are sent; got --profile {arguments.profile} "
+            "and no --step PLAN.json. Add the plan of this job, or leave --profile out."
         )
     if arguments.jobs is not None and (names := changed(arguments, arguments.of_one_job)):
         raise NetworkError(

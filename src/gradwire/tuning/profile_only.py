@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gradwire.errors import UsageError
+from gradwire.errors import PlanError, UsageError
 from gradwire.planner.paths import is_pattern, whole
 from gradwire.planner.profile import Profile
 from gradwire.planner.variants import worked_out
@@ -95,15 +95,20 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         profile = _with_parts(profile, session, say)
         if patterns := [text for text in texts if is_pattern(text)]:
             profile = with_measured_paths(profile, session, patterns, lambda text: True, say)
-        if vary:
-            costs = worked_out(profile)
+        problem = None
+        try:
+            costs = worked_out(profile) if vary else {}
             profile = replace(profile, strategies={**profile.strategies, **costs})
+        except PlanError as error:
+            problem = error  # after what was measured is in the file
         profile = _with_errors(profile, session, samples_of(session, recorder), say)
         is_first = session.circle.rank == 0
         if is_first or os.environ.get("LOCAL_RANK") == "0":  # the first rank of each machine
             profile.save(path)
         steps.close()
         handle.detach()
+        if problem is not None:
+            raise PlanError(f"{problem} '{path}' has all that was measured, without variants.")
         sys.exit(0)
 
     OnSteps(session, life)

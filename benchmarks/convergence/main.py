@@ -72,8 +72,10 @@ def _arguments() -> argparse.Namespace:
     form.add_argument("--full", action="store_true", help="hours: the two cheapest at 0.1 %%")
     form.add_argument("--processes", action="store_true", help="lockstep beside real processes")
     form.add_argument("--read", type=Path, nargs="+", help="tables of what was run, and no more")
-    parser.add_argument("--task", nargs="+", choices=TASKS, default=None)
-    parser.add_argument("--method", nargs="+", choices=BY_NAME, default=None)
+    parser.add_argument("--task", nargs="+", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
+    parser.add_argument(
+        "--method", nargs="+", choices=BY_NAME, metavar="METHOD", help=", ".join(BY_NAME)
+    )
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--steps", type=int, help="another number than the form's")

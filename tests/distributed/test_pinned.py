@@ -4,7 +4,7 @@ plan."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -82,9 +82,11 @@ class Recorded:
 
 
 @contextmanager
-def performer(routes: Routes, machines: Machines | None = None) -> Iterator[PlanePerformer]:
+def performer(
+    routes: Routes, machines: Machines | None = None, hosts: Sequence[int] | None = None
+) -> Iterator[PlanePerformer]:
     group = make_group(None, 30.0)
-    with placed():
+    with placed(None if hosts is None else hosts[dist.get_rank()]):
         joined = join_planes(*agreed_pins(pins_of(routes), group, CPU), group, 30.0)
     joined = replace(joined, groups=[Recorded(g) for g in joined.groups])
     made = PlanePerformer(group, joined, make_parts(group, machines, 30.0))
@@ -115,11 +117,17 @@ def moves(rank: int, world: int, size: int, dtype: torch.dtype) -> dict[str, Mov
     }
 
 
-def same_as_stock(pattern: str, scheme: str, size: int, dtype: torch.dtype, least: int) -> None:
+def same_as_stock(
+    pattern: str, scheme: str, size: int, dtype: torch.dtype, least: int,
+    hosts: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """hosts: that of each rank, of twice as many as there are ranks; None: each rank has its
+    own."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    planned_for = world if hosts is None else 2 * world
     stock, before = Performer(make_group(None, 30.0)), planes.TURN_BYTES
     planes.TURN_BYTES = least
-    with performer(planned(world, pattern, scheme)) as pinned:
+    with performer(planned(planned_for, pattern, scheme), hosts=hosts) as pinned:
         for name in moves(rank, world, size, dtype):
             if name == "uneven" and size < 9:
                 continue
@@ -157,6 +165,12 @@ def test_cut_messages_arrive_whole(three: Ranks, pattern: str, scheme: str) -> N
 def test_moves_of_two_and_of_four(two: Ranks, four: Ranks) -> None:
     for ranks in (two, four):
         ranks.run(same_as_stock, "pairwise", "coloured", 50_000, torch.float32, 0)
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0, 0), (0, 0, 2, 4), (5, 3, 5, 3)])
+def test_large_messages_inside_a_host_arrive_too(four: Ranks, hosts: tuple[int, ...]) -> None:
+    """Turns are of pairs of hosts, of which a plan may have more than a job uses."""
+    four.run(same_as_stock, "pairwise", "coloured", 50_000, torch.float32, 0, hosts)
 
 
 def by_the_plan(scheme: str) -> None:

@@ -26,6 +26,8 @@ IN_TURN = (
     "topk(0.1)+ef | steps('reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, "
     f"all_gather@node', {TWO})",
     f"int8+ef | hierarchical(outer='alltoall', {TWO})",
+    "topk(0.1)+ef | steps('reduce@node, compress@gpu, all_gather@cross, decompress@gpu, "
+    f"broadcast@node', {TWO})",
     "topk(0.1)+ef | gtopk",
     "none | powersgd(2)",
     "randk(0.2)+ef | allreduce",

@@ -39,6 +39,36 @@ def waiting(workers: Workers) -> dict[str, Tensor]:
     }
 
 
+REDUCED = "reduce@node, compress@gpu, all_gather@cross, decompress@gpu, broadcast@node"
+SCATTERED = "reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, all_gather@node"
+BY_MACHINES = [
+    f"topk(0.1)+ef | steps('{REDUCED}', per_node=2)",
+    f"topk(0.1)+ef | steps('{SCATTERED}', per_node=2)",
+    "topk(0.1)+ef | hierarchical(per_node=2)",
+]
+
+
+@pytest.mark.parametrize("then", [*BY_MACHINES, "topk(0.1)+ef | allgather"])
+@pytest.mark.parametrize("first", [*BY_MACHINES, "topk(0.1)+ef | allgather"])
+def test_a_machine_s_residual_is_no_rank_s_own(first: str, then: str) -> None:
+    """A new plan, such as a phase of a warm-up, changes what waits neither for a mean of ranks nor
+    for a rank; ranks that hold the same stay alike."""
+    workers = Workers(plan_of(first), WORLD)
+    for step in range(2):
+        workers.exchange(drawn(step))
+    for _ in range(2):
+        before = waiting(workers)
+        workers.adopt(plan_of(then.replace("0.1", "0.2")))
+        after = waiting(workers)
+        for name in SHAPES:
+            assert float(before[name].abs().max()) > 0.1, name
+            torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-5)
+    workers.exchange(drawn(2))
+    for context, *others in zip(*(ledger.contexts for ledger in workers.ledgers)):
+        for other in others:
+            assert all(map(torch.equal, context.results, other.results))
+
+
 @pytest.mark.parametrize(
     ("first", "then"),
     [

@@ -32,9 +32,11 @@ from gradwire.strategy import Collective, Compressor, Context, Rounds, State, St
 
 class Detour(Part, Protocol):
     """A bucket's own route: through machines, or along a path. kept: parameters, in the shapes of
-    their states."""
+    their states. is_own: whether these are of this rank's gradients; else they are of means of
+    several ranks', which some or all of them hold."""
 
     kept: Bucket
+    is_own: bool
 
     def rounds(self) -> Rounds[None]:
         """Yields the moves, and does the local work between them."""
@@ -85,6 +87,11 @@ class BucketContext(Context):
     def kept(self) -> Bucket:
         """The parameters in the shapes that states have."""
         return self.bucket if self._detour is None else self._detour.kept
+
+    @property
+    def is_own(self) -> bool:
+        """Whether states are of this rank's own gradients, all of them."""
+        return self._detour is None or self._detour.is_own
 
     @property
     def finite(self) -> bool:

@@ -42,6 +42,7 @@ class BucketMachineSums(MachineSums):
     ) -> None:
         super().__init__(codec.bucket, codec.rank, machines)
         self._codec, strategy, ranks = codec, codec.strategy, self._cross.ranks
+        self.is_own = self._per_node == 1
         self._crossing = BucketContext(
             Strategy(strategy.compressor, across, strategy.feedback), self.kept,
             ranks.index(codec.rank), len(ranks), dict(zip(self.kept.names, codec.states)),

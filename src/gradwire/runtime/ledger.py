@@ -55,16 +55,17 @@ class Ledger:
         self.sizes = {p.name: p.elements for p, _ in pairs}
         self.shapes = {p.name: kept.shape for p, kept in pairs}
         """The shapes of what this rank keeps state for: parameters, or its parts of them."""
-        self._whole = {p.name for p, kept in pairs if p.shape == kept.shape}
+        self._own = {name for c in self.contexts if c.is_own for name in c.bucket.names}
         self._devices = {name: c.device for c in self.contexts for name in c.bucket.names}
 
     def placed(self, name: str, key: str, x: Tensor) -> Tensor:
         """Returns x on the device where the parameter's state of this key lies."""
         return x.to("cpu" if key in ON_HOST else self._devices[name])
 
-    def is_whole(self, name: str) -> bool:
-        """Whether this rank keeps state for all of a parameter."""
-        return name in self._whole
+    def is_own(self, name: str) -> bool:
+        """Whether this rank keeps the state of its own gradient of a parameter, all of it; else
+        that of a part, or of a mean of several ranks' gradients."""
+        return name in self._own
 
     # -- from plan to plan -----------------------------------------------------------------
 
@@ -73,7 +74,7 @@ class Ledger:
 
         Residuals are not lost: they go into those of the new plan, or else are added to the
         gradients of the next step that is not skipped. A parameter whose feedback stays keeps its
-        whole state, if ranks keep state for all of it before and after. Momentum passes on if a
+        whole state, if it is of each rank's own gradient before and after. Momentum passes on if a
         parameter was sent dense so far, with the dynamics of its new feedback, or is sent dense
         from now on.
         """
@@ -81,18 +82,18 @@ class Ledger:
         self.leftovers = self.waiting()
         before = {name: (self.plan.strategy_of(name), dict(state))
                   for name, state in self.memory.items()}  # fmt: skip
-        whole = self._whole
+        own = self._own
         self.memory.clear()
         self._take(plan, lanes)
         for name, (strategy, state) in before.items():
-            is_whole = name in whole and name in self._whole
-            if is_whole:
+            is_own = name in own and name in self._own
+            if is_own:
                 self._pass_on(name, strategy, state)
-            self._behind_another_momentum(name, strategy, state if is_whole else {})
+            self._behind_another_momentum(name, strategy, state if is_own else {})
         self.leftovers = _sums(self.leftovers, pending)
 
     def _pass_on(self, name: str, before: Strategy, state: State) -> None:
-        """Passes state on to a parameter for all of which a rank kept state, and still does."""
+        """Passes a state of this rank's own gradient on to another of it."""
         now, mine = self.plan.strategy_of(name), self.memory[name]
         rule = now.feedback.recurrence() if now.feedback else None
         if now.feedback is not None and now.feedback == before.feedback:

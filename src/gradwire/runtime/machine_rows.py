@@ -38,6 +38,7 @@ class MachineRows:
     def __init__(
         self, codec: Codec, machines: Machines, across: Collective, **options: Any
     ) -> None:
+        self.is_own = True  # there are none
         self._codec, self.kept, options = codec, codec.bucket, {**options, "seed": codec.seed}
         self._node, self._cross = machines.node(codec.rank), machines.cross(codec.rank)
         self._me, compressor = self._node.ranks.index(codec.rank), codec.strategy.compressor

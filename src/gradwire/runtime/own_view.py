@@ -163,15 +163,15 @@ class OwnView:
         return bool(self._waiting(ledger))
 
     def _waiting(self, ledger: Ledger) -> dict[str, Tensor]:
-        """Returns the residuals of feedbacks that want it, of parameters whose state this rank
-        keeps whole."""
+        """Returns the residuals of feedbacks that want it, of parameters of whose gradient this
+        rank keeps its own state."""
         plan, memory = ledger.plan, ledger.memory
         return {
             name: memory[name]["residual"]
             for bucket, strategy in zip(plan.buckets, plan.strategies)
             if is_local(strategy)
             for name in bucket.names
-            if "residual" in memory[name] and ledger.is_whole(name)
+            if "residual" in memory[name] and ledger.is_own(name)
         }
 
 

@@ -64,6 +64,7 @@ class BucketStages(Walk):
         first = next((i for i, task in enumerate(tasks) if task.name == "compress"), 0)
         region, names = plan.before(rank, first).region, plan.names(rank, first)
         self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
+        self.is_own = all(task.is_local for task in tasks[:first])
 
     def begin(self) -> None:
         """Begins a new step."""

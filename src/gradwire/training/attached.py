@@ -88,7 +88,7 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
     and dtype of `.grad` after `unscale_`; of a sharded parameter, that of this rank's shard.
     Returns None if the plan keeps none, or this rank keeps a part only."""
     session, name, _ = _ATTACHED.get(parameter, (None, "", None))
-    if session is None or not session.ledger.is_whole(name):
+    if session is None or not session.ledger.is_own(name):
         return None
     velocity = session.ledger.memory[name].get("velocity")
     if velocity is None:

@@ -52,11 +52,11 @@ def give(session: Session, optimizer: Optimizer) -> None:
         UsageError: a rank keeps only a part of a parameter, or the optimizer steps by other
             moments than the plan keeps.
     """
-    parts = [name for name in session.parameters if not session.ledger.is_whole(name)]
+    parts = [name for name in session.parameters if not session.ledger.is_own(name)]
     if parts or any(type(p) is not nn.Parameter for p in session.parameters.values()):
         raise UsageError(
-            "give_moments needs the moments of whole parameters; here each rank keeps only a "
-            f"part, for example of '{(parts or list(session.parameters))[0]}'. Save "
+            "give_moments needs the moments of whole parameters; here ranks keep those of parts, "
+            f"or of machines, for example of '{(parts or list(session.parameters))[0]}'. Save "
             "handle.state_dict(), and load it in a job where each rank keeps whole parameters."
         )
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
@@ -85,7 +85,7 @@ def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
     """Yields the parameters whose moments (Adam's, Muon's) the plan keeps, and this rank whole."""
     for name, p in session.parameters.items():
         feedback = session.plan.strategy_of(name).feedback
-        if feedback is not None and feedback.rule != "linear" and session.ledger.is_whole(name):
+        if feedback is not None and feedback.rule != "linear" and session.ledger.is_own(name):
             yield name, p, feedback
 
 

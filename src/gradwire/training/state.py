@@ -379,7 +379,7 @@ def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
 
 def _part(ledger: Ledger) -> list[int]:
     """Returns which part of each parameter a rank keeps, and the number of parts."""
-    if ledger.machines is None or all(map(ledger.is_whole, ledger.shapes)):
+    if ledger.machines is None or all(map(ledger.is_own, ledger.shapes)):
         return [0, 1]
     own = ledger.machines.node(ledger.rank).ranks
     return [own.index(ledger.rank), ledger.machines.per_node]

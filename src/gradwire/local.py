@@ -29,6 +29,8 @@ Added: TypeAlias = "Callable[[Tensor, float], None]"
 Rounds: TypeAlias = "Generator[Move, Any, T]"
 """A generator of moves; what arrives for each is sent back into it. T: what it returns."""
 
+RESIDUAL, ESTIMATE = "residual", "estimate"
+"""What a feedback has not sent; or, if it sends differences, the sum of what it has sent."""
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
 THRESHOLD = "threshold"

@@ -142,13 +142,14 @@ def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int, variant: 
     laws.law_nothing_is_lost(strategy, [divisible(world, s, 625) for s in range(6)], 0.0)
 
 
+@pytest.mark.parametrize("feedback", ["ef21", "ef21(0.5)"])
 @pytest.mark.parametrize("variant", ["shares", "butterfly"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_estimates_are_of_what_arrived(world: int, variant: str) -> None:
+def test_estimates_are_of_what_arrived(world: int, variant: str, feedback: str) -> None:
     """The ranks' ef21 estimates, of what all know of them, add up to what all know."""
     state: list[Named] = [{} for _ in range(world)]
     for step in range(6):
-        text = f"topk(0.1)+ef21 | gtopk(variant={variant!r})"
+        text = f"topk(0.1)+{feedback} | gtopk(variant={variant!r})"
         results, _ = lockstep(text, divisible(world, step), step=step, state=state)
         known = torch.stack([memory["estimate"] for memory in state]).sum(0)
         assert torch.equal(known, world * results[0])

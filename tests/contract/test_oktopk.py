@@ -111,6 +111,18 @@ def test_grouping_changes_nothing(world: int) -> None:
             assert equal(one, other), step
 
 
+def test_a_threshold_that_nothing_reaches_is_computed_anew() -> None:
+    """Of 7 entries less than half, less the tolerance, is none: one spike would starve the next
+    31 steps. One that is not finite is forgotten."""
+    for spike in (1000.0, 3e38):
+        state: list[dict[str, Tensor]] = [{}, {}]
+        for step in range(3):
+            x = torch.linspace(1.0, 2.0, 64) * (spike if step == 0 else 1.0)
+            (result, _), _ = lockstep("topk(0.1)+ef | oktopk", [x, x], step=step, state=state)
+            assert result.count_nonzero() == 7 or not result.isfinite().all()
+            assert all(x.isfinite().all() for own in state for x in own.values())
+
+
 def regions_of(run: Several, rank: int) -> tuple[int, ...]:
     return tuple(run.contexts[0][rank].memory["regions"])
 

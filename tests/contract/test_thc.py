@@ -132,6 +132,16 @@ def test_large_gradients_are_finite() -> None:
     assert torch.allclose(result, x, rtol=0.2)
 
 
+def test_too_large_for_what_is_sent_is_not_finite_on_all_ranks() -> None:
+    """What one rank sends may overflow where the mean, and all norms, do not."""
+    dice = torch.Generator().manual_seed(0)
+    x = 3e38 * torch.randn(BLOCK, generator=dice).sign()
+    state: list[dict[str, Tensor]] = [{}, {}]
+    results, _ = lockstep("thc(8)", [x, torch.zeros(BLOCK)], state=state)
+    assert all(bool(result.isnan().all()) for result in results)
+    assert all(bool(x.isfinite().all()) for own in state for x in own.values())
+
+
 def test_grouping_changes_nothing() -> None:
     one = Several("thc(4)", SHAPES, 2)
     two = Several("thc(4)", SHAPES, 2, buckets=[["c", "b"], ["d", "a"]])

@@ -9,6 +9,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from faults import (
     wait_until_it_is_over,
 )
 from ranks import Ranks, side_by_side
+from small import raised
 from torch import Tensor
 
 from gradwire.errors import PeerError
@@ -235,6 +237,25 @@ def test_the_rank_that_is_gone_is_named(tmp_path: Path) -> None:
             assert named[1] == str(lost), text
             assert "exchange" in text
             assert "a test" in text
+
+
+def out_of_memory(where: str, error: Exception, expected: type[Exception]) -> str:
+    """The error of a rank that has no memory for what arrives."""
+    own = performer(0.5)
+
+    def full(*_: object) -> Tensor:
+        raise error
+
+    with patch.object(own._scratch if where == "room" else own, where, full):
+        return raised(lambda: own.perform(AllGather(torch.ones(10)), "a test"), expected)
+
+
+def test_who_has_no_memory_blames_nobody_else(one: Ranks) -> None:
+    (said,) = one.run(out_of_memory, "room", RuntimeError("can't allocate"), MemoryError)
+    assert said.startswith("a rank needs memory for what arrives")
+    assert "40 bytes on cpu could not be had (can't allocate)" in said
+    kind = torch.OutOfMemoryError
+    assert one.run(out_of_memory, "_all_gather", kind("2 GiB"), kind) == ["2 GiB"]
 
 
 def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -29,8 +30,8 @@ class OkTopk(Collective):
     Regions are contiguous, with ends that balance the work by the average of the ranks' entries;
     they are computed anew every 64 steps. Each parameter has its own threshold, so grouping
     changes nothing: the k-th largest magnitude of the sum, computed every 32 steps and used in
-    between, while k/2 to 2k entries reach it (k: what the compressor selects); otherwise it is
-    computed anew in the same step. Entries that are sent and are not in the result go back to the
+    between, while k/2 to 2k entries reach it (k: what the compressor selects), give or take four
+    but at least one; otherwise it is computed anew in the same step. Entries that are sent and are not in the result go back to the
     residual. Sums in rank order. Any number of ranks.
     Sends 2k(n-1)/n words to owners and at most 4k(n-1)/n to all on average over the ranks, with a
     new threshold about k(n-1)/n more; coded places make it less. Four moves; with a new threshold
@@ -107,7 +108,7 @@ def _large(ctx: Context, mean: Stream, regions: Domains) -> Rounds[list[Stream] 
         return None
     known = [fresh.get(i, least) for i, least in enumerate(known)]
     reached = [_reach(own, least) for own, least in zip(owned, known)]
-    work.remembered[THRESHOLD] = known
+    work.remembered[THRESHOLD] = [least if math.isfinite(least) else 0.0 for least in known]
     return (yield from pull(ctx, _kept(mean, reached), regions))
 
 
@@ -126,7 +127,7 @@ def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]
     total = [sum(row) for row in zip(*told)]
     work = zip(total, total[len(counts) :], counts)
     return [
-        asks > 0 or not _FEW * k - _CHANCE <= found <= _MANY * k + _CHANCE
+        asks > 0 or not max(_FEW * k - _CHANCE, min(k, 1)) <= found <= _MANY * k + _CHANCE
         for found, asks, k in work
     ]
 

@@ -109,7 +109,8 @@ class _Rotated:
     def codes(self, norms: Tensor) -> Tensor:
         """Returns this rank's codes, several in a word, (words,) int32."""
         largest = norms.view(self.world, -1).amax(0).view(-1, 1)  # NaN if any norm is
-        self.status |= ~largest.isfinite().all()
+        # So large that what one rank sends, or a sum on the way to it, may not be finite.
+        self.status |= ~(largest * (self.reach * BLOCK)).isfinite().all()
         self.step = torch.where(largest.isfinite(), largest * (self.reach / self.top), 0.0)
         inverse = torch.where(self.step > 0, 1 / self.step, 0.0)
         found = (_rotated(self.x * self.signs) * inverse).nan_to_num_(0.0).round_()

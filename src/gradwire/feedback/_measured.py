@@ -79,7 +79,8 @@ class Measured(Feedback):
         if self.rests(step):
             for one in own():
                 status = kernels.new_status(one.gradient.device)
-                kernels.flag_non_finite(one.gradient, status)  # the bucket in turn reports it
+                # One that is not finite is left out: no message goes in which others could hear of it.
+                kernels.flag_non_finite(one.gradient, status)
                 self.follow(one.x, one.state, status)
             return False
         given = own()

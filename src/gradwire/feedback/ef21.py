@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.feedback._numbers import check_momentum, momentum_of
+from gradwire.local import ESTIMATE
 from gradwire.member import Moments
 from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 
@@ -36,7 +37,7 @@ class EF21(Feedback):
     def recurrence(self) -> Recurrence | None:
         if self.momentum:
             return None
-        return Recurrence(decay=-1.0, sent="joins", state="estimate")
+        return Recurrence(decay=-1.0, sent="joins", state=ESTIMATE)
 
     def moments(self) -> Moments:
         return momentum_of(self.momentum)
@@ -50,12 +51,12 @@ class EF21(Feedback):
             if "velocity" in state:
                 u.add_(state["velocity"], alpha=self.momentum)
             state, x = {**state, "velocity": u}, u
-        known = state.get("estimate", torch.zeros_like(x))
+        known = state.get(ESTIMATE, torch.zeros_like(x))
         return x - known, {**state, "gradient": x}
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         kept = {name: value for name, value in state.items() if name != "gradient"}
-        return {**kept, "estimate": state["gradient"] - (x - sent)}
+        return {**kept, ESTIMATE: state["gradient"] - (x - sent)}
 
     def received(self, mean: Tensor, state: State) -> State:
         total = state.get("mean")

@@ -246,11 +246,17 @@ def _sum(data: Sequence[Tensor]) -> Tensor:
 
 def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
     wrong = [x for x in tensors if x.layout != torch.strided and not kernels.is_rows(x)]
-    if wrong or (any(x.is_sparse for x in tensors) and not beside.takes_rows(strategy)):
-        got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
+    if wrong:
+        kind = str(wrong[0].layout).removeprefix("torch.")
         raise UsageError(
-            "lockstep takes dense tensors or, with a collective that takes them, rows with their "
-            f"ids (torch.sparse_coo); got {got}. Use '{beside.rows(strategy)}', or dense tensors."
+            "lockstep takes dense tensors, or rows with their ids: sparse_coo with one sparse "
+            f"dimension and at least one dense one; got {kind} of shape {[*wrong[0].shape]} with "
+            f"{wrong[0].dense_dim()} dense ones. Pass one of these."
+        )
+    if any(x.is_sparse for x in tensors) and not beside.takes_rows(strategy):
+        raise UsageError(
+            "rows with their ids (sparse_coo) need a collective that takes them; got "
+            f"'{strategy}'. Use '{beside.rows(strategy)}', or dense tensors."
         )
 
 

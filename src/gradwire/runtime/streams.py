@@ -20,7 +20,7 @@ from gradwire import kernels
 from gradwire.buckets import digest
 from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, told_bytes
-from gradwire.local import Rounds, State, Streams
+from gradwire.local import ESTIMATE, RESIDUAL, Rounds, State, Streams
 from gradwire.moves import AllGather
 from gradwire.runtime import host_copies
 from gradwire.runtime.codec import Codec, Outcome
@@ -127,39 +127,31 @@ class BucketStreams(Streams):
             check_within(number, self.size if most is None else most)
         return told
 
-    def _kept(self) -> tuple[str, float] | None:
-        """Returns the name of the state with what is not sent, and its sign; None if unsent
-        entries are dropped."""
+    @property
+    def _makes_good(self) -> bool:
         feedback = self._codec.strategy.feedback
-        if feedback is None or not feedback.makes_good:
-            return None
-        rule = feedback.recurrence()
-        joins = rule is not None and rule.sent == "joins"  # the state sums what was sent
-        return rule.state if rule else "residual", -1.0 if joins else 1.0
+        return feedback is not None and feedback.makes_good
 
     def give_back(self, lost: Stream) -> None:
-        if (kept := self._kept()) is None:
+        if not self._makes_good:
             return
-        name, sign = kept
         for state, part in zip(self._codec.states, lost.split(self.parameters)):
             if part.count:
+                name, sign = (ESTIMATE, -1.0) if ESTIMATE in state else (RESIDUAL, 1.0)
                 values = part.values.float()
                 self._add(state[name], part.places, values, sign)
                 self._given_back.append((state[name], part.places, values * -sign))
 
     def waiting(self, at: Stream) -> Tensor:
-        kept = self._kept()
-        if kept is None or kept[1] < 0:
-            return torch.zeros(at.count, dtype=torch.float32, device="cpu")
         parts = at.split(self.parameters)
-        found = [
-            state[kept[0]].index_select(0, self._lifted([part.places])[0])
-            for state, part in zip(self._codec.states, parts)
-            if part.count
-        ]
-        if not found:
+        work = [(s, part) for s, part in zip(self._codec.states, parts) if part.count]
+        if not self._makes_good or any(ESTIMATE in state for state, _ in work):
+            return torch.zeros(at.count, dtype=torch.float32, device="cpu")
+        if not work:
             return torch.zeros(0, dtype=torch.float32, device="cpu")
-        together = torch.cat(found)
+        together = torch.cat([
+            state[RESIDUAL].index_select(0, self._lifted([part.places])[0]) for state, part in work
+        ])  # fmt: skip
         return together if self._copies is None else self._copies.down(together).clone()
 
     def _add(self, v: Tensor, places: Tensor, values: Tensor, factor: float) -> None:

@@ -131,6 +131,8 @@ class Performer:
         try:
             if isinstance(move, _PERFORMED):
                 return part._by_host(move) if part._host is not None else part._directly(move)
+        except torch.OutOfMemoryError:
+            raise  # it is this rank's own failure
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
@@ -282,7 +284,7 @@ class Performer:
         """Performs an exchange. Receives are posted first; a rank begins with its neighbours."""
         device = CPU if self._gloo else self.device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
-        room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
+        room = self._room("exchanged", starts[-1], torch.uint8, device)
         arrived = {
             by: room[start : start + size]
             for start, (by, size) in zip(starts, move.receives.items())
@@ -381,7 +383,19 @@ class Performer:
     def _buffer(self, data: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Returns the one buffer of all moves, as large as the largest: lengths may vary."""
         n = math.prod(shape)
-        return self._scratch.room("arrived", n, data.dtype, data.device).view(shape)
+        return self._room("arrived", n, data.dtype, data.device).view(shape)
+
+    def _room(self, name: str, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns memory for what arrives. Raises MemoryError if there is none: no other rank is
+        to blame, as for a RuntimeError of a move."""
+        try:
+            return self._scratch.room(name, n, dtype, device)
+        except RuntimeError as error:
+            raise MemoryError(
+                f"a rank needs memory for what arrives from others; {n * dtype.itemsize:,} bytes "
+                f"on {device} could not be had ({str(error).splitlines()[0]}). Use smaller "
+                "buckets, or fewer ranks on this machine."
+            ) from error
 
 
 class Part(NamedTuple):

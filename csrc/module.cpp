@@ -85,4 +85,7 @@ NB_MODULE(_native, m) {
     bind_streams(m);
     bind_timeline(m);
     bind_network(m);
+#ifdef __linux__
+    bind_lab(m);
+#endif
 }

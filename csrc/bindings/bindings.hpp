@@ -55,5 +55,8 @@ void bind_codes(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_timeline(nb::module_& m);
 void bind_network(nb::module_& m);
+#ifdef __linux__
+void bind_lab(nb::module_& m);
+#endif
 
 }  // namespace gradwire

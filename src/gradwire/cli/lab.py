@@ -8,6 +8,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from gradwire.cli.progress import telling
 from gradwire.lab.addresses import LARGEST_CLUSTER
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
+from gradwire.lab.forwarding import Forwarded
 from gradwire.lab.job import print_prefixed
 from gradwire.lab.outages import outage_of
 from gradwire.lab.rates import format_rate
@@ -74,6 +76,13 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser, hosts: str) -> None:
         action="store_true",
         help="emulate no network: all ranks on 127.0.0.1, at full speed; works everywhere",
     )
+    for name, none, what in (
+        ("--delay", "0s", "how much later frames arrive at another host, such as 40ms"),
+        ("--jitter", "0s", "by how much the delay varies, either way, such as 5ms"),
+        ("--loss", "0%", "the share of frames that are lost, such as 0.1%%"),
+    ):
+        text = f"{what} (default: none)"
+        parser.add_argument(name, default=none, metavar=name[2:].upper(), help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
 
@@ -123,6 +132,9 @@ def _run(arguments: argparse.Namespace) -> int:
         topology=topology,
         hash_seed=arguments.hash_seed,
         order=_order(arguments, topology),
+        delay=arguments.delay,
+        jitter=arguments.jitter,
+        loss=arguments.loss,
     )
     _announce(cluster, arguments)
     started = time.monotonic()
@@ -136,9 +148,11 @@ def _run(arguments: argparse.Namespace) -> int:
             timeout_seconds=arguments.timeout,
             outages=outages,
         )
-        seconds = time.monotonic() - started
+        seconds, forwarded = time.monotonic() - started, cluster.forwarded()
         if arguments.json:
-            print(json.dumps(_run_document(cluster, command, code, seconds)))
+            print(json.dumps(_run_document(cluster, command, code, seconds, forwarded)))
+        elif forwarded is not None and not arguments.quiet:
+            _say(f"the switch: {forwarded}")
     return code
 
 
@@ -159,7 +173,7 @@ def _order(arguments: argparse.Namespace, topology: Fabric | None) -> Sequence[i
 
 
 def _run_document(
-    cluster: Cluster, command: list[str], code: int, seconds: float
+    cluster: Cluster, command: list[str], code: int, seconds: float, forwarded: Forwarded | None
 ) -> dict[str, object]:
     links = {} if cluster.loopback else cluster.link_bytes()
     return {
@@ -170,6 +184,8 @@ def _run_document(
         "command": command,
         "exit_code": code,
         "seconds": round(seconds, 3),
+        "distance": asdict(cluster.distance) if cluster.distance else None,
+        "forwarded": None if forwarded is None else forwarded._asdict(),
         "links": [{"from": a, "to": b, "bytes": sent} for (a, b, _), sent in links.items()],
     }
 
@@ -178,7 +194,17 @@ def _probe(arguments: argparse.Namespace) -> int:
     from gradwire.lab.probe import probe
 
     hosts, reports = _hosts(arguments), []
-    clusters = [Cluster(hosts, rate, loopback=arguments.loopback) for rate in arguments.rate]
+    clusters = [
+        Cluster(
+            hosts,
+            rate,
+            loopback=arguments.loopback,
+            delay=arguments.delay,
+            jitter=arguments.jitter,
+            loss=arguments.loss,
+        )
+        for rate in arguments.rate
+    ]
     for number, cluster in enumerate(clusters):
         _announce(cluster, arguments)
         with telling(arguments, "lab probe") as progress, cluster:
@@ -204,7 +230,8 @@ def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
         where = f"one switch, every link {rate}"
     else:
         where = f"{topology.leaves} leaves and {len(topology.uplinks)} spines, hosts' links {rate}"
-    _say(f"{cluster.hosts} hosts × {cluster.procs_per_host} on {where}")
+    far = f", {cluster.distance}" if cluster.distance else ""
+    _say(f"{cluster.hosts} hosts × {cluster.procs_per_host} on {where}{far}")
 
 
 def _say(words: str) -> None:

@@ -31,8 +31,8 @@ class OkTopk(Collective):
     they are computed anew every 64 steps. Each parameter has its own threshold, so grouping
     changes nothing: the k-th largest magnitude of the sum, computed every 32 steps and used in
     between, while k/2 to 2k entries reach it (k: what the compressor selects), give or take four
-    but at least one; otherwise it is computed anew in the same step. Entries that are sent and are not in the result go back to the
-    residual. Sums in rank order. Any number of ranks.
+    but at least one; otherwise it is computed anew in the same step. Entries that are sent and are
+    not in the result go back to the residual. Sums in rank order. Any number of ranks.
     Sends 2k(n-1)/n words to owners and at most 4k(n-1)/n to all on average over the ranks, with a
     new threshold about k(n-1)/n more; coded places make it less. Four moves; with a new threshold
     eight, with new regions one more. State: one number per parameter.

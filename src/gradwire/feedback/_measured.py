@@ -79,7 +79,7 @@ class Measured(Feedback):
         if self.rests(step):
             for one in own():
                 status = kernels.new_status(one.gradient.device)
-                # One that is not finite is left out: no message goes in which others could hear of it.
+                # One that is not finite is left out: no message goes that could tell others.
                 kernels.flag_non_finite(one.gradient, status)
                 self.follow(one.x, one.state, status)
             return False

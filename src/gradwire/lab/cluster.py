@@ -17,7 +17,9 @@ from gradwire.lab.addresses import (
     host_name,
 )
 from gradwire.lab.availability import available, refused
+from gradwire.lab.distance import Distance
 from gradwire.lab.environment import Layout, rank_environment
+from gradwire.lab.forwarding import Forwarded
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.job import Job, LabTimeoutError, LineHandler, print_prefixed
 from gradwire.lab.outages import Outage, Turn, turns
@@ -60,7 +62,8 @@ class Cluster:
     def __init__(
         self, hosts: int | None = None, rate: str = "1gbit", *, procs_per_host: int = 1,
         loopback: bool = False, topology: Fabric | str | None = None, hash_seed: int = 1,
-        order: Sequence[int] | None = None,
+        order: Sequence[int] | None = None, delay: str = "0s", jitter: str = "0s",
+        loss: str = "0%",
     ) -> None:  # fmt: skip
         """Check the numbers; nothing is built yet.
 
@@ -73,6 +76,9 @@ class Cluster:
             hash_seed: that of its leaves, 1 or more: the same gives the same paths again.
             order: the hosts, in the order in which ranks fill them; by number if None.
                 `Placement.shuffled(hosts, seed).host` is one at random.
+            delay: how much later every frame arrives at another host, such as "40ms".
+            jitter: by how much the delay varies, evenly, either way; frames stay in order.
+            loss: the share of frames that are lost, such as "0.1%".
 
         Raises:
             LabError: values out of range. NetworkError: the text is no topology.
@@ -86,6 +92,12 @@ class Cluster:
         _check_order(self.order, self.hosts)
         self.loopback = loopback
         self.bits_per_second = parse_rate(rate)
+        self.distance = Distance.of(delay, jitter, loss)
+        if self.distance and (self.topology is not None or loopback):
+            raise LabError(
+                "delay, jitter and loss are those of hosts on one switch; got them beside "
+                f"{'loopback' if loopback else 'a topology'}. Leave out one of the two."
+            )
         self._wiring = self._wire(hash_seed)
         self._ports = itertools.count(_FIRST_PORT)
         self._guard: GuardConnection | None = None
@@ -158,6 +170,14 @@ class Cluster:
         ends = [way for c in self._wiring.cables for way in ((c.near, c.far), (c.far, c.near))]
         return {Link(a.machine, b.machine): sent[a.machine][a.interface] for a, b in ends}
 
+    def forwarded(self) -> Forwarded | None:
+        """Return what the switch has done since the network was built: frames, those it lost, and
+        the processor's time; None if there is no delay, jitter or loss, as the kernel forwards
+        then. Call it between runs. Raises `LabError` outside the with block."""
+        if not self.distance:
+            return None
+        return Forwarded(*self._entered().look({})["forwarded"])
+
     def paths(self, connections: Sequence[Connection]) -> list[int]:
         """Return the uplink that its leaf hashes each connection's packets to; -1 below a leaf.
 
@@ -216,7 +236,7 @@ class Cluster:
 
     def _wire(self, hash_seed: int) -> Wiring:
         if self.topology is None:
-            return one_switch(self.hosts, self.bits_per_second)
+            return one_switch(self.hosts, self.bits_per_second, self.distance)
         from gradwire.lab.leaf_spine import leaf_spine
 
         return leaf_spine(self.topology, self.bits_per_second, hash_seed)

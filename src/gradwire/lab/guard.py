@@ -39,6 +39,8 @@ def main() -> None:
             guard.serve()
         finally:
             guard.kill_all()
+            if built is not None:
+                built.close()
 
 
 def _settle(settings: Message) -> Network | None:
@@ -134,7 +136,8 @@ class _Guard:
             }
         try:
             answers = {name: self._network.ask(name, own) for name, own in message["ask"].items()}
-            return {"event": "seen", "sent": self._network.bytes_sent(), "answers": answers}
+            sent, forwarded = self._network.bytes_sent(), self._network.forwarded()
+            return {"event": "seen", "sent": sent, "answers": answers, "forwarded": forwarded}
         except (LabError, OSError) as error:
             return {"event": "failed", "reason": str(error)}
 

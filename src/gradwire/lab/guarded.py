@@ -41,7 +41,14 @@ class GuardConnection:
             with _own_process_file() as files:
                 send(self.channel, settings, files)
             self.channel.settimeout(_START_SECONDS)
-            answer = self.receive()
+            try:
+                answer = self.receive()
+            except TimeoutError as error:
+                raise LabError(
+                    f"a network must stand within {_START_SECONDS:.0f} seconds; this one has "
+                    f"{len(wiring.machines)} machines and {len(wiring.cables)} cables, and does "
+                    "not. Use fewer hosts, or wait until the machine is less busy."
+                ) from error
             self.channel.settimeout(None)
             if answer["event"] != "ready":
                 raise LabError(answer["reason"])

@@ -1,6 +1,6 @@
 """Builds a wiring: a network namespace for each machine, a shaped veth pair for each cable.
 
-Runs inside the guard, which is single-threaded and may therefore walk between namespaces.
+Runs inside the guard, whose only other thread never needs a namespace: it may walk between them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gradwire.errors import LabError
 from gradwire.lab import syscalls
 from gradwire.lab.addresses import host_name
 from gradwire.lab.counters import interface_bytes
-from gradwire.lab.wiring import Machine, Wiring
+from gradwire.lab.forwarding import Forwarded, Forwarding
+from gradwire.lab.wiring import SWITCH, Machine, Wiring
 
 _HOSTS_FILE = Path("/etc/hosts")
 _SETTINGS = Path("/proc/sys/net/ipv4")
@@ -48,6 +49,7 @@ class Network:
         for machine in wiring.machines:
             with self._on(machine.name):
                 self._set_up(machine)
+        self._forwarding = self._forward() if wiring.distance else None
 
     def enter(self, host: int) -> None:
         """Move the calling process onto a host."""
@@ -75,6 +77,21 @@ class Network:
             with self._on(name):
                 sent[name] = interface_bytes()
         return sent
+
+    def close(self) -> None:
+        """End the forwarder; the kernel ends all else with the guard."""
+        if self._forwarding is not None:
+            self._forwarding.close()
+
+    def forwarded(self) -> Forwarded | None:
+        """Return what the forwarder has done; None where hosts are on a bridge."""
+        return self._forwarding.counts() if self._forwarding else None
+
+    def _forward(self) -> Forwarding:
+        ends = [end for cable in self._wiring.cables for end in (cable.near, cable.far)]
+        with self._on(SWITCH):
+            ports = [end.interface for end in ends if end.machine == SWITCH]
+            return Forwarding(ports, self._wiring.distance)
 
     @contextlib.contextmanager
     def _on(self, machine: str) -> Iterator[None]:
@@ -121,9 +138,9 @@ def _set(name: str, value: str) -> None:
         (_SETTINGS / name).write_text(value)
     except OSError as error:
         raise LabError(
-            f"switches that route need net.ipv4.{name} = {value}; it could not be set "
+            f"this network needs net.ipv4.{name} = {value}; it could not be set "
             f"({error.strerror}). Use a kernel from 6.11 on with a writable /proc/sys, or leave "
-            "out the topology."
+            "out the topology and the delay."
         ) from error
 
 

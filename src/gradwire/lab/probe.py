@@ -1,12 +1,15 @@
 """Measures what the emulated links really deliver."""
 
 import json
+import math
 import os
 import sys
 from dataclasses import asdict, dataclass
 
 from gradwire.errors import LabError
 from gradwire.lab.cluster import Cluster
+from gradwire.lab.distance import Distance
+from gradwire.lab.forwarding import Forwarded
 from gradwire.lab.guarded import with_package_on_path
 from gradwire.lab.job import print_prefixed
 from gradwire.lab.rates import format_rate
@@ -14,6 +17,7 @@ from gradwire.progress import Progress, silent
 
 _TIMEOUT_SECONDS = 180.0
 _WORKER = "gradwire.lab.probe_worker"
+_SEGMENT_BYTES = 1448
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class ProbeReport:
     `all_reduce_bits_per_second` counts 2(n−1)/n bytes per byte reduced, as a ring puts on each
     link. `incast_bits_per_second` is what rank 0 receives when all others send to it at once.
     `latency_seconds` is half a round trip of one byte. `bytes_sent` and `segments_resent` are over
-    all hosts and all large all-reduces.
+    all hosts and all large all-reduces. `distance` was asked for; `forwarded` is what the switch
+    has done for it, None if the kernel forwards.
     """
 
     hosts: int
@@ -38,6 +43,8 @@ class ProbeReport:
     all_reduce_bits_per_second: float
     bytes_sent: int
     segments_resent: int
+    distance: Distance
+    forwarded: Forwarded | None
 
     @property
     def delivered_percent(self) -> float | None:
@@ -48,15 +55,19 @@ class ProbeReport:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields and the percentage as JSON values."""
-        return {**asdict(self), "delivered_percent": self.delivered_percent}
+        forwarded = None if self.forwarded is None else self.forwarded._asdict()
+        found = {**asdict(self), "forwarded": forwarded}
+        return {**found, "delivered_percent": self.delivered_percent}
 
     def as_text(self) -> str:
         """Return a few lines for people."""
         rate = format_rate(self.asked_bits_per_second)
         asked = "nothing (unshaped)" if self.loopback else f"{rate}/s"
         percent = "" if self.loopback else f", {self.delivered_percent:.1f} % of what was asked"
+        far = f", {self.distance}" if self.distance else ""
+        switch = [f"  switch       {self.forwarded}"] if self.forwarded else []
         lines = [
-            f"{self.hosts} hosts, asked of each link: {asked}",
+            f"{self.hosts} hosts, asked of each link: {asked}{far}",
             f"  all-reduce   {format_rate(self.all_reduce_bits_per_second)}/s each way{percent}",
             f"               {self.all_reduce_bytes / 1e6:.1f} MB in "
             f"{self.all_reduce_seconds:.3f} s; {self.segments_resent} segments resent",
@@ -65,6 +76,7 @@ class ProbeReport:
             f"from {self.hosts - 1} to 1",
             f"  latency      {self.latency_seconds * 1e6:.0f} µs one way; all-reduce of "
             f"4 bytes {self.small_all_reduce_seconds * 1e6:.0f} µs",
+            *switch,
         ]
         return "\n".join(lines)
 
@@ -86,7 +98,7 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
         else:
             print_prefixed(rank, stream, line)
 
-    command = [sys.executable, "-P", "-m", _WORKER, str(cluster.bits_per_second)]
+    command = [sys.executable, "-P", "-m", _WORKER, str(_expected(cluster))]
     path = {"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]}
     code = cluster.run(command, env=path, on_line=collect, timeout_seconds=_TIMEOUT_SECONDS)
     if code != 0 or not printed:
@@ -99,7 +111,19 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
         loopback=cluster.loopback,
         asked_bits_per_second=cluster.bits_per_second,
         **json.loads(printed[-1]),
+        distance=cluster.distance,
+        forwarded=cluster.forwarded(),
     )
+
+
+def _expected(cluster: Cluster) -> int:
+    """Returns the bits per second to expect of one connection. Losses limit it to one and a
+    quarter segments a round trip, over the root of their share (Mathis et al. 1997)."""
+    far = cluster.distance
+    if not far.loss or not far.seconds:
+        return cluster.bits_per_second
+    window = 1.22 * _SEGMENT_BYTES * 8 / math.sqrt(far.loss)
+    return min(cluster.bits_per_second, round(window / (2 * far.seconds)))
 
 
 def _check_shape(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradwire.lab.addresses import INTERFACE, PREFIX_LENGTH, host_address, host_name
+from gradwire.lab.distance import NEAR, Distance
 from gradwire.lab.rates import Shaping, shape_host, shape_port
 
 SWITCH = "switch"
@@ -45,12 +46,14 @@ class Cable:
 @dataclass(frozen=True)
 class Wiring:
     """Machines, hosts first, by number, then switches, and cables. addresses: each host's own;
-    planes: each host's addresses on the planes, if there are any."""
+    planes: each host's addresses on the planes, if there are any. distance: between hosts, if a
+    forwarder takes the place of the one switch's bridge."""
 
     machines: Sequence[Machine]
     cables: Sequence[Cable]
     addresses: Sequence[str]
     planes: Sequence[Sequence[str]] = field(default_factory=list)
+    distance: Distance = NEAR
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Wiring:
@@ -60,6 +63,7 @@ class Wiring:
                 **data,
                 "machines": [Machine(**machine) for machine in data["machines"]],
                 "cables": [Cable(_end(c["near"]), _end(c["far"])) for c in data["cables"]],
+                "distance": Distance(**data["distance"]),
             }
         )
 
@@ -68,16 +72,21 @@ def _end(data: Mapping[str, Any]) -> End:
     return End(data["machine"], data["interface"], Shaping(**data["shaping"]))
 
 
-def one_switch(hosts: int, bits_per_second: int) -> Wiring:
-    """Return a wiring of all hosts on one switch, a bridge, with equally fast links."""
+def one_switch(hosts: int, bits_per_second: int, distance: Distance = NEAR) -> Wiring:
+    """Return a wiring of all hosts on one switch, with equally fast links: a bridge, or, where
+    there is a distance between hosts, a forwarder."""
     numbers = range(hosts)
     addresses = [host_address(number) for number in numbers]
+    settings = _for_distance(distance, bits_per_second) if distance else {}
+    # A super-packet of up to 45 frames would be lost as a whole, instead of one of its frames.
+    cut = [f"link set {INTERFACE} gso_max_segs 1"] if distance.loss else []
     machines = [
         Machine(
-            host_name(number), [f"addr add {addresses[number]}/{PREFIX_LENGTH} dev {INTERFACE}"]
+            host_name(number),
+            [f"addr add {addresses[number]}/{PREFIX_LENGTH} dev {INTERFACE}", *cut], settings,
         )
         for number in numbers
-    ]
+    ]  # fmt: skip
     # The bridge only forwards; learning which host is where takes it one packet.
     bridge = [
         f"link add name {SWITCH} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
@@ -92,4 +101,13 @@ def one_switch(hosts: int, bits_per_second: int) -> Wiring:
         )
         for number in numbers
     ]
-    return Wiring([*machines, Machine(SWITCH, bridge)], cables, addresses)
+    switch = Machine(SWITCH, [] if distance else bridge)
+    return Wiring([*machines, switch], cables, addresses, distance=distance)
+
+
+def _for_distance(distance: Distance, bits_per_second: int) -> dict[str, str]:
+    """Returns settings for links on which much is under way: windows of at least four times what
+    the round trip holds."""
+    window = int(4 * 2 * (distance.seconds + distance.jitter_seconds) * bits_per_second / 8)
+    most = max(window, 6 << 20)
+    return {"tcp_rmem": f"4096 131072 {most}", "tcp_wmem": f"4096 65536 {most}"}

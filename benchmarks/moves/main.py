@@ -32,21 +32,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--delay", default="0s", help="between any two hosts, one way")
     parser.add_argument("--exchange", action="store_true")
     arguments = parser.parse_args()
     if "RANK" in os.environ:
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
-        exchanges() if arguments.exchange else collectives()
+        repeats = 20 if arguments.delay == "0s" else 3
+        exchanges() if arguments.exchange else collectives(repeats)
         dist.barrier()
         sys.stdout.flush()
         os._exit(0)  # torch 2.13 sometimes aborts while it shuts down Gloo's threads
-    with Cluster(arguments.hosts, arguments.rate) as cluster:
+    with Cluster(arguments.hosts, arguments.rate, delay=arguments.delay) as cluster:
         return cluster.run([sys.executable, *sys.argv])
 
 
-def collectives() -> None:
-    """Prints the times of sums and gathers, each made in several ways: medians."""
+def collectives(repeats: int) -> None:
+    """Prints the times of sums and gathers, each made in several ways: medians. repeats: of small
+    ones, for one time."""
     assert dist.group.WORLD is not None
     performer = Performer(dist.group.WORLD)
     world, between_all = performer.world, performer._between_all
@@ -61,7 +64,9 @@ def collectives() -> None:
         times: dict[str, list[float]] = {name: [] for name in moves}
         for number in range(7):
             for name in random.Random(number).sample(list(moves), len(moves)):
-                times[name].append(seconds(moves[name], 20 if size < 10**6 else 3))
+                times[name].append(
+                    seconds(moves[name], repeats if size < 10**6 else min(repeats, 3))
+                )
         if performer.rank == 0:
             row = "  ".join(f"{n} {1e3 * statistics.median(t):8.2f}" for n, t in times.items())
             print(f"{size:>9} bytes, ms: {row}")

@@ -26,9 +26,10 @@ from small import raised
 from torch import Tensor
 
 from gradwire.errors import PeerError
+from gradwire.groups import Machines
 from gradwire.moves import AllGather, AllReduce, Exchange
 from gradwire.runtime import torch_dist
-from gradwire.runtime.process_groups import make_group
+from gradwire.runtime.process_groups import make_group, make_parts
 from gradwire.runtime.torch_dist import (
     DIRECT_BYTES,
     OWNED_BYTES,
@@ -89,10 +90,12 @@ def patterns(world: int) -> None:
     own.close()
 
 
-def by_gloo(world: int) -> dict[str, set[int]]:
+def by_gloo(world: int, far_seconds: float = 0.0) -> dict[str, set[int]]:
     """The numbers of elements whose sums and gathers were Gloo's own, of some up to each limit and
     beyond. All are right."""
-    own, direct, owned = performer(), DIRECT_BYTES // 4 // (world - 1), OWNED_BYTES // 4 * world
+    own = Performer(make_group(None, 30.0), None, torch.device("cpu"), far_seconds)
+    most = max(OWNED_BYTES, own._far_bytes)
+    direct, owned = DIRECT_BYTES // 4 // (world - 1), most // 4 * world
     theirs: dict[str, set[int]] = {"all_reduce": set(), "all_gather": set()}
     with pytest.MonkeyPatch.context() as patch:
         for module, name in ((dist, "all_reduce"), (torch_dist, "all_gather")):
@@ -119,6 +122,21 @@ def test_small_sums_and_gathers_go_by_pairs(two: Ranks, four: Ranks) -> None:
         assert theirs == {"all_reduce": {65537}, "all_gather": set()}
     for theirs in four.run(by_gloo, 4):
         assert theirs == {"all_reduce": {32769}, "all_gather": {21846, 32767, 32768, 32769}}
+    for theirs in four.run(by_gloo, 4, 0.0099):  # 495,000 bytes of a sum's part, or a gather's own
+        assert theirs == {"all_reduce": {495_001}, "all_gather": {494_999, 495_000, 495_001}}
+
+
+def farness(far_seconds: float) -> list[int]:
+    """What counts as near in the group of all ranks, and in those inside and across machines."""
+    group = make_group(None, 30.0)
+    parts = make_parts(group, Machines.even(4, 2), 30.0)
+    own = Performer(group, parts, torch.device("cpu"), far_seconds)
+    return [own._far_bytes, *(own._parts[name]._far_bytes for name in own._parts)]
+
+
+def test_ranks_of_one_machine_are_near(four: Ranks) -> None:
+    assert {tuple(found) for found in four.run(farness, 0.01)} == {(500_000, 0, 500_000)}
+    assert {tuple(found) for found in four.run(farness, 0.0019)} == {(0, 0, 0)}
 
 
 def test_patterns_of_two(two: Ranks) -> None:

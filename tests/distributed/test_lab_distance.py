@@ -69,6 +69,30 @@ def test_a_round_trip_takes_twice_the_delay():
         assert both.processor_seconds > first.processor_seconds > 0
 
 
+MEASURED = """
+import os, torch, torch.distributed as dist
+from gradwire.runtime.clocks import one_way_seconds
+dist.init_process_group("gloo")
+print(one_way_seconds(dist.group.WORLD), flush=True)
+dist.barrier()
+os._exit(0)
+"""
+
+
+def test_ranks_measure_how_far_they_are_from_each_other():
+    said: list[str] = []
+    with Cluster(3, "1gbit", delay="15ms") as lab:
+        command = [sys.executable, "-c", MEASURED]
+        code = lab.run(
+            command, env={"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]},
+            on_line=lambda rank, stream, line: said.append(line), timeout_seconds=100.0,
+        )  # fmt: skip
+    assert code == 0, said
+    assert len(said) == 3
+    assert len(set(said)) == 1, "one number for all"
+    assert float(said[0]) >= 0.015
+
+
 def test_the_command_tells_what_the_switch_did():
     command = [sys.executable, "-m", "gradwire", "lab", "run", "--hosts", "2", "--delay", "1ms"]
     environment = with_package_on_path(os.environ)

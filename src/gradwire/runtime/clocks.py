@@ -1,4 +1,4 @@
-"""How far a rank's clock is ahead of the first rank's.
+"""How far a rank's clock is ahead of the first rank's, and how far away ranks are.
 
     rank 0  ──enter──────────────leave──      nobody leaves an all-gather before
     rank r  ─────────enter───────leave──      everybody has entered it
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 ROUNDS = 24
+_PINGS = 3
 
 
 class Ahead(NamedTuple):
@@ -40,6 +41,34 @@ def ahead_of_first(group: dist.ProcessGroup | None, device: torch.device) -> Ahe
         seen[i, 0], seen[i, 1] = entered, perf_counter()
     first = of_first(seen, group, device)
     return Ahead(0.0, 0.0) if dist.get_rank(group) == 0 else between(first, seen)
+
+
+def one_way_seconds(group: dist.ProcessGroup) -> float:
+    """Returns how long a message takes to the rank that is farthest from the group's first one,
+    the same on all ranks. They answer one by one, as ranks that share processors would delay each
+    other. Collective, in host memory; blocks for three round trips to each rank."""
+    ball, ranks = (
+        torch.zeros(1, dtype=torch.float64, device="cpu"),
+        range(dist.get_world_size(group)),
+    )
+    names, me = dist.get_process_group_ranks(group), dist.get_rank(group)
+    longest = 0.0
+    for rank in ranks[1:]:
+        if me == rank:
+            for _ in range(_PINGS):
+                dist.recv(ball, names[0], group=group)
+                dist.send(ball, names[0], group=group)
+        elif me == 0:
+            took = list[float]()
+            for _ in range(_PINGS):
+                began = perf_counter()
+                dist.send(ball, names[rank], group=group)
+                dist.recv(ball, names[rank], group=group)
+                took.append(perf_counter() - began)
+            longest = max(longest, min(took) / 2)
+    found = torch.tensor([longest], dtype=torch.float64, device="cpu")
+    dist.broadcast(found, names[0], group=group)
+    return float(found)
 
 
 def of_first(own: Tensor, group: dist.ProcessGroup | None, device: torch.device) -> Tensor:

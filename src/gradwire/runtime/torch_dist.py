@@ -49,6 +49,11 @@ OWNED_BYTES = 32 * 1024
 """With Gloo, a larger sum is made by owners of parts, in two moves, if each part has at most these
 bytes. Eight ranks, 250 Mbit/s, 170 KB: 21.4 ms as an all-reduce, 12.5 ms by owners."""
 
+FAR_SECONDS, _FAR_STEPS, _FAR_BYTES_PER_SECOND = 2e-3, 4, 12.5e6
+"""From so long a way on, dependent steps cost more than what all send at once loses at the switch:
+four ways' worth of bytes at 100 Mbit/s go by pairs, or by owners. Four ranks, 40 ms one way, 0.4
+MB: 499 ms as an all-reduce, 204 by owners; 299 as Gloo's all-gather, 259 by pairs."""
+
 PACED_BYTES = 64 * 1024
 """With Gloo, an exchange of messages from this size on is paced: a rank is at most _AHEAD sends
 ahead.
@@ -82,16 +87,22 @@ class Performer:
     """Performs one lane's moves. Blocks the calling thread, and never uses futures.
 
     parts: process groups for the moves that only some of its ranks make. device: where data
-    arrives if nothing is sent; the thread's current device may be another one.
+    arrives if nothing is sent; the thread's current device may be another one. far_seconds: how
+    long a message takes from rank to rank, the same on all; machines' own groups are near.
     """
 
     def __init__(
         self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
-        device: torch.device = CPU,
+        device: torch.device = CPU, far_seconds: float = 0.0,
     ) -> None:  # fmt: skip
         self.group, self.device, self._process = group, device, os.getpid()
         self._closed = False
-        self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
+        self._parts = {
+            n: Performer(part, None, device, 0.0 if n.name == "node" else far_seconds)
+            for n, part in (parts or {}).items()
+        }
+        is_far = far_seconds >= FAR_SECONDS
+        self._far_bytes = int(_FAR_STEPS * far_seconds * _FAR_BYTES_PER_SECOND) if is_far else 0
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = backend_of(group, device) == "gloo"
         by_host = self._gloo and device.type == "cuda"
@@ -223,7 +234,8 @@ class Performer:
 
     def _has_owners(self, data: Tensor) -> bool:
         """Whether an all-reduce that is not direct is made by owners."""
-        return self._gloo and self.world > 2 and data.nbytes <= self.world * OWNED_BYTES
+        most = max(OWNED_BYTES, self._far_bytes)
+        return self._gloo and self.world > 2 and data.nbytes <= self.world * most
 
     def _is_direct(self, data: Tensor) -> bool:
         traffic = (self.world - 1) * data.numel() * data.element_size()
@@ -248,7 +260,8 @@ class Performer:
     def _is_paired(self, data: Tensor) -> bool:
         """Whether an all-gather goes by pairs of sends and receives: a small one, and one between
         two ranks, where Gloo's takes 1.3 times as long (4 MB at 100 Mbit/s: 448 and 340 ms)."""
-        return self._gloo and (self.world == 2 or self._is_direct(data))
+        is_short = self.world == 2 or data.nbytes <= self._far_bytes or self._is_direct(data)
+        return self._gloo and is_short
 
     def _all_to_all(self, move: AllToAll) -> Tensor:
         arrived = self._buffer(move.data, (sum(move.arriving),))

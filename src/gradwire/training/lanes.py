@@ -10,8 +10,9 @@ import torch.distributed as dist
 from gradwire.groups import Machines
 from gradwire.pins import Pins
 from gradwire.plan import Plan
+from gradwire.runtime.clocks import one_way_seconds
 from gradwire.runtime.planes import PlanePerformer, join_planes
-from gradwire.runtime.process_groups import make_group, make_parts
+from gradwire.runtime.process_groups import attaching, make_group, make_parts
 from gradwire.runtime.torch_dist import Performer, backend_of
 from gradwire.training.attachable import not_carried
 
@@ -23,17 +24,27 @@ def lane_performers(
 ) -> list[Performer]:  # fmt: skip
     """Returns a performer for each lane of the plan. first: a group that was made already;
     pinned: the pins, and the hosts of ranks; made: closes them if attaching fails. Collective."""
+    far = _far_seconds(first, device)
     groups = _groups(plan, first, parent, timeout_seconds, device, made)
     performers = list[Performer]()
     for group in groups:
         parts = make_parts(group, machines, timeout_seconds, device)
         if pinned is None:
-            performers.append(Performer(group, parts, device))
+            performers.append(Performer(group, parts, device, far))
         else:
             planes = join_planes(*pinned, group, timeout_seconds)
             performers.append(PlanePerformer(group, planes, parts, device))
         made.callback(performers[-1].close)
     return performers
+
+
+def _far_seconds(group: dist.ProcessGroup, device: torch.device) -> float:
+    """Returns how far ranks are from each other, where moves depend on it: over Gloo, among three
+    or more. Collective."""
+    if dist.get_world_size(group) < 3 or backend_of(group, device) != "gloo":
+        return 0.0
+    with attaching():
+        return one_way_seconds(group)
 
 
 def _groups(

@@ -128,7 +128,7 @@ ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py h
   rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
   stream_damage.py) $(addprefix tests/unit/planner/test_,search.py timeline.py) \
   $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py \
-  packet_limits.py packet_turns.py)
+  packet_limits.py packet_turns.py) tests/unit/lab/test_forwarder.py
 
 # By the sanitizers of addresses and of what C++ leaves undefined.
 SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \

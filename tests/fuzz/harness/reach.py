@@ -19,9 +19,12 @@ _NAMES = ("core", "native", "fast")
 WITHOUT_A_FACE = {
     "bench/kernels.py": "gives addresses of its own tensors, to measure memory alone",
     "bench/compressors.py": "gives addresses of its own tensors, to measure memory alone",
+    "lab/forwarding.py": "gives sockets that it made; tests/unit/lab/test_forwarder.py sends frames",
 }
 """Files that may call the extension though no target reaches them, and why."""
-ONLY_THERE = {"stream_read", "stream_update"}
+ONLY_THERE = {
+    "stream_read", "stream_update", "Forwarder", "Forwarder.counts", "Forwarder.run"
+}  # fmt: skip
 """Native functions that only these files call."""
 
 

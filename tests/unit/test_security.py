@@ -1,5 +1,5 @@
-"""What SECURITY.md says of the sources: nothing that is received or loaded is unpickled, no text is
-run, and no port is opened to others."""
+"""What SECURITY.md says of the sources: nothing that is received or loaded is unpickled, no text
+is run, and no port is opened to others."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _NAMES = ("core", "native", "fast")
 WITHOUT_A_FACE = {
     "bench/kernels.py": "gives addresses of its own tensors, to measure memory alone",
     "bench/compressors.py": "gives addresses of its own tensors, to measure memory alone",
-    "lab/forwarding.py": "gives sockets that it made; tests/unit/lab/test_forwarder.py sends frames",
+    "lab/forwarding.py": "gives sockets that it made; see tests/unit/lab/test_forwarder.py",
 }
 """Files that may call the extension though no target reaches them, and why."""
 ONLY_THERE = {

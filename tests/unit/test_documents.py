@@ -59,7 +59,8 @@ PROFILE = Profile(
 )  # fmt: skip
 PREDICTION = {
     "verdict": "yes", "seconds": 1.0, "backward_seconds": 0.5, "exposed_seconds": 0.1,
-    "baselines": {"none | allreduce": 1.2}, "lower_bound": 0.9, "workers": 2, "hosts": 2,
+    "slowed_seconds": 0.1, "baselines": {"none | allreduce": 1.2}, "lower_bound": 0.9,
+    "workers": 2, "hosts": 2,
     "algorithm": "joint", "error": None, "error_budget": 0.5,
     "groups": [{"label": "a", "tensors": 1, "elements": 5, "strategy": "none | allreduce",
                 "ready_seconds": 0.1, "done_seconds": 0.2, "gain_seconds": None,

@@ -50,6 +50,17 @@ class Candidate:
         """Seconds of a step."""
         return self.timeline.iteration_seconds
 
+    @property
+    def added(self) -> float:
+        """The share of the step that communication adds: after backward, and by slowing it."""
+        return self.timeline.added_seconds / self.seconds if self.seconds else 0.0
+
+    def fits(self, error_budget: float | None) -> bool:
+        """Whether the error is known to be within a budget; None: any error is."""
+        if error_budget is None:
+            return True
+        return self.error is not None and self.error <= error_budget * (1 + 1e-9)
+
 
 @dataclass(frozen=True)
 class Maker:
@@ -111,12 +122,6 @@ class Maker:
             return partial(mergecomp, groups=self.groups)
         limited = self.error_budget is not None and self.algorithm == "joint"
         return solve_within if limited else SOLVERS[self.algorithm]
-
-    def fits(self, candidate: Candidate) -> bool:
-        """Whether the candidate is within the error budget."""
-        if self.error_budget is None:
-            return True
-        return candidate.error is not None and candidate.error <= self.error_budget * (1 + 1e-9)
 
     def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
         """Returns what to group. apart: whether vectors have a bucket of their own, dense."""

@@ -32,8 +32,8 @@ from gradwire.progress import Progress, each, part, silent
 from gradwire.strategy import Strategy
 
 WORTH = 0.03
-"""If a tuned baseline (bf16 or fp32) that may be used exposes less of its step than this, no
-other strategy is considered."""
+"""If communication adds less than this to the step of a tuned baseline (bf16 or fp32) that may be
+used, no other strategy is considered."""
 LEAST_GAIN = 0.01
 """The share of a step that a plan must gain: less is not worth its complications."""
 
@@ -49,9 +49,9 @@ class Choice:
 
     others: the runners-up, one for each main strategy and number of lanes, and near the best for
     each number of buckets, shortest first.
-    lower_bound: no plan of these strategies makes a shorter step, whatever its error. is_enough: a
-    baseline leaves so little exposed that nothing else was considered. error_budget, algorithm:
-    as requested. strategies: those that could be chosen.
+    lower_bound: no plan of these strategies makes a shorter step, whatever its error. is_enough:
+    communication adds so little to a baseline that nothing else was considered. error_budget,
+    algorithm: as requested. strategies: those that could be chosen.
     """
 
     best: Candidate
@@ -67,6 +67,14 @@ class Choice:
     def gap(self) -> float:
         """How much longer the step is than the lower bound: no plan gains more."""
         return self.best.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
+
+    @property
+    def usable(self) -> dict[str, Candidate]:
+        """The baselines that may be used: allowed, and within the budget."""
+        return {
+            text: own for text, own in self.baselines.items()
+            if text in self.strategies and own.fits(self.error_budget)
+        }  # fmt: skip
 
     @property
     def finalists(self) -> tuple[Candidate, ...]:
@@ -140,8 +148,8 @@ def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -
     """Returns the best plan of the options that have, or can take, the maker's dynamics; None if
     there is no such plan within the budget."""
     baselines = _baselines(maker)
-    dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
-    is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
+    dense = [c for text, c in baselines.items() if text in options and c.fits(maker.error_budget)]
+    is_enough = any(c.added < WORTH for c in dense)
     if maker.algorithm == "joint" and is_enough:
         return _Found(_steady(maker.profile, dense), baselines, (), is_enough)
     taken = (maker.dynamics.take(option) for option in options)

@@ -47,6 +47,7 @@ def explain(choice: Choice, profile: Profile) -> Explanation:
         timeline.exposed_seconds, {k: c.seconds for k, c in choice.baselines.items()},
         choice.lower_bound, profile.world, len(set(profile.hosts)), choice.algorithm, best.error,
         choice.error_budget, tuple(groups),
+        timeline.backward_end_seconds - timeline.alone_seconds,
     )  # fmt: skip
 
 
@@ -145,10 +146,12 @@ class _Teller:
         if self.choice.is_enough:
             return (
                 "enough",
-                "so little is exposed without compression that no compressor was tried",
+                "communication adds so little without compression that no compressor was tried",
             )
         steps = self._others(number, bucket, strategy)
         if not steps:
+            if not self._ways(bucket):
+                return "only", "no strategy that may be used compresses"
             if all(map(is_vector, bucket.parameters)):
                 return "vectors", "vectors are sent dense beside compressed matrices"
             return "only", "it has vectors, which no strategy that may be used compresses"
@@ -172,17 +175,22 @@ class _Teller:
     def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
         """Returns the step's seconds by each other strategy that compresses, and may be used for
         this group."""
-        found = {}
+        has_vectors = any(map(is_vector, bucket.parameters))
+        return {
+            text: self._with(number, bucket, text)
+            for text, made in self._ways(bucket).items()
+            if made != strategy and (takes_vectors(made) or not has_vectors)
+        }
+
+    def _ways(self, bucket: Bucket) -> dict[str, Strategy]:
+        """Returns the strategies that compress, may be used, and would be this group's if it had
+        no vectors."""
         own = Dynamics.of(self.choice.best.plan.main_strategy)
         is_other = self.stages.bucketed(bucket).is_other
         taken = (own.take(text) for text in self.choice.strategies)
-        ways = (way(text, is_other) for text in taken if text)
-        for text in filter(self.profile.measured, ways):
-            made = Strategy.parse(text)
-            fits = takes_vectors(made) or not any(map(is_vector, bucket.parameters))
-            if compresses(made) and fits and made != strategy:
-                found[text] = self._with(number, bucket, text)
-        return found
+        ways = dict.fromkeys(way(text, is_other) for text in taken if text)
+        made = {text: Strategy.parse(text) for text in filter(self.profile.measured, ways)}
+        return {text: own for text, own in made.items() if compresses(own)}
 
     def _held_back(
         self, number: int, bucket: Bucket, strategy: Strategy

@@ -16,6 +16,7 @@ from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, sound
 from gradwire.strategy import Strategy
 
 _MANY = 4  # from so many alike groups on, one paragraph tells all
+_FEW = 0.01  # the share of a step from which on it is told what slows backward
 _NAMES = {FP32: "fp32", BF16: "bf16"}
 
 
@@ -39,7 +40,8 @@ class Group:
 @dataclass(frozen=True)
 class Explanation:
     """A plan's story. baselines: seconds of a step with each tuned baseline; exposed_seconds: the
-    part of the step that is communication alone. error: of a step's average; None: not known."""
+    part of the step that is communication alone; slowed_seconds: the part of backward that would
+    not be without communication beside it. error: of a step's average; None: not known."""
 
     verdict: str
     seconds: float
@@ -53,6 +55,7 @@ class Explanation:
     error: float | None
     error_budget: float | None
     groups: tuple[Group, ...]
+    slowed_seconds: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -106,11 +109,13 @@ class Explanation:
         """Lines about the plan as a whole: a step's time, and the optimizers it is sound with."""
         tuned = ", ".join(f"tuned {_NAMES.get(k, k)} {ms(v)}" for k, v in self.baselines.items())
         hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
+        is_slowed = self.slowed_seconds >= _FEW * self.seconds
+        slowed = f", {ms(self.slowed_seconds)} longer than alone" if is_slowed else ""
         lines = [
             f"step {ms(self.seconds)}{f' ({tuned})' if tuned else ''}, "
             f"{self.workers} workers on {hosts}",
-            f"backward {ms(self.backward_seconds)}; {ms(self.exposed_seconds)} of communication "
-            "are left when it is over",
+            f"backward {ms(self.backward_seconds)}{slowed}; {ms(self.exposed_seconds)} of "
+            "communication are left when it is over",
         ]
         if self.error is not None:
             budget = "" if self.error_budget is None else f", of a budget of {self.error_budget:g}"
@@ -158,6 +163,7 @@ PREDICTION = Document(
             "baselines": Map(_NUMBER), "workers": _COUNT, "hosts": _COUNT,
             "error": Maybe(_NUMBER), "error_budget": Maybe(_NUMBER), "groups": List(_GROUP),
         },
+        {"slowed_seconds": _NUMBER},  # older versions lack it
         make=_explanation,
     ),
     PlanError, "Plan again, or explain it with --profile",

@@ -131,14 +131,16 @@ class Executor:
 class Timeline:
     """A predicted step. All times are seconds from the start of backward, except the iteration's.
 
-    end_seconds: when the last job and backward have ended. busy_seconds: how long each resource
-    had work. bubbles: when the busiest link was idle, between its first use and its last, because
-    the job that it served next was not ready. jobs: start and end of each.
+    end_seconds: when the last job and backward have ended. alone_seconds: when backward ends if
+    nothing else is done. busy_seconds: how long each resource had work. bubbles: when the busiest
+    link was idle, between its first use and its last, because the job that it served next was not
+    ready. jobs: start and end of each.
     """
 
     executor: Executor
     end_seconds: float
     backward_end_seconds: float
+    alone_seconds: float
     busy_seconds: dict[Resource, float]
     bubbles: tuple[tuple[float, float], ...]
     jobs: tuple[tuple[float, float], ...]
@@ -153,6 +155,11 @@ class Timeline:
     def exposed_seconds(self) -> float:
         """The time from the end of backward to the end of all jobs."""
         return self.end_seconds - self.backward_end_seconds
+
+    @property
+    def added_seconds(self) -> float:
+        """What the jobs add to the step: what is exposed, and what they make backward longer."""
+        return self.end_seconds - self.alone_seconds
 
     @property
     def use(self) -> dict[Resource, float]:
@@ -180,7 +187,7 @@ def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
     busy = {lane: _length(_union(times.on(lane))) for lane in Resource}
     busiest = max(LINKS, key=lambda lane: busy[lane])
     return Timeline(
-        executor, times.end, times.backward_end, busy,
+        executor, times.end, times.backward_end, times.alone, busy,
         tuple(times.bubbles(busiest, executor.lanes)), times.of_jobs, spans,
     )  # fmt: skip
 
@@ -226,6 +233,7 @@ class _Times:
         own, runs, choice = as_they_are(jobs, executor)
         found = record_step(own, runs, choice)
         self.jobs, self.end, self.backward_end = jobs, found.seconds, found.backward_end
+        self.alone = runs.backward_seconds
         every = list(zip(found.start.tolist(), found.end.tolist()))
         begins = own.stage.tolist()
         self.stages = [every[a:b] for a, b in pairwise(begins)]

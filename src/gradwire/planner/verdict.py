@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from gradwire.layout.message import Layout
 from gradwire.plan import Plan
-from gradwire.planner.candidates import BF16, FP32
+from gradwire.planner.candidates import BF16, FP32, Candidate
 from gradwire.planner.choose import WORTH, Choice
 from gradwire.strategy import Strategy
 
 _MANY = 1 << 20  # elements
+_SHORT = {FP32: "fp32", BF16: "bf16"}
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Whether to compress. compressed, tensors: numbers of tensors in the plan. seconds: of a
     step, predicted. against: the shorter of the tuned baselines; None: none was measured;
-    against_seconds: its step. exposed: the share of its step that is communication alone.
+    against_seconds: its step. unbeaten: the shorter one of those that may be used; None: none may.
+    added: the share of the step that communication adds.
     """
 
     kind: Literal["compress", "dense"]
@@ -27,7 +30,8 @@ class Verdict:
     seconds: float
     against: str | None = None
     against_seconds: float = 0.0
-    exposed: float = 0.0
+    unbeaten: str | None = None
+    added: float = 0.0
 
     @property
     def speedup(self) -> float:
@@ -36,24 +40,27 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.kind == "compress":
-            gain = f": {faster(self.speedup)} than {_short(self.against)}" if self.against else ""
+            gain = f": {faster(self.speedup)} than {_SHORT[self.against]}" if self.against else ""
             return f"compress {self.compressed} of {self.tensors} tensors{gain}"
-        if self.against and self.exposed < WORTH:
+        if self.added < WORTH:
             return "do not compress: the network is not your bottleneck"
-        return f"do not compress: nothing here beats tuned {_short(self.against)}"
+        best = f"beats tuned {_SHORT[self.unbeaten]}" if self.unbeaten else "is faster"
+        return f"do not compress: nothing that may be used {best}"
 
 
 def verdict(choice: Choice) -> Verdict:
     """Judges a choice against the shorter of its baselines."""
-    best, lines = choice.best, choice.baselines
-    text = min(lines, key=lambda own: lines[own].seconds, default=None)
+    best, against = choice.best, _shortest(choice.baselines)
     compressed, tensors = counts(best.plan)
-    line = lines[text] if text else None
     return Verdict(
-        "compress" if compressed else "dense", compressed, tensors, best.seconds, text,
-        line.seconds if line else 0.0,
-        line.timeline.exposed_seconds / line.seconds if line and line.seconds else 0.0,
+        "compress" if compressed else "dense", compressed, tensors, best.seconds, against,
+        choice.baselines[against].seconds if against else 0.0, _shortest(choice.usable),
+        best.added,
     )  # fmt: skip
+
+
+def _shortest(baselines: Mapping[str, Candidate]) -> str | None:
+    return min(baselines, key=lambda own: baselines[own].seconds, default=None)
 
 
 def counts(plan: Plan) -> tuple[int, int]:
@@ -76,7 +83,3 @@ def faster(ratio: float) -> str:
     if ratio < 1.0:
         return f"{100 * (1 / ratio - 1):.2g} % slower"
     return f"{ratio:.2f}× faster" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g} % faster"
-
-
-def _short(strategy: str | None) -> str:
-    return {BF16: "bf16", FP32: "fp32"}.get(strategy or "", "what was measured")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from profiles import few, profile
 
 from gradwire import Strategy
-from gradwire.planner.choose import choose
+from gradwire.planner.candidates import BF16, FP32
+from gradwire.planner.choose import WORTH, choose
+from gradwire.planner.explain import explain
+from gradwire.planner.profile import Contention
 from gradwire.planner.verdict import Verdict, compresses, faster, verdict
 from gradwire.planner.whatif import on
 from gradwire.topology import Cluster
@@ -17,10 +22,12 @@ def test_sentences() -> None:
     assert str(own) == "compress 3 of 161 tensors: 2.10× faster than bf16"
     alone = Verdict("compress", 3, 161, 0.1)
     assert str(alone) == "compress 3 of 161 tensors"
-    calm = Verdict("dense", 0, 161, 0.1, "bf16 | allreduce", 0.1, 0.01)
+    calm = Verdict("dense", 0, 161, 0.1, "bf16 | allreduce", 0.1, "bf16 | allreduce", 0.01)
     assert str(calm) == "do not compress: the network is not your bottleneck"
-    busy = Verdict("dense", 0, 161, 0.1, "none | allreduce", 0.1, 0.4)
-    assert str(busy) == "do not compress: nothing here beats tuned fp32"
+    busy = replace(calm, unbeaten="none | allreduce", added=0.4)
+    assert str(busy) == "do not compress: nothing that may be used beats tuned fp32"
+    other = replace(busy, unbeaten=None)
+    assert str(other) == "do not compress: nothing that may be used is faster"
 
 
 @pytest.mark.parametrize(
@@ -51,3 +58,31 @@ def test_of_choices() -> None:
         profile(parameters=few(), start_seconds=1e-7), Cluster(4, cross_bits_per_second=1e13)
     )
     assert verdict(choose(quick, lanes=[1])).kind == "dense"
+
+
+def test_a_baseline_that_may_not_be_used_decides_nothing() -> None:
+    """bf16 would leave little, but neither the allowed strategies nor the budget has it."""
+    own = profile(parameters=few(), bits_per_second=1e9)
+    costs = {t: replace(c, error=0.0 if t == FP32 else 0.1) for t, c in own.strategies.items()}
+    own = replace(own, strategies=costs)
+    only, exact = choose(own, [FP32], lanes=[1]), choose(own, lanes=[1], error_budget=0.01)
+    for found in (only, exact):
+        assert found.baselines[BF16].added < WORTH < found.baselines[FP32].added
+        assert list(found.usable) == [FP32]
+        assert str(verdict(found)) == "do not compress: nothing that may be used beats tuned fp32"
+    told = {(group.decided_by, group.why) for group in explain(only, own).groups}
+    assert told == {("only", "no strategy that may be used compresses")}
+
+
+def test_moves_that_slow_backward_are_a_bottleneck() -> None:
+    """All of bf16's moves are beside backward, which takes a fifth longer for them."""
+    own = profile(parameters=few(), bits_per_second=1e9, backward_seconds=0.2)
+    own = replace(own, contention=Contention(1.0, 0.9))
+    found = choose(own, lanes=[1, 2])
+    bf16 = found.baselines[BF16].timeline
+    assert bf16.exposed_seconds < 0.03 * bf16.iteration_seconds < bf16.added_seconds
+    assert not found.is_enough
+    assert found.best.seconds < 0.95 * found.baselines[BF16].seconds
+    assert verdict(found).kind == "compress"
+    slowed = explain(replace(found, best=found.baselines[BF16]), own)
+    assert "longer than alone" in slowed.summary[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,15 @@ from gradwire.planner.candidates import BF16, FP32, Candidate, timeline_of
 from gradwire.planner.choose import LEAST_GAIN, _rivals, choose, judge
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
-from gradwire.planner.grouping import SLOWER, TIE, Grouping, Problem, fewer, solve
+from gradwire.planner.grouping import (
+    SLOWER,
+    TIE,
+    Grouping,
+    Problem,
+    _with_best_options,
+    fewer,
+    solve,
+)
 from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
 from gradwire.planner.stages import Bucketed, Stages
 from gradwire.planner.timeline import Executor, Job, simulate
@@ -371,3 +380,20 @@ def test_a_profile_with_float64_is_refused_with_a_way_on() -> None:
     for plan in (choose, lambda own: judge(own, whole)):
         with pytest.raises(PlanError, match=r"'scale' is float64\. Attach 'none \| allreduce'"):
             plan(profile(1e8, ready=given))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_options_are_searched_with_the_times_at_which_lanes_wake(seed: int) -> None:
+    """Else a group with other options may have a longer step, as the vectors' time is a woken
+    one."""
+    dice = random.Random(seed)
+    tensors = [Bucketed(dice.randrange(9000), 1, 1e-3 * dice.randrange(9)) for _ in range(5)]
+    tensors.sort(key=lambda own: own.ready_seconds)
+    given = profile(dice.choice([3e6, 1e7]), contention=Contention(1.5, 0.5, wake_seconds=3e-3))
+    stages = Stages(given)
+    vectors = stages.job(Bucketed(5000, 3, 1e-3 * dice.randrange(9)), FP32, "vectors")
+    for start in itertools.product(range(3), repeat=5):
+        problem = Problem(stages, tensors, [FP32, INT8, TOPK], fixed=[vectors])
+        alone = Grouping((1, 2, 3, 4, 5), start)
+        found = _with_best_options(problem, alone)
+        assert problem.seconds(found) <= problem.seconds(alone) * (1 + 1e-9)

@@ -11,7 +11,14 @@ import math
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.jobs import Best, Jobs, Machine, check_choice, check_machine
+from gradwire.kernels.jobs import (
+    MOST_LANES,
+    Best,
+    Jobs,
+    Machine,
+    check_choice,
+    check_machine,
+)
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.tensors import real
 
@@ -57,11 +64,12 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
 
 
 def lower_bound(jobs: Jobs, machine: Machine) -> float:
-    """Returns a bound: no choice ends earlier than so many seconds after backward began.
+    """Returns a bound: no choice ends earlier than so many seconds after backward began. With a
+    lane for each job it holds however jobs share lanes.
 
     Raises KernelError.
     """
-    check_machine(jobs, machine)
+    check_machine(jobs, machine, max(MOST_LANES, len(jobs)))
     return room_of(jobs.ready).lower_bound(jobs, machine)
 
 

@@ -129,11 +129,11 @@ def _range(x: Tensor) -> tuple[float, float]:
     return float(least), float(most)
 
 
-def check_machine(jobs: Jobs, machine: Machine) -> None:
+def check_machine(jobs: Jobs, machine: Machine, most_lanes: int = MOST_LANES) -> None:
     """Raises KernelError unless the machine can run the jobs."""
-    if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= MOST_LANES:
+    if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= most_lanes:
         raise KernelError(
-            f"a conductor must have 1 to {MOST_LANES} lanes, not {machine.lanes}; choose such a "
+            f"a conductor must have 1 to {most_lanes} lanes, not {machine.lanes}; choose such a "
             "number"
         )
     if not (machine.cores >= 1.0 and machine.workers >= 1.0):

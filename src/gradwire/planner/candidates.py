@@ -6,7 +6,7 @@ which strategies, how many lanes ──► Problem ──► an algorithm ──
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from gradwire.planner.budget import solve_within
 from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.profile import Profile, Ready, TableCost
+from gradwire.planner.search import Alternatives
 from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Job, Timeline, simulate
 from gradwire.strategy import Strategy
@@ -27,12 +28,15 @@ FP32, BF16 = "none | allreduce", "bf16 | allreduce"
 _ANY_ERROR = 1e100  # whose square is finite
 
 Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp", "hipress", "byteps"]
+Rows: TypeAlias = Sequence[tuple[Bucket, Strategy]]
+"""Buckets of tables of rows, with their strategies."""
 Solver: TypeAlias = Callable[[Problem], tuple[Grouping, float]]
 SOLVERS: Mapping[str, Solver] = {
     "joint": solve, "mergecomp": mergecomp, "bytecomp": bytecomp, "hipress": hipress,
     "byteps": byteps,
 }  # fmt: skip
 _ONE_BY_ONE = ("mergecomp", "byteps")  # these plan with one compressor at a time
+_TURNS = 2  # of searching groups, then strategies of tables
 _BESIDE_WHOLE = ("bytecomp", "hipress", "byteps")  # these may leave a tensor uncompressed
 
 
@@ -91,10 +95,24 @@ class Maker:
     def plans(self, options: Sequence[str]) -> Iterator[Candidate]:
         """Yields plans of all parameters by options that take vectors too, and plans of matrices
         by all options."""
-        whole = self.whole if self.algorithm in _BESIDE_WHOLE else None
-        beside = [] if whole is None else [whole]
         for own in [[o] for o in options] if self.algorithm in _ONE_BY_ONE else [options]:
-            yield from self._plans(list(dict.fromkeys((*beside, *own))))
+            yield from self._plans(list(dict.fromkeys((*self._beside, *own))))
+
+    def taken(self, options: Sequence[str]) -> list[str]:
+        """Returns the options as plans use them: those that have, or can take, the dynamics, and
+        were measured so."""
+        found = (self.dynamics.take(option) for option in options)
+        return [text for text in found if text is not None and self.profile.measured(text)]
+
+    def used(self, options: Sequence[str]) -> list[str]:
+        """Returns all strategies that plans of these options may use for dense gradients."""
+        vectors = [] if self.of_vectors is None else [self.of_vectors]
+        return list(dict.fromkeys((*self._beside, *self.taken(options), *vectors)))
+
+    @property
+    def _beside(self) -> list[str]:
+        whole = self.whole if self.algorithm in _BESIDE_WHOLE else None
+        return [] if whole is None else [whole]
 
     def _plans(self, options: Sequence[str]) -> Iterator[Candidate]:
         made = {option: Strategy.parse(option) for option in options}
@@ -106,15 +124,23 @@ class Maker:
                 yield from self._planned(options, count, apart=True)
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
-        """Yields a plan, or nothing if no grouping is exact enough."""
-        problem = self.problem(options, lanes, apart)
-        grouping = Grouping((), ())
-        if problem.tensors:
-            if not problem.may_fit:
+        """Yields a plan, or nothing if no grouping is exact enough; a second one, if others than
+        the fastest strategies of tables make the first one's step shorter."""
+        tables: Rows = tables_of(self.profile)
+        for _ in range(_TURNS):
+            problem = self.problem(options, lanes, apart, tables)
+            grouping = Grouping((), ())
+            if problem.tensors:
+                if not problem.may_fit:
+                    return
+                grouping, _ = self._solver(problem)
+            vectors = self.of_vectors if apart else None
+            plan = _plan(self.profile, problem, grouping, vectors, tables)
+            made = _with_best_rows(self.profile, candidate_of(self.profile, plan))
+            yield made
+            if made.plan == plan:
                 return
-            grouping, _ = self._solver(problem)
-        plan = _plan(self.profile, problem, grouping, self.of_vectors if apart else None)
-        yield Candidate(plan, timeline_of(self.profile, plan), error_of(self.profile, plan))
+            tables = rows_of(made.plan)
 
     @property
     def _solver(self) -> Solver:
@@ -123,13 +149,18 @@ class Maker:
         limited = self.error_budget is not None and self.algorithm == "joint"
         return solve_within if limited else SOLVERS[self.algorithm]
 
-    def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
-        """Returns what to group. apart: whether vectors have a bucket of their own, dense."""
+    def problem(
+        self, options: Sequence[str], lanes: int, apart: bool, tables: Rows | None = None
+    ) -> Problem:
+        """Returns what to group. apart: whether vectors have a bucket of their own, dense. tables:
+        None: those of `tables_of`."""
         profile, stages = self.profile, Stages(self.profile)
         members, vectors = _divided(profile, apart)
-        fixed = [stages.job(_together(own), FP32, "vectors") for own in vectors]
-        tables = (stages.table_job(b, str(s)) for b, s in tables_of(profile))
-        fixed += [job for job in tables if job is not None]
+        whole = self.of_vectors or FP32
+        fixed = [stages.job(_together(own), whole, "vectors") for own in vectors]
+        rows = tables_of(profile) if tables is None else tables
+        jobs = (stages.table_job(bucket, str(strategy)) for bucket, strategy in rows)
+        fixed += [job for job in jobs if job is not None]
         has_second = any(way(option, True) != option for option in options)
         kinds = [(r.parameter.dtype, has_second and r.is_other) for r in members]
         borders = frozenset(i for i in range(1, len(kinds)) if kinds[i] != kinds[i - 1])
@@ -143,9 +174,23 @@ class Maker:
             made.most_error = min(self.error_budget, _ANY_ERROR) ** 2
         return made
 
-    def lower_bound(self, options: Sequence[str]) -> float:
-        """Returns a lower bound over all plans: vectors may use any option."""
-        return self.problem(options, 1, apart=False).lower_bound()
+    def lower_bound(self, options: Sequence[str], tables: Rows | None = None) -> float:
+        """Returns a lower bound over all plans with these buckets of tables; None: those of
+        `tables_of`. Vectors may use any option, and tables any strategy that was measured."""
+        rows = tables_of(self.profile) if tables is None else tables
+        stages, beside = Stages(self.profile), list[Alternatives]()
+        for bucket, strategy in rows:
+            own = stages.table_job(bucket, str(strategy))
+            if own is not None:
+                jobs = (stages.table_job(bucket, text) for text in ways_of(self.profile, bucket))
+                ways = tuple(job.stages for job in jobs if job is not None)
+                beside.append(Alternatives(own.ready_seconds, ways))
+        return self.problem(options, max(self.lanes), False, ()).lower_bound(beside)
+
+
+def candidate_of(profile: Profile, plan: Plan) -> Candidate:
+    """Returns the plan with its predictions. Raises PlanError as `jobs_of` does."""
+    return Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
@@ -167,7 +212,8 @@ def timeline_of(profile: Profile, plan: Plan) -> Timeline:
 
 
 def _plan(
-    profile: Profile, problem: Problem, grouping: Grouping, of_vectors: str | None
+    profile: Profile, problem: Problem, grouping: Grouping, of_vectors: str | None,
+    tables: Rows = (),
 ) -> Plan:  # fmt: skip
     """Returns the plan, its buckets in the order in which they become ready. of_vectors: the
     strategy of vectors, if they have a bucket of their own."""
@@ -183,11 +229,36 @@ def _plan(
         for ready, text in made
     ]  # fmt: skip
     stages = problem.stages
-    pairs = [*own, *tables_of(profile)]
+    pairs = [*own, *tables]
     # The order of `Problem.jobs`: of buckets that begin together, groups come first.
     pairs.sort(key=lambda pair: stages.woken(stages.bucketed(pair[0]).ready_seconds))
     pairs = in_turns(pairs)
     return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), problem.lanes)
+
+
+def rows_of(plan: Plan) -> Rows:
+    """Returns a plan's tables of rows."""
+    pairs = zip(plan.buckets, plan.strategies)
+    return [(bucket, strategy) for bucket, strategy in pairs if bucket.has_rows]
+
+
+def ways_of(profile: Profile, bucket: Bucket) -> list[str]:
+    """Returns the strategies that were measured for tables in one bucket."""
+    names = set(bucket.names)
+    return [cost.strategy for cost in profile.tables if set(cost.parameters) == names]
+
+
+def _with_best_rows(profile: Profile, candidate: Candidate) -> Candidate:
+    """Gives one bucket of tables after the other the strategy that makes the step shortest: what
+    is fastest alone may not be beside what else is sent."""
+    for number, bucket in enumerate(candidate.plan.buckets):
+        for text in ways_of(profile, bucket) if bucket.has_rows else ():
+            own = list(candidate.plan.strategies)
+            own[number] = Strategy.parse(text)
+            other = candidate_of(profile, replace(candidate.plan, strategies=tuple(own)))
+            if other.seconds < candidate.seconds:
+                candidate = other
+    return candidate
 
 
 def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:

@@ -22,9 +22,11 @@ from gradwire.planner.candidates import (
     Algorithm,
     Candidate,
     Maker,
+    candidate_of,
+    rows_of,
     timeline_of,
 )
-from gradwire.planner.exactness import error_of, known_errors
+from gradwire.planner.exactness import known_errors
 from gradwire.planner.grouping import SLOWER
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import way
@@ -49,9 +51,9 @@ class Choice:
 
     others: the runners-up, one for each main strategy and number of lanes, and near the best for
     each number of buckets, shortest first.
-    lower_bound: no plan of these strategies makes a shorter step, whatever its error. is_enough:
-    communication adds so little to a baseline that nothing else was considered. error_budget,
-    algorithm: as requested. strategies: those that could be chosen.
+    lower_bound: no plan of these strategies on so many lanes makes a shorter step, whatever its
+    error. is_enough: communication adds so little to a baseline that nothing else was considered.
+    error_budget, algorithm: as requested. strategies: those that could be chosen.
     """
 
     best: Candidate
@@ -98,7 +100,7 @@ def choose(
     to try. error_budget: the largest relative error of a step's average, by the errors in the
     profile (`exactness`). algorithm: "joint", ours, or the published "mergecomp" (groups: at
     most), "bytecomp", "hipress" and "byteps", whose plan is then returned as it is (`baselines`).
-    Tables with sparse gradients travel as rows, by the fastest strategy measured for them.
+    Tables with sparse gradients travel as rows, by strategies that were measured for them.
     dynamics: of the plan; None: those of any of the strategies.
 
     Raises:
@@ -107,17 +109,15 @@ def choose(
     """
     options = list(_leading(profile) if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
-    vectors = [FP32] if FP32 in profile.strategies else []  # vectors may always use it
-    progress("the lower bound")
-    bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
     kinds = [dynamics] if dynamics else list(all_dynamics(map(Strategy.parse, options)))
+    makers = [Maker(profile, lanes, algorithm, error_budget, kind, groups) for kind in kinds]
+    progress("the lower bound")
+    used = list(dict.fromkeys(text for maker in makers for text in _used(maker, options)))
+    bound = makers[0].lower_bound(used) if used else 0.0
     made = (
-        _within(
-            Maker(profile, lanes, algorithm, error_budget, kind, groups), options,
-            part(progress, "plans", number, len(kinds)),
-        )
-        for number, kind in enumerate(kinds)
-    )  # fmt: skip
+        _within(maker, options, part(progress, "plans", number, len(kinds)))
+        for number, maker in enumerate(makers)
+    )
     choices = [choice for choice in made if choice is not None]
     if not choices:
         raise _too_tight(profile, options, error_budget)
@@ -133,6 +133,12 @@ def _leading(profile: Profile) -> list[str]:
               if way(own, is_other=True) != own}  # fmt: skip
     remembers = [text for text in beside if text and Strategy.parse(text).feedback]
     return [text for text in profile.strategies if text not in remembers]
+
+
+def _used(maker: Maker, options: Sequence[str]) -> list[str]:
+    """Returns all strategies of what `_within` returns, but for tables."""
+    plain = [text for text in (FP32, BF16) if text in options and maker.whole is None]
+    return [*maker.used(options), *plain]
 
 
 class _Found(NamedTuple):
@@ -152,8 +158,7 @@ def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -
     is_enough = any(c.added < WORTH for c in dense)
     if maker.algorithm == "joint" and is_enough:
         return _Found(_steady(maker.profile, dense), baselines, (), is_enough)
-    taken = (maker.dynamics.take(option) for option in options)
-    own = [text for text in taken if text is not None and maker.profile.measured(text)]
+    own = maker.taken(options)
     asked = [own]
     if maker.algorithm == "joint":
         asked += [[option] for option in own]
@@ -182,12 +187,11 @@ def judge(
     or with strategies that were not measured."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     _check_dtypes(profile)
-    best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
-    maker = Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy))
-    options = list(profile.strategies)
+    best, options = candidate_of(profile, plan), list(profile.strategies)
+    baselines = _baselines(Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy)))
+    bound = Maker(profile, (*lanes, plan.lanes)).lower_bound(options, rows_of(plan))
     return Choice(
-        best, _baselines(maker), (), maker.lower_bound(options), False, error_budget, "given",
-        tuple(options),
+        best, baselines, (), bound, False, error_budget, "given", tuple(options)
     )  # fmt: skip
 
 
@@ -259,7 +263,8 @@ def _baselines(maker: Maker) -> dict[str, Candidate]:
         freely = Maker(profile, maker.lanes)
     named = {text: freely.dynamics.take(text) for text in (FP32, BF16)}
     measured = {name: text for name, text in named.items() if text and profile.measured(text)}
-    return {name: _shortest(freely.plans([text])) for name, text in measured.items()}
+    plans = {name: list(freely.plans([text])) for name, text in measured.items()}
+    return {name: _shortest(own) for name, own in plans.items() if own}
 
 
 def _shortest(candidates: Iterable[Candidate]) -> Candidate:

@@ -33,6 +33,7 @@ _LITTLE = 1e-4  # the share of a step below which times do not differ
 def explain(choice: Choice, profile: Profile) -> Explanation:
     """Explains a choice made for this profile."""
     best = choice.best
+    assert choice.algorithm == "given" or choice.gap > -1e-9, "no plan is below the bound"
     jobs = jobs_of(profile, best.plan)
     teller = _Teller(choice, profile, [job for job in jobs if job is not None])
     times = iter(range(len(teller.jobs)))
@@ -88,7 +89,7 @@ class _Teller:
             known = {c.strategy: c.seconds for c in self.profile.tables
                      if set(c.parameters) == set(bucket.names)}  # fmt: skip
             ordered = sorted(known, key=known.__getitem__)
-            why += ", ".join(f"'{text}' takes {ms(known[text])}" for text in ordered)
+            why += "alone " + ", ".join(f"'{text}' takes {ms(known[text])}" for text in ordered)
         return Group(
             _label(bucket), len(bucket.names), bucket.elements, str(strategy), last, done, None,
             "rows", why,

@@ -8,8 +8,9 @@
       │
     fewer      merged while the step is hardly longer: predictions are no more accurate
 
-The lower bound holds for all groupings: every tensor alone, at the
-least cost per element in any group, without a start-up.
+The lower bound holds for all groupings: every tensor alone, on a lane of its own, at the least
+cost per element in any group, without a start-up. Of local work, no more is done at once than a
+plan has lanes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ SLOWER = 1.25
 """Moves may take so many times as long as measured: a tie must still be one then."""
 _EFFORT = 1500  # timelines to simulate, at most, when borders are moved
 _MOST_GROUPS = 256  # even cuts to begin with: thousands would take minutes, while ranks wait
-_MOST_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,9 @@ class Problem:
         end = len(self.tensors)
         return [o for o in range(len(self.options)) if self.fits(Grouping((end,), (o,)))]
 
-    def lower_bound(self) -> float:
-        """Returns seconds below which no grouping and no choice of options makes the step."""
+    def lower_bound(self, beside: Sequence[Alternatives] = ()) -> float:
+        """Returns seconds below which no grouping and no choice of options makes the step, on so
+        many lanes or fewer. beside: further jobs of the step."""
         each = {
             is_other: [_least_stages(self, way(o, is_other)) for o in self.options]
             for is_other in {t.is_other for t in self.tensors}
@@ -150,8 +151,8 @@ class Problem:
             for t in self.tensors
         ]
         fixed = [Alternatives(job.ready_seconds, (job.stages,)) for job in self.fixed]
-        every = sorted([*jobs, *fixed], key=lambda job: job.ready_seconds)
-        return lower_bound(every, self.stages.executor(_MOST_LANES))
+        every = sorted([*jobs, *fixed, *beside], key=lambda job: job.ready_seconds)
+        return lower_bound(every, replace(self.executor, workers=self.lanes), by_turns=False)
 
     @property
     def most(self) -> int:

@@ -99,10 +99,19 @@ def exhaust(jobs: Sequence[Alternatives], executor: Executor) -> Found:
     return _found(best, executor)
 
 
-def lower_bound(jobs: Sequence[Alternatives], executor: Executor) -> float:
-    """Returns a lower bound of an iteration's seconds. Raises PlanError as `search` does."""
+def lower_bound(
+    jobs: Sequence[Alternatives], executor: Executor, *, by_turns: bool = True
+) -> float:  # fmt: skip
+    """Returns a lower bound of an iteration's seconds. Raises PlanError as `search` does.
+
+    by_turns: whether the executor's lanes take the jobs by turns; if not, any job may run beside
+    any other.
+    """
     own = _tensors(jobs)
-    return executor.around_seconds + choices.lower_bound(own, machine(own, executor))
+    runs = machine(own, executor)
+    if not by_turns:
+        runs = runs._replace(lanes=max(1, len(own)))
+    return executor.around_seconds + choices.lower_bound(own, runs)
 
 
 def chosen(jobs: Sequence[Alternatives], choice: Sequence[int]) -> list[Job]:

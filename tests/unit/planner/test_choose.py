@@ -12,6 +12,7 @@ import pytest
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
+from gradwire.kernels.native import available_sets
 from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate, timeline_of
 from gradwire.planner.choose import LEAST_GAIN, _rivals, choose, judge
@@ -380,6 +381,41 @@ def test_a_profile_with_float64_is_refused_with_a_way_on() -> None:
     for plan in (choose, lambda own: judge(own, whole)):
         with pytest.raises(PlanError, match=r"'scale' is float64\. Attach 'none \| allreduce'"):
             plan(profile(1e8, ready=given))
+
+
+def of_local_work(*elements: int, lanes: int = 2) -> Problem:
+    """Tensors that come one after the other, with nothing but a microsecond each of encoding."""
+
+    def line(slope: float) -> Fit:
+        return Fit(Curve(((0.0, 0.0),), slope))
+
+    costs = StrategyCost(line(1e-6), line(1e-12), line(0.0), line(4.0))
+    tensors = [Bucketed(n, 1, 1e-3 * i) for i, n in enumerate(elements)]
+    given = replace(profile(1e8), strategies={FP32: costs})
+    return Problem(Stages(given), tensors, [FP32], lanes)
+
+
+def test_the_bound_leaves_any_lane_to_a_tensor() -> None:
+    """Groups change which lane the 17th tensor is on, and how many come before it."""
+    problem = of_local_work(1_000_000, *[1000] * 15, 1_000_000)
+    _, seconds = solve(problem)
+    assert seconds < 1.1, "the two large ones at the same time"
+    assert problem.lower_bound() <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.skipif(len(available_sets()) == 1, reason="the twin's bound is weaker")
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_of_local_work_a_plan_does_as_much_at_once_as_it_has_lanes(lanes: int) -> None:
+    problem = of_local_work(*[100_000] * 24, lanes=lanes)
+    _, seconds = solve(problem)
+    assert 0.9 * seconds < problem.lower_bound() <= seconds * (1 + 1e-9)
+
+
+def test_the_bound_is_of_the_most_lanes() -> None:
+    given = profile(1e9)
+    found = choose(replace(given, strategies={FP32: cost(1e-9, 1e-5, local=1e-6)}), lanes=[1, 2])
+    assert found.best.plan.lanes == 2
+    assert found.lower_bound <= found.best.seconds
 
 
 @pytest.mark.parametrize("seed", range(8))

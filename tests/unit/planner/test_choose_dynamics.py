@@ -9,7 +9,8 @@ from test_choose import cost, profile
 
 from gradwire import Plan, Strategy
 from gradwire.dynamics import PLAIN, Dynamics, adapts, all_dynamics
-from gradwire.planner.candidates import BF16, FP32
+from gradwire.errors import PlanError
+from gradwire.planner.candidates import BF16, FP32, Maker
 from gradwire.planner.choose import choose, judge
 from gradwire.planner.explain import explain
 from gradwire.planner.profile import Profile
@@ -136,3 +137,37 @@ def test_what_was_measured_however_it_is_typed() -> None:
     assert known.measured(MOMENTUM) == FP32, "momentum of the average, when all has arrived"
     assert known.measured("none+adam | allreduce") is None
     assert known.measured("nonsense") is None
+
+
+def test_the_bound_is_of_strategies_as_the_plan_uses_them() -> None:
+    """bf16 beside lloyd is bf16+adam, here the cheaper one."""
+    whole, half = "none+adam | allreduce", "bf16+adam | allreduce"
+    known = knowing(ADAM, whole, per_element=4.0)
+    known = replace(known, strategies={**known.strategies, half: cost(1.0 / SLOW, 1e-4)})
+    found = choose(known, [BF16, ADAM])
+    assert half in map(str, found.best.plan.strategies)
+    assert found.lower_bound <= found.best.seconds
+    costs = {ADAM: cost(40.0 / SLOW, 1e-4), whole: cost(1.0 / SLOW, 1e-4)}
+    cheap = {**known.strategies, **costs}
+    beside = choose(replace(known, strategies=cheap), [ADAM], algorithm="bytecomp")
+    assert whole in map(str, beside.best.plan.strategies)
+    assert beside.lower_bound <= beside.best.seconds
+
+
+def test_vectors_apart_are_searched_as_they_travel() -> None:
+    dense = "none+shared_momentum | allreduce"
+    known = knowing(dense, per_element=40.0)
+    maker = Maker(known, [1], dynamics=Dynamics.of(Strategy.parse(dense)))
+    (vectors,) = maker.problem([dense], 1, apart=True).fixed
+    assert sum(s.seconds for s in vectors.stages if s.kind == "wire") == pytest.approx(
+        known.cost(dense).wire(12 * 128)
+    )
+
+
+def test_a_baseline_without_a_plan_is_left_out() -> None:
+    """Vectors beside none+adam need fp32, which was not measured."""
+    whole = "none+adam | allreduce"
+    known = knowing(ADAM, whole)
+    known = replace(known, strategies={t: known.strategies[t] for t in (ADAM, whole)})
+    with pytest.raises(PlanError, match=r"for vectors.* it was not measured"):
+        choose(known, [ADAM])

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from test_choose import model, profile
 
-from gradwire import Plan
+from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import FP32, tables_of, timeline_of
-from gradwire.planner.choose import choose
+from gradwire.planner.choose import choose, judge
 from gradwire.planner.explain import explain
 from gradwire.planner.profile import Profile, Ready, TableCost
 
@@ -59,11 +59,27 @@ def test_their_time_is_on_the_timeline() -> None:
     assert timeline_of(halved, plan).iteration_seconds < timeline_of(slow, plan).iteration_seconds
 
 
+def test_the_way_of_a_table_is_the_best_beside_all_else() -> None:
+    """Columns are faster alone, but the link is busy already, and the processor is not."""
+    names = ("words", "users")
+    busy = TableCost(names, ZEN, 45e-3, 3e-3, 0.0), TableCost(names, COLUMNS, 0.0, 40e-3, 0.0)
+    own = known(*busy, bytes_per_second=2e7)
+    found = choose(own, [FP32], lanes=[1, 2])
+    assert rows_of(found.best.plan) == {names: ZEN}
+    plan, by_columns = found.best.plan, Strategy.parse(COLUMNS)
+    pairs = zip(plan.buckets, plan.strategies)
+    strategies = tuple(by_columns if bucket.has_rows else own for bucket, own in pairs)
+    other = judge(own, replace(plan, strategies=strategies))
+    assert found.best.seconds < 0.8 * other.best.seconds
+    assert other.gap > found.gap > -1e-9
+    assert found.gap < 0.2
+
+
 def test_a_story_says_what_they_take() -> None:
     own = known(cost(COLUMNS, 5e-3), cost(ZEN, 3e-3))
     choice = choose(own)
     (group,) = [g for g in explain(choice, own).groups if g.decided_by == "rows"]
-    assert group.why.endswith("'nonzero | zen' takes 3.2 ms, 'none | columns' takes 5.2 ms")
+    assert group.why.endswith("alone 'nonzero | zen' takes 3.2 ms, 'none | columns' takes 5.2 ms")
     assert group.done_seconds > group.ready_seconds
     without = known()
     groups = [g for g in explain(choose(without), without).groups if g.decided_by == "rows"]

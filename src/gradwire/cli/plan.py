@@ -241,10 +241,7 @@ def _plan(
         algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
     if left_out:
-        say(
-            "left out, as their cost was measured only, and cannot be computed for another "
-            f"cluster: {', '.join(left_out)}"
-        )
+        say(f"left out, as their cost cannot be computed for this cluster: {', '.join(left_out)}")
     story = explain(choice, asked)
     plan = with_prediction(choice, asked) if arguments.output else None
     page = _page(choice, story, arguments) if arguments.html else None
@@ -296,22 +293,24 @@ def _elsewhere(
     from gradwire.planner.whatif import Again
 
     again = Again(profile)
-    usable, left_out = _priced(again, allowed, arguments)
     workers, rates = arguments.workers or [None], arguments.bandwidth or [None]
     cluster = _cluster(arguments, profile, workers[0], rates[0])
+    usable, left_out = _priced(again, allowed, arguments, cluster)
     say(f"planning for {_describe(cluster)}")
     return again.on(cluster), usable, left_out
 
 
 def _priced(
-    again: Again, allowed: list[str], arguments: argparse.Namespace
-) -> tuple[list[str], list[str]]:
-    """Returns the strategies that can be priced for another cluster, and the others. Raises
-    PlanError if one of these was named."""
+    again: Again, allowed: list[str], arguments: argparse.Namespace,
+    cluster: Cluster | None = None,
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """Returns the strategies that can be priced for another cluster, None: for some, and the
+    others. Raises PlanError or UsageError if one of these was named."""
     if arguments.allow is not None:
-        return again.usable(allowed), []
-    left_out = [text for text in allowed if text in again.left_out]
-    return [text for text in allowed if text not in left_out], left_out
+        return again.usable(allowed, cluster), []
+    usable = again.usable(None, cluster)
+    left_out = [text for text in allowed if text not in usable]
+    return [text for text in allowed if text in usable], left_out
 
 
 def _cluster(

@@ -55,14 +55,17 @@ def loaded(move: PricedMove, cluster: Cluster) -> float:
     """Returns bytes on the busiest link over those of the busiest rank.
 
     A ring passes a host's link once, however many ranks the host has; a rank that sends to all
-    others passes it for each one on another host; all groups across hosts use it at once.
+    others, or receives from them, passes it for each one on another host. In a gather one rank
+    does so, else all ranks of the host; all groups across hosts use it at once.
     """
     local, n = cluster.ranks_per_host, cluster.world
     if is_inside(move, cluster) or local == 1:
         return 1.0
     if move.group == "cross":
         return float(local)
-    return 1.0 if move.name in _RINGS else local * (n - local) / (n - 1)
+    if move.name in _RINGS:
+        return 1.0
+    return (1 if move.name == "gather" else local) * (n - local) / (n - 1)
 
 
 def is_inside(move: PricedMove, cluster: Cluster) -> bool:

@@ -69,7 +69,8 @@ def table(
     """Finds the best plans for every number of workers and every rate of links across hosts.
 
     rates: bits per second. like: a cluster, from which all else is taken. Other arguments are
-    those of `choose`. Raises PlanError.
+    those of `choose`; where one of the strategies does not divide the workers, it is left out.
+    Raises PlanError.
     """
     again, rows = Again(profile), list[tuple[Cell, ...]]()
     usable, counts, speeds = again.usable(strategies), sorted(set(workers)), sorted(set(rates))
@@ -78,8 +79,9 @@ def table(
         for rate in speeds:
             number, all_cells = len(rows) * len(speeds) + len(row), len(counts) * len(speeds)
             now = f"{count} workers, {rate / 1e9:g} Gbit/s"
+            there = again.on(cluster.with_rate(rate))
             choice = choose(
-                again.on(cluster.with_rate(rate)), usable, lanes=lanes,
+                there, [text for text in usable if there.measured(text)], lanes=lanes,
                 error_budget=error_budget, algorithm=algorithm,
                 progress=part(progress, "cells", number, all_cells, now),
             )  # fmt: skip

@@ -9,7 +9,8 @@
 - Backward, forward, the optimizer, and how lanes and backward slow each other stay as they are,
   unless the cluster says how many processors a rank has; but slower moves take fewer processors.
 
-Priced again for its own cluster, a profile is unchanged.
+Priced again for its own cluster, as fitted, a profile is unchanged. So it is for a `measured_on`
+whose latency is no more than the start-ups took.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def on(profile: Profile, cluster: Cluster, measured_on: Cluster | None = None) -
     """Returns the profile of the same job on another cluster.
 
     measured_on: the profile's cluster, if it is known better than by fitting. Strategies that
-    cannot be priced are left out. Raises PlanError if none is left.
+    cannot be priced are left out, and those of machines that do not divide the cluster. Raises
+    PlanError if none can be priced.
     """
     return Again(profile, measured_on).on(cluster)
 
@@ -71,7 +73,7 @@ def wanted(
     own = like or own_cluster(profile)
     alone = own.hosts == 1 and like is None
     local = per_host or (1 if alone else own.ranks_per_host)
-    known_node = own.ranks_per_host > 1 and (like is not None or alone or local > 1)
+    known_node = like is not None or (own.ranks_per_host > 1 and (alone or local > 1))
     made = replace(
         own, ranks_per_host=local,
         cross_bits_per_second=bits_per_second or own.cross_bits_per_second,
@@ -102,16 +104,28 @@ class Again:
         """Strategies that cannot be priced, only measured."""
         return [text for text in self.profile.strategies if not can_price(text)]
 
-    def usable(self, strategies: Sequence[str] | None) -> list[str]:
-        """Returns the given strategies; None: all of the profile that can be priced. Raises
-        PlanError if a given one cannot be priced, or was not measured."""
+    def usable(
+        self, strategies: Sequence[str] | None, cluster: Cluster | None = None
+    ) -> list[str]:
+        """Returns the given strategies; None: all of the profile that can be priced, on a cluster
+        if one is given. Raises PlanError if a given one cannot be priced, or was not measured, and
+        UsageError if its machines do not divide the cluster."""
         if strategies is None:
-            return [text for text in self.profile.strategies if text not in self.left_out]
+            return [text for text in self.profile.strategies if self._can(text, cluster)]
         for text in strategies:
             self.profile.cost(text)
             if text in self.left_out:
                 measured_only(Strategy.parse(text))
+            if cluster is not None and not self._can(text, cluster):
+                self._priced(text, cluster)
         return list(strategies)
+
+    def _can(self, text: str, cluster: Cluster | None) -> bool:
+        """Whether a strategy can be priced, and the ranks to a machine that it names, if it does,
+        divide the cluster."""
+        per_node = Strategy.parse(text).collective.per_node
+        divides = not per_node or cluster is None or cluster.world % per_node == 0
+        return divides and text not in self.left_out
 
     def on(self, cluster: Cluster) -> Profile:
         """Returns the profile of the same job on this cluster; see `on`."""
@@ -123,7 +137,7 @@ class Again:
         costs = {
             text: self._cost(cost, self._priced(text, self.cluster), text, cluster)
             for text, cost in self.profile.strategies.items()
-            if text not in self.left_out
+            if self._can(text, cluster)
         }
         return replace(
             self.profile, hosts=cluster.host_names, strategies=costs, moves={}, tables=(),

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from profiles import LOCAL, few, profile, resnet50
 
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, UsageError
 from gradwire.planner.choose import choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
@@ -150,6 +150,8 @@ def test_ranks_of_a_host_share_its_link() -> None:
     assert of("all_reduce", "world") == 1.0, "a ring leaves a host once"
     assert of("all_reduce", "cross") == 8.0, "eight rings at once"
     assert of("all_to_all", "world") == pytest.approx(8 * 24 / 31)
+    assert of("gather", "world") == pytest.approx(24 / 31), "one rank receives, of one host"
+    assert of("gather", "cross") == 8.0, "a rank of the host in each of eight gathers"
     assert of("all_gather", "node") == 1.0
     assert loaded(PricedMove("all_to_all", 1, 1.0, 1.0, "uint8", "world", 4), Cluster(4)) == 1.0
 
@@ -260,6 +262,8 @@ def test_what_is_not_said_is_the_profiles() -> None:
     assert (far.hosts, far.ranks_per_host, far.cross_latency_seconds) == (8, 8, 1e-3)
     assert far.cross_bits_per_second == known.cross_bits_per_second
     assert wanted(own, Cluster(2, 4, 5e9), workers=16) == Cluster(4, 4, 5e9)
+    like = Cluster(16, 1, 5e9, node_bytes_per_second=3e11, node_latency_seconds=1e-6)
+    assert wanted(own, like, per_host=8) == replace(like, hosts=2, ranks_per_host=8)
 
 
 def test_ranks_of_one_host_become_hosts() -> None:
@@ -287,6 +291,19 @@ def test_what_is_measured_only_is_left_out() -> None:
         Again(own).usable([unpriced])
     with pytest.raises(PlanError, match="can be priced; the profile has 'topk"):
         on(with_only(profile(), unpriced), Cluster(8))
+
+
+def test_machines_that_do_not_divide_a_cluster_block_no_plan() -> None:
+    """A strategy with a number of ranks to a machine is left out where it does not fit."""
+    fixed = 'bf16 | hierarchical(outer="allreduce", per_node=2)'
+    own = with_only(profile(), "none | allreduce", fixed)
+    again, odd, even = Again(own), Cluster(3), Cluster(4)
+    assert list(again.on(odd).strategies) == again.usable(None, odd) == ["none | allreduce"]
+    assert list(again.on(even).strategies) == again.usable(None, even) == list(own.strategies)
+    with pytest.raises(UsageError, match="3 ranks are not a multiple of per_node=2"):
+        again.usable([fixed], odd)
+    found = table(own, [3, 4], [1e9], Cluster(1), strategies=["none | allreduce", fixed])
+    assert found.cells[0][0].strategy == "none | allreduce"
 
 
 def test_one_rank_says_nothing_of_links() -> None:

@@ -19,6 +19,7 @@ from statistics import median
 from torch import nn
 
 from gradwire.dynamics import Dynamics, has_vectors_apart
+from gradwire.errors import PlanError
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate, is_vector
 from gradwire.planner.choose import Choice, choose
@@ -278,7 +279,12 @@ class Tuner:
 
 def contenders(choice: Choice) -> list[Candidate]:
     """Returns the finalists that could win even if the profile is badly wrong, and the best
-    baseline."""
+    baseline. Raises PlanError if there is none."""
+    if not choice.baselines:
+        raise PlanError(
+            "plans race against tuned fp32 or bf16; the profile has neither for "
+            f"{', '.join(map(repr, choice.strategies))}. Profile again with 'none | allreduce'."
+        )
     kept = min(choice.baselines.values(), key=lambda c: c.seconds)
     most = _HOPELESS * choice.best.seconds
     return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]

@@ -54,18 +54,22 @@ class Exactness:
         if whole is None or not names:  # directions cannot be sent whole
             return {}
         lossy, exact = self._passes(strategy, names), self._passes(whole, names)
-        found, rounds, began = dict[str, float](), 0, perf_counter()
+        before, rounds, began = 0.0, 0, perf_counter()
         while True:
-            before, more = found.get("", 0.0), max(rounds, _ROUNDS)
+            more = max(rounds, _ROUNDS)
             for _ in range(more):
                 pairs = list(zip(next(lossy), next(exact)))
             found, rounds = _errors(names, pairs), rounds + more
-            patience = 2 * self._longest(perf_counter() - began) < _PATIENCE_SECONDS
-            if found.get("", 0.0) <= _RISES * before or rounds >= _MOST_ROUNDS or not patience:
+            now, took = self._agreed(found.get("", 0.0), perf_counter() - began)
+            if now <= _RISES * before or rounds >= _MOST_ROUNDS or 2 * took >= _PATIENCE_SECONDS:
                 return found
+            before = now
 
-    def _longest(self, seconds: float) -> float:
-        return float(of_ranks(self._probe.performer, [seconds]).max())
+    def _agreed(self, error: float, seconds: float) -> tuple[float, float]:
+        """Returns rank 0's error, as norms may differ in bits between processors, and the longest
+        time."""
+        every = of_ranks(self._probe.performer, [error, seconds])
+        return float(every[0, 0]), float(every[:, 1].max())
 
     def _passes(self, text: str, names: Sequence[str]) -> Iterator[list[list[Tensor]]]:
         """Yields, pass after pass over the samples, the averages of each parameter, step by step.

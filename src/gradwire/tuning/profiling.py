@@ -139,12 +139,13 @@ def _tables(
 
 
 def asked(strategies: Sequence[str]) -> list[str]:
-    """Returns the strategies to measure in order to plan with these: these, fp32 and bf16; each
+    """Returns the strategies to measure in order to plan with these: fp32, bf16, and these; each
     also with the dynamics of those beside which it may be used, if that changes its work on the
     way; and how parameters of the optimizer's other rule then travel."""
     texts = FP32, BF16, *strategies
     kinds = all_dynamics(map(Strategy.parse, strategies))
-    own = [taken for kind in kinds for text in texts if (taken := kind.take(text))]
+    taken = [found for kind in kinds for text in texts if (found := kind.take(text))]
+    own = dict.fromkeys((*taken, *strategies))
     wanted = [way(text, is_other) for text in own for is_other in (False, True)]
     return list(dict.fromkeys((FP32, BF16, *map(_on_the_way, wanted))))
 

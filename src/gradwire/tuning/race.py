@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import mean, median
 
+from gradwire.errors import PlanError
+
 _UNCOUNTED, _COUNTED = 2, 4  # steps of a turn
 _LASTS_SECONDS = 10.0
 _RESAMPLES = 400
@@ -32,7 +34,8 @@ class Race:
     seconds: short steps are noisy, and cheap to repeat.
 
     In every step `plan` says whose turn it is, and `took` gets the seconds that the step took on
-    this rank. When `is_round_over`, ranks exchange `own_times` and all `learn` them.
+    this rank. When `is_round_over`, ranks exchange `own_times` and all `learn` them. Raises
+    PlanError without a baseline.
     """
 
     plans: int
@@ -40,6 +43,11 @@ class Race:
     rounds: tuple[int, int] = (6, 20)
 
     def __post_init__(self) -> None:
+        if not self.baselines:
+            raise PlanError(
+                f"a race needs a plan to beat; got {self.plans} plans and no baseline. Pass the "
+                "numbers of the baselines, such as (0,)."
+            )
         self._left = list(range(self.plans))
         self._rounds = 0
         self._mine: dict[int, list[float]] = {number: [] for number in self._left}

@@ -14,6 +14,7 @@ import torch
 import gradwire
 from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import Dynamics, all_dynamics
+from gradwire.errors import PlanError
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate
 from gradwire.planner.choose import Choice
@@ -54,6 +55,12 @@ def test_near_rivals_all_race() -> None:
     best, fp32 = candidate("bf16 | allreduce", 1.0), candidate("none | allreduce", 1.5)
     choice = Choice(best, {"fp32": fp32, "bf16": best}, (fp32,), 0.5)
     assert contenders(choice) == [best, fp32]
+
+
+def test_nothing_races_without_a_baseline() -> None:
+    best = Candidate(Plan((), ()), simulate([Job(1.0, ())], Executor()))
+    with pytest.raises(PlanError, match=r"neither for 'sign . vote'.*Profile again"):
+        contenders(Choice(best, {}, (), 1.0, strategies=("sign | vote",)))
 
 
 def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
@@ -98,6 +105,12 @@ def test_what_may_stand_in_a_plan_is_measured_as_it_would_travel() -> None:
                     if text.startswith(compressor) and s.feedback}  # fmt: skip
         assert feedback == {"muon", "adam"}, "of hidden matrices, and of others"
     assert asked(["qsgd(4)+server_momentum | alltoall"])[-1] == "qsgd | alltoall", "as on the way"
+
+
+def test_what_was_asked_for_is_measured_as_it_was_asked_for() -> None:
+    """Also what no plan beside the others needs: it may be planned with alone."""
+    texts = "int8 | alltoall", "lloyd(2)+muon | alltoall"
+    assert {*texts, "int8+muon | alltoall"} <= set(asked(texts))
 
 
 def test_the_hedge_has_others_apart() -> None:

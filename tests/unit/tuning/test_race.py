@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from gradwire.errors import PlanError
 from gradwire.tuning.race import Race, ratio_interval
 
 
@@ -141,3 +142,8 @@ def test_the_interval_holds_the_ratio_and_is_the_same_for_the_same_numbers() -> 
     assert low <= 0.5 <= high or abs(low - 0.5) < 0.01
     assert high < 1.0
     assert ratio_interval(one, other) == (low, high)
+
+
+def test_a_race_without_a_plan_to_beat_is_refused() -> None:
+    with pytest.raises(PlanError, match="got 3 plans and no baseline"):
+        Race(3, ())

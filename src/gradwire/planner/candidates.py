@@ -17,15 +17,13 @@ from gradwire.planner.baselines import bytecomp, byteps, hipress, mergecomp
 from gradwire.planner.budget import solve_within
 from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.grouping import Grouping, Problem, solve
-from gradwire.planner.profile import Profile, Ready, TableCost
+from gradwire.planner.profile import MOST_ERROR, Profile, Ready, TableCost
 from gradwire.planner.search import Alternatives
 from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Job, Timeline, simulate
 from gradwire.strategy import Strategy
 
 FP32, BF16 = "none | allreduce", "bf16 | allreduce"
-
-_ANY_ERROR = 1e100  # whose square is finite
 
 Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp", "hipress", "byteps"]
 Rows: TypeAlias = Sequence[tuple[Bucket, Strategy]]
@@ -171,7 +169,7 @@ class Maker:
         if self.error_budget is not None:
             lost = [known_errors(profile, option) for option in made.options]
             made.errors = [[own[r.parameter.name] for r in members] for own in lost]
-            made.most_error = min(self.error_budget, _ANY_ERROR) ** 2
+            made.most_error = min(self.error_budget, MOST_ERROR) ** 2
         return made
 
     def lower_bound(self, options: Sequence[str], tables: Rows | None = None) -> float:

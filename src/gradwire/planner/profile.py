@@ -23,6 +23,8 @@ from gradwire.schema import Flag, List, Map, Maybe, Number, Table, Text, Whole, 
 from gradwire.strategy import Strategy
 
 FORMAT = 1
+MOST_ERROR = 1e100
+"""The limit of relative errors, whose squares are finite."""
 WIDTH = 256
 """The columns of a matrix of unknown shape."""
 
@@ -352,7 +354,7 @@ def _profile(
     return Profile(tuple(parameters), hosts=tuple(hosts), tables=tuple(tables), **others)
 
 
-_NUMBER = Number(least=0)
+_NUMBER, _ERROR = Number(least=0), Number(0, MOST_ERROR)
 _READY = Table(
     {**NEEDED, "ready_seconds": _NUMBER, "density": Number(0, 1)},
     {**OPTIONAL, "is_other": Flag()},
@@ -361,8 +363,9 @@ _READY = Table(
 _COST = Table(
     dict.fromkeys(("encode", "wire", "decode", "bytes"), FIT),
     {
-        **dict.fromkeys(("latency_seconds", "per_parameter_seconds", "error"), _NUMBER),
-        "errors": Map(_NUMBER),
+        **dict.fromkeys(("latency_seconds", "per_parameter_seconds"), _NUMBER),
+        "error": _ERROR,
+        "errors": Map(_ERROR),
         "like": Text(),
     },
     make=StrategyCost,

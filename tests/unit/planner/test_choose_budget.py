@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -165,6 +166,14 @@ def test_errors_are_saved() -> None:
     assert again.strategies[BF16].error == 0.002
     assert again.strategies[FP32].error is None
     assert '"error": null' not in SLOW.to_json()
+
+
+@pytest.mark.parametrize("more", [{"error": 1e300}, {"errors": {"w0": 1e300}}])
+def test_errors_whose_squares_are_no_numbers_are_refused(more: dict[str, Any]) -> None:
+    document = json.loads(SLOW.to_json())
+    document["strategies"][BF16] |= more
+    with pytest.raises(PlanError, match=r"errors?.* 0 to 1e\+100; got 1e\+300"):
+        Profile.from_json(json.dumps(document))
 
 
 def test_a_baseline_that_may_not_be_used_is_no_reason_to_stop() -> None:

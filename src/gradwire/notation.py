@@ -6,11 +6,16 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
+import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from gradwire.errors import GradwireError
+
+_MAY_WARN = re.compile(r"[\d.][A-Za-z]|\\")
+"""What Python's parser may print a warning of, as of `1if` and of a backslash in quotes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Notation:
         if not isinstance(text, str) or not text.strip():
             self.fail(text, "it must be a non-empty string", f"'{self.example}'")
         try:
-            return ast.parse(text.strip(), mode="eval").body
+            return _parsed(text.strip()).body
         except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too deep
             rule = f"it must have the form '{self.reads}'"
             self.fail(text, rule, self._or_installed(f"'{self.example}'"))
@@ -87,6 +92,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name that is most like this one, if any is."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     return near[0] if near else None
+
+
+def _parsed(text: str) -> ast.Expression:
+    """Parse an expression without a warning. The filters of warnings are the whole process's, so
+    that they are left alone where none may come."""
+    if _MAY_WARN.search(text) is None:
+        return ast.parse(text, mode="eval")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, mode="eval")
 
 
 def name_of(node: ast.expr) -> str | None:

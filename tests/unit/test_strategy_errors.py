@@ -251,3 +251,13 @@ def test_any_text_is_a_strategy_or_a_strategy_error(text: str) -> None:
         with contextlib.suppress(StrategyError):  # anything else is a crash
             strategy = Strategy.parse(text)
             assert Strategy.parse(str(strategy)) == strategy
+
+
+def test_a_wrong_text_has_its_own_error_alone() -> None:
+    """Python's parser warns of `1in` before it fails."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for text in ("1ing", "topk(1if 1else 2) | allgather", r"'\q' | allreduce"):
+            with pytest.raises(StrategyError):
+                Strategy.parse(text)
+    assert told == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from itertools import product
@@ -64,11 +65,13 @@ def test_the_bound_is_one(seed: int) -> None:
     runs = executor(rng)
     least = exhaust(jobs, runs).seconds
     assert lower_bound(jobs, runs) <= least * SLACK
+    assert lower_bound(jobs, runs, by_turns=False) <= least * SLACK
     found = search(jobs, runs, limit=50)
     assert found.lower_bound <= least * SLACK
     assert found.gap >= -1e-9
     with use("twin"):
         assert lower_bound(jobs, runs) <= least * SLACK
+        assert lower_bound(jobs, runs, by_turns=False) <= least * SLACK
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -166,6 +169,16 @@ def test_a_bound_by_hand() -> None:
     assert exhaust([job] * 4, runs).seconds >= 15 / SLACK
     found = lower_bound([job] * 4, runs)
     assert found == pytest.approx(15) if len(available_sets()) > 1 else found <= 15
+
+
+def test_with_a_lane_for_each_job_a_bound_holds_however_they_share_lanes() -> None:
+    """By turns, the first and the last of 17 jobs are on one of 16 lanes."""
+    long = Alternatives(0.0, ((encode(1, Resource.WORKERS),),))
+    jobs, runs = [long, *[Alternatives(0.0, ((),))] * 15, long], Executor(lanes=16)
+    for kind in ("twin", None):
+        with use("twin") if kind else contextlib.nullcontext():
+            assert lower_bound(jobs, runs) == 2
+            assert lower_bound(jobs, runs, by_turns=False) == 1
 
 
 def test_without_the_extension_a_sweep_finds_a_choice() -> None:

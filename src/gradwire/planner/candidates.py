@@ -34,7 +34,6 @@ SOLVERS: Mapping[str, Solver] = {
     "byteps": byteps,
 }  # fmt: skip
 _ONE_BY_ONE = ("mergecomp", "byteps")  # these plan with one compressor at a time
-_TURNS = 2  # of searching groups, then strategies of tables
 _BESIDE_WHOLE = ("bytecomp", "hipress", "byteps")  # these may leave a tensor uncompressed
 
 
@@ -67,7 +66,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Maker:
     """Makes plans. error_budget: the largest error of a plan; None: any. groups: the most
-    groups of mergecomp."""
+    groups of mergecomp. tables: with which groups are searched; None: those of `tables_of`."""
 
     profile: Profile
     lanes: Sequence[int] = (1, 2)
@@ -75,6 +74,7 @@ class Maker:
     error_budget: float | None = None
     dynamics: Dynamics = PLAIN
     groups: int = 2
+    tables: Rows | None = None
 
     @property
     def whole(self) -> str | None:
@@ -122,23 +122,21 @@ class Maker:
                 yield from self._planned(options, count, apart=True)
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
-        """Yields a plan, or nothing if no grouping is exact enough; a second one, if others than
-        the fastest strategies of tables make the first one's step shorter."""
-        tables: Rows = tables_of(self.profile)
-        for _ in range(_TURNS):
-            problem = self.problem(options, lanes, apart, tables)
-            grouping = Grouping((), ())
-            if problem.tensors:
-                if not problem.may_fit:
-                    return
-                grouping, _ = self._solver(problem)
-            vectors = self.of_vectors if apart else None
-            plan = _plan(self.profile, problem, grouping, vectors, tables)
-            made = _with_best_rows(self.profile, candidate_of(self.profile, plan))
-            yield made
-            if made.plan == plan:
+        """Yields a plan, or nothing if no grouping is exact enough."""
+        problem = self.problem(options, lanes, apart)
+        grouping = Grouping((), ())
+        if problem.tensors:
+            if not problem.may_fit:
                 return
-            tables = rows_of(made.plan)
+            grouping, _ = self._solver(problem)
+        vectors = self.of_vectors if apart else None
+        plan = _plan(self.profile, problem, grouping, vectors, self.rows)
+        yield _with_best_rows(self.profile, candidate_of(self.profile, plan))
+
+    @property
+    def rows(self) -> Rows:
+        """The tables with which groups are searched."""
+        return tables_of(self.profile) if self.tables is None else self.tables
 
     @property
     def _solver(self) -> Solver:
@@ -147,17 +145,13 @@ class Maker:
         limited = self.error_budget is not None and self.algorithm == "joint"
         return solve_within if limited else SOLVERS[self.algorithm]
 
-    def problem(
-        self, options: Sequence[str], lanes: int, apart: bool, tables: Rows | None = None
-    ) -> Problem:
-        """Returns what to group. apart: whether vectors have a bucket of their own, dense. tables:
-        None: those of `tables_of`."""
+    def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
+        """Returns what to group. apart: whether vectors have a bucket of their own, dense."""
         profile, stages = self.profile, Stages(self.profile)
         members, vectors = _divided(profile, apart)
         whole = self.of_vectors or FP32
         fixed = [stages.job(_together(own), whole, "vectors") for own in vectors]
-        rows = tables_of(profile) if tables is None else tables
-        jobs = (stages.table_job(bucket, str(strategy)) for bucket, strategy in rows)
+        jobs = (stages.table_job(bucket, str(strategy)) for bucket, strategy in self.rows)
         fixed += [job for job in jobs if job is not None]
         has_second = any(way(option, True) != option for option in options)
         kinds = [(r.parameter.dtype, has_second and r.is_other) for r in members]
@@ -172,18 +166,18 @@ class Maker:
             made.most_error = min(self.error_budget, MOST_ERROR) ** 2
         return made
 
-    def lower_bound(self, options: Sequence[str], tables: Rows | None = None) -> float:
-        """Returns a lower bound over all plans with these buckets of tables; None: those of
-        `tables_of`. Vectors may use any option, and tables any strategy that was measured."""
-        rows = tables_of(self.profile) if tables is None else tables
+    def lower_bound(self, options: Sequence[str]) -> float:
+        """Returns a lower bound over all plans with these buckets of tables. Vectors may use any
+        option, and tables any strategy that was measured."""
         stages, beside = Stages(self.profile), list[Alternatives]()
-        for bucket, strategy in rows:
+        for bucket, strategy in self.rows:
             own = stages.table_job(bucket, str(strategy))
             if own is not None:
                 jobs = (stages.table_job(bucket, text) for text in ways_of(self.profile, bucket))
                 ways = tuple(job.stages for job in jobs if job is not None)
                 beside.append(Alternatives(own.ready_seconds, ways))
-        return self.problem(options, max(self.lanes), False, ()).lower_bound(beside)
+        dense = replace(self, tables=()).problem(options, max(self.lanes), apart=False)
+        return dense.lower_bound(beside)
 
 
 def candidate_of(profile: Profile, plan: Plan) -> Candidate:

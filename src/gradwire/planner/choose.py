@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gradwire.dynamics import Dynamics, all_dynamics
@@ -170,6 +170,9 @@ def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -
     found = [*first, *beside, *(c for plans in others for c in plans)]
     if not found:
         return None
+    rows = rows_of(_shortest(found).plan)
+    if dict(rows) != dict(maker.rows):  # groups were searched beside other strategies of tables
+        found += replace(maker, tables=rows).plans(own)
     found.sort(key=lambda c: c.seconds)
     best = found[0] if maker.algorithm != "joint" else _steady(maker.profile, [*dense, *found])
     return _Found(best, baselines, _rivals(best, found))
@@ -189,7 +192,7 @@ def judge(
     _check_dtypes(profile)
     best, options = candidate_of(profile, plan), list(profile.strategies)
     baselines = _baselines(Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy)))
-    bound = Maker(profile, (*lanes, plan.lanes)).lower_bound(options, rows_of(plan))
+    bound = Maker(profile, (*lanes, plan.lanes), tables=rows_of(plan)).lower_bound(options)
     return Choice(
         best, baselines, (), bound, False, error_budget, "given", tuple(options)
     )  # fmt: skip

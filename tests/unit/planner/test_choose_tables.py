@@ -11,7 +11,7 @@ from test_choose import model, profile
 from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
-from gradwire.planner.candidates import FP32, tables_of, timeline_of
+from gradwire.planner.candidates import FP32, Maker, tables_of, timeline_of
 from gradwire.planner.choose import choose, judge
 from gradwire.planner.explain import explain
 from gradwire.planner.profile import Profile, Ready, TableCost
@@ -73,6 +73,17 @@ def test_the_way_of_a_table_is_the_best_beside_all_else() -> None:
     assert found.best.seconds < 0.8 * other.best.seconds
     assert other.gap > found.gap > -1e-9
     assert found.gap < 0.2
+
+
+def test_groups_are_searched_again_beside_the_way_of_a_table() -> None:
+    """A plan found beside columns is changed to zen; the groups that suit zen are better yet."""
+    names = ("words", "users")
+    ways = TableCost(names, ZEN, 10.5e-3, 0.5e-3, 0.0), TableCost(names, COLUMNS, 0.0, 10e-3, 0.0)
+    own = known(*ways, bytes_per_second=2e7)
+    found = choose(own, [FP32]).best
+    once = min(c.seconds for c in Maker(own).plans([FP32]))
+    assert rows_of(found.plan) == {names: ZEN}
+    assert found.seconds < 0.99 * once
 
 
 def test_a_story_says_what_they_take() -> None:

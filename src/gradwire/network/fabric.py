@@ -16,7 +16,7 @@ switch. Links that failed, or do not exist, have rate 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -227,7 +227,15 @@ class Fabric:
         many: Ints = np.count_nonzero(self.path_rates(a, b), axis=1)
         return many[which]
 
-    # -- changed copies --------------------------------------------------------------------
+    # -- copies ----------------------------------------------------------------------------
+
+    def is_like(self, other: Fabric, but: tuple[str, ...] = ()) -> bool:
+        """Whether the other has the same switches, links and rates; `but` these fields."""
+        return self is other or all(
+            np.array_equal(getattr(self, one.name), getattr(other, one.name))
+            for one in fields(self)
+            if one.name not in but
+        )
 
     def without(self, *failed: Link | str) -> Fabric:
         """Returns this fabric without some links, in one direction, or switches, with all of their

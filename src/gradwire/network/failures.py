@@ -10,7 +10,7 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
-from gradwire.network.checked import Ints, Reals, same_length, whole
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import EVERY, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads
@@ -105,23 +105,12 @@ def _around(routes: Routes, failed: Ints, seed: int) -> tuple[float, int]:
 
 
 def _checked(routes: Routes) -> Routes:
-    flow = whole("flows of pieces", routes.flow, len(routes.flows))
-    path = whole("paths of pieces", routes.path, least=EVERY)
-    amount = np.asarray(routes.amount)
-    whole("amounts of pieces", shrunk(amount, count("unit", routes.unit))[0])
-    same_length(flow=flow, path=path, amount=amount)
-    fabric = routes.fabric
-    source, target = (fabric.leaf_of[end[flow]] for end in (routes.flows.src, routes.flows.dst))
-    if (path >= fabric.paths(source, target)).any():
-        raise NetworkError(
-            "pieces must take paths of this topology; got a path of another. Route the flows over "
-            "this one."
-        )
-    steps = len(np.unique(routes.flows.step))
-    if steps > 1 or (path == EVERY).any():
+    own = routes.checked()
+    steps = len(np.unique(own.flows.step))
+    if steps > 1 or (own.path == EVERY).any():
         raise NetworkError(
             "failures can be computed only for one step of pinned paths; got "
             f"{f'{steps} steps' if steps > 1 else 'sprayed packets'}. Route one step alone, by "
             "'coloured' or another scheme that pins."
         )
-    return replace(routes, flow=flow, path=path, amount=amount)
+    return own

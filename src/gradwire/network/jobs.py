@@ -12,7 +12,7 @@ from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.route import route
+from gradwire.network.routing.route import refuse_disconnected, route
 from gradwire.network.routing.scheme import Scheme, Share
 
 Jobs: TypeAlias = Routes | Sequence[Routes]
@@ -38,12 +38,16 @@ class Together(NamedTuple):
 
 
 def together(jobs: Jobs) -> Together:
-    """Joins jobs. Raises NetworkError for no job, and for jobs on different topologies."""
+    """Joins jobs. Raises NetworkError for no job, for jobs on different topologies, for routes
+    that are no routes of theirs, and for hosts between which no path works."""
     given = (jobs,) if isinstance(jobs, Routes) else tuple(jobs)
     if not given:
         raise NetworkError("at least one job must run; got none. Pass the routes of one.")
+    given = tuple(own.checked() for own in given)
+    for own in given:
+        refuse_disconnected(own.fabric, own.flows)
     for other in given[1:]:
-        if not _is_same(other.fabric, given[0].fabric):
+        if not other.fabric.is_like(given[0].fabric):
             raise NetworkError(
                 "all jobs must share one topology; got routes on different ones. Route all on the "
                 "same."
@@ -65,14 +69,4 @@ def together(jobs: Jobs) -> Together:
     ])  # fmt: skip
     return Together(
         Routes(given[0].fabric, Flows(**columns), flow, path, amount, unit), job, offset
-    )
-
-
-def _is_same(one: Fabric, other: Fabric) -> bool:
-    return one is other or (
-        one.links == other.links
-        and all(
-            np.array_equal(getattr(one, name), getattr(other, name))
-            for name in ("leaf_of", "plane_of", "host_up", "host_down", "rates")
-        )
     )

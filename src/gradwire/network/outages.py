@@ -16,7 +16,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes
 from gradwire.network.checked import Ints
-from gradwire.network.fabric import Fabric, Link, count
+from gradwire.network.fabric import EVERY, Fabric, Link, count
 from gradwire.network.flows import Flows
 from gradwire.network.jobs import Jobs, routed
 from gradwire.network.routes import Routes
@@ -74,7 +74,14 @@ def outages(
 
 def paths_after(before: Routes, after: Routes) -> Ints:
     """Returns the new path of each piece of `before`: that of its middle byte in `after`. Raises
-    NetworkError unless both are of the same flows."""
+    NetworkError unless both are of the same flows, on topologies that differ only in what has
+    failed, and pin the same ones."""
+    if not after.fabric.is_like(before.fabric, but=("rates",)):
+        raise NetworkError(
+            "routes before and after a failure must be on one topology, whose links may have "
+            f"other rates; got one of {before.fabric.hosts} hosts and one of {after.fabric.hosts},"
+            " or with other switches. Route the flows on what Fabric.without leaves."
+        )
     for name in ("src", "dst", "bytes"):
         if not np.array_equal(getattr(before.flows, name), getattr(after.flows, name)):
             raise NetworkError(
@@ -96,4 +103,9 @@ def paths_after(before: Routes, after: Routes) -> Ints:
     low, high = np.searchsorted(flow, own), np.searchsorted(flow, own, side="right") - 1
     found = np.empty(len(old), np.int64)
     found[old] = after.path[new][np.clip(number, low, high)]
+    if (found[before.path >= 0] == EVERY).any():
+        raise NetworkError(
+            "messages on pinned paths must have pinned paths after a failure, too; got some that "
+            "are sprayed then. Route by the same scheme before and after."
+        )
     return found

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradwire.network.amounts import as_bytes
-from gradwire.network.checked import Ints, Reals
-from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
+from gradwire.errors import NetworkError
+from gradwire.network.amounts import as_bytes, shrunk
+from gradwire.network.checked import Ints, Reals, same_length, whole
+from gradwire.network.fabric import BELOW, EVERY, Fabric, Link, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import Loads, loads, ports
 
@@ -43,7 +45,36 @@ class Routes:
     amount: Ints
     unit: int = 1
 
+    def checked(self) -> Routes:
+        """Returns the same routes, as the extension reads them. Raises NetworkError for columns
+        that do not fit together, unknown hosts, and `off_paths`."""
+        flow = whole("flows of pieces", self.flow, len(self.flows))
+        path = whole("paths of pieces", self.path, least=EVERY)
+        amount = np.asarray(self.amount)
+        whole("amounts of pieces", shrunk(amount, count("unit", self.unit))[0])
+        same_length(flow=flow, path=path, amount=amount)
+        self.flows.refuse_beyond(self.fabric.hosts)
+        own = replace(self, flow=flow, path=path, amount=amount)
+        wrong = own.off_paths
+        if wrong.any():
+            piece = int(wrong.argmax())
+            raise NetworkError(
+                "pieces must take paths of this topology between their leaves, and below one leaf "
+                f"none, {BELOW}; piece {piece} takes {path[piece]}. Route the flows over this one."
+            )
+        return own
+
     # -- counts ----------------------------------------------------------------------------
+
+    @property
+    def off_paths(self) -> NDArray[np.bool_]:
+        """Which pieces take a path that does not exist between their leaves, or one where they
+        need none, or none where they need one. Paths are EVERY or more."""
+        source, target = self._leaves
+        is_below = self.path == BELOW
+        missing = self.path >= self.fabric.paths(source, target)
+        found: NDArray[np.bool_] = missing | (is_below != (source == target))
+        return found
 
     @property
     def assignments(self) -> list[Piece]:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradwire.document import Document
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes, numbers
-from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
+from gradwire.network.fabric import EVERY, NO_LINK, Fabric
 from gradwire.network.flows import LATEST_NS, Flow, Flows
 from gradwire.network.loads import ports
 from gradwire.network.routes import Routes
@@ -112,9 +112,8 @@ def _refuse_paths(routes: Routes) -> None:
     fabric, flow, path, at = routes.fabric, routes.flow, routes.path, ".pieces.path"
     ends = routes.flows.src[flow], routes.flows.dst[flow]
     source, target = (fabric.leaf_of[end] for end in ends)
-    _refuse(at, path, path >= fabric.paths(source, target), "must be a path between its leaves")
-    wrong = (path == BELOW) != (source == target)
-    _refuse(at, path, wrong, "must be -1 for a flow below one leaf, and only for such a flow")
+    rule = "must be a path between its leaves, or -1 for a flow below one leaf"
+    _refuse(at, path, routes.off_paths, rule)
     slowest = np.ones(len(path), np.int64)
     rows = np.flatnonzero(path >= 0)
     hops = fabric.hops(source[rows], target[rows], path[rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
 from gradwire.extension import VARIABLE
-from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
+from gradwire.network import Fabric, Flows, Link, Routes, bounds, fat_tree, leaf_spine, route
+from gradwire.network.engines.flow import transfers_of
+from gradwire.network.engines.packet import send
 from gradwire.network.failures import cables, sweep, switches
 from gradwire.network.native import core
 
@@ -100,16 +103,31 @@ def test_what_cannot_be_swept_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"path": np.array([2])}, "paths of this topology; got a path of another"),
+        ({"path": np.array([2])}, "paths of this topology .* piece 0 takes 2"),
+        ({"path": np.array([-1])}, "below one leaf none, -1; piece 0 takes -1"),
         ({"path": np.array([1 << 62])}, "paths of this topology"),
         ({"path": np.array([-3])}, "paths of pieces .* number 0 is -3"),
         ({"path": np.zeros(2, np.int64)}, "the same length; got 1 of flow, 2 of path"),
         ({"flow": np.array([1])}, "flows of pieces .* number 0 is 1"),
         ({"amount": np.array([-1])}, "amounts of pieces .* number 0 is -1"),
         ({"unit": 0}, "unit is a whole number of at least 1"),
+        ({"flows": Flows([0], [1], [10])}, "below one leaf none, -1; piece 0 takes 0"),
+        ({"flows": Flows([0], [9], [10])}, "numbered from 0 to 3; got a flow with host 9"),
     ],
 )
-def test_pieces_of_another_topology_are_refused(changes: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("read", [sweep, send, transfers_of])
+def test_pieces_of_another_topology_are_refused(
+    read: Callable[[Routes], object], changes: dict[str, Any], said: str
+) -> None:
+    """Such a path would be read outside of the links' columns."""
     routes = route([(0, 2, 10)], leaf_spine(2, 2, 2))
     with pytest.raises(NetworkError, match=said):
-        sweep(replace(routes, **changes))
+        read(replace(routes, **changes))
+
+
+@pytest.mark.parametrize("read", [send, transfers_of])
+def test_sprayed_packets_without_a_path_are_refused(read: Callable[[Routes], object]) -> None:
+    fabric = leaf_spine(2, 1, 1)
+    routes = route([(0, 1, 10)], fabric, "spray")
+    with pytest.raises(NetworkError, match="0 and 1 have none"):
+        read(replace(routes, fabric=fabric.without("spine0")))

@@ -23,6 +23,7 @@ from gradwire.network import (
     route,
     simulate,
 )
+from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.packet import Sent, send
 from gradwire.network.engines.transport import Spraying, Transport
 from gradwire.network.outages import paths_after
@@ -299,5 +300,13 @@ def test_what_cannot_be_is_refused() -> None:
         simulate(routes, "flow", outages=all_of_it)
     with pytest.raises(NetworkError, match="before and after a failure must be of the same"):
         send(routes, outages=Outages({}, [(0.0, route(Flows([0], [3], 1000), fabric))]))
+    for other in (leaf_spine(2, 2, 99), leaf_spine(4, 1, 2), dual_plane(2, 2, 2)):
+        elsewhere = Outages({}, [(0.0, route(flows, other))])
+        for read in (send, transfers_of):
+            with pytest.raises(NetworkError, match="must be on one topology, whose links may"):
+                read(routes, outages=elsewhere)
+    for read in (send, transfers_of):
+        with pytest.raises(NetworkError, match="must have pinned paths after a failure, too"):
+            read(routes, outages=Outages({}, [(0.0, route(flows, fabric, "spray"))]))
     with pytest.raises(NetworkError, match="need an engine that simulates time; got 'static'"):
         simulate(routes, "static", outages=Outages({link: 0.0}))

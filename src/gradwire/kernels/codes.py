@@ -25,6 +25,7 @@ from gradwire.kernels.tensors import (
 from gradwire.kernels.update import (
     are_rounded,
     check_gradient,
+    check_journals,
     check_kept,
     gradients_of,
     recurrence_of,
@@ -108,6 +109,7 @@ def update_codes(
     facts = forms, momenta, gradients_of(gradients)
     kept = (status, *us, *vs, *codes, *scales)
     (known or Known()).check("update_codes", facts, kept, check)
+    check_journals(segments)
     given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
     room.update_codes(given, status)
 

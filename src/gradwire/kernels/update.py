@@ -154,6 +154,7 @@ def update_many_topk(
     facts = ks, momenta, gradients_of(gradients)
     kept = (status, *us, *vs, *indices, *values, *velocities)
     (known or Known()).check("update_topk", facts, kept, check)
+    check_journals(segments)
     _check_apart_from_gradients(segments)
     given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
     return room.update_topk(given, status)
@@ -173,6 +174,17 @@ def _check_apart_from_gradients(segments: Sequence[UpdateTopk]) -> None:
         begin, at = x.data_ptr(), one.indices.data_ptr()
         if (begin < at + 4 * one.k and at < begin + x.nbytes) or not x.is_contiguous():
             check_apart("indices", one.indices, x)
+
+
+def check_journals(segments: Sequence[UpdateTopk | UpdateCodes]) -> None:
+    """Raises KernelError if segments share a journal, which keeps the state of one."""
+    own = [one.journal for one in segments if one.journal is not None]
+    if len(set(own)) < len(own):
+        raise KernelError(
+            "each segment of a call needs a journal of its own, or None, but "
+            f"{len(own) - len(set(own))} of {len(own)} journals are given again; make a Journal "
+            "for each"
+        )
 
 
 def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:

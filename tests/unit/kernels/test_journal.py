@@ -4,13 +4,27 @@ import copy
 
 import pytest
 import torch
+from coded import NOISE, buffers
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, bits, draw, same, told
 
 from gradwire.errors import KernelError
-from gradwire.kernels import Journal, instruction_set, undo_topk, update_topk, use
+from gradwire.kernels import (
+    Journal,
+    UpdateCodes,
+    UpdateTopk,
+    instruction_set,
+    new_status,
+    nothing_taken,
+    undo_topk,
+    update_codes,
+    update_topk,
+    use,
+)
+from gradwire.kernels.formats import INT8
 from gradwire.kernels.native import available_sets
+from gradwire.kernels.update import update_many_topk
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 BLOCK = 1024
@@ -202,6 +216,25 @@ def test_other_updates_in_between_and_undoing_twice_change_nothing() -> None:
         state.undo(g, journal)
         for now, was in zip(state.held(), before.held()):
             assert same(now, was)
+
+
+def test_segments_that_share_a_journal_are_refused() -> None:
+    """The first one's would be freed while the extension writes to it."""
+    n, status, journal = 3000, new_status(), Journal()
+    g, nothing = draw("normal", n, 5), nothing_taken(torch.zeros(n))
+    codes, scales = buffers(INT8, n)
+
+    def topk(own: Journal | None) -> UpdateTopk:
+        return UpdateTopk(g, None, torch.zeros(n), 0, *nothing, None, None, journal=own)
+
+    def coded(own: Journal | None) -> UpdateCodes:
+        return UpdateCodes(INT8, g, None, torch.zeros(n), codes, scales, NOISE, None, journal=own)
+
+    for update, segment in ((update_many_topk, topk), (update_codes, coded)):
+        with pytest.raises(KernelError, match="1 of 2 journals are given again; make a Journal"):
+            update([segment(own) for own in (journal, None, journal)], status)
+        update([segment(own) for own in (journal, None, Journal(), None)], status)
+        assert journal.elements == n
 
 
 def test_a_journal_of_another_update_is_refused() -> None:

@@ -54,8 +54,13 @@ def _one_scale(x: Tensor, clip: float | None) -> float:
 
 
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
-    fused = [(one.gradient.contiguous(), one) for one in segments if not one.form.knows_late]
-    raise_unless(chosen.core.update_codes(chosen.number, [_row(*both) for both in fused]), status)
+    fused = [
+        (one.gradient.contiguous(), one, begun(one.journal))  # all must outlive the call
+        for one in segments
+        if not one.form.knows_late
+    ]
+    rows = [_row(x, one, at) for x, one, (_, at) in fused]
+    raise_unless(chosen.core.update_codes(chosen.number, rows), status)
     late = [one for one in segments if one.form.knows_late]
     if late:
         update_topk(without_codes(late), status)
@@ -64,12 +69,12 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
         add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 
 
-def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
+def _row(x: Tensor, one: UpdateCodes, journal: int) -> CodesRow:
     """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
         one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
         x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
-        pointer(one.codes), pointer(one.scales), number_of(one.hint), begun(one.journal),
+        pointer(one.codes), pointer(one.scales), number_of(one.hint), journal,
     )  # fmt: skip
 
 

@@ -24,20 +24,20 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
 
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     given = [one.gradient.contiguous() for one in segments]
-    hints, finite = chosen.core.update_topk(
-        chosen.number, [_row(x, one) for x, one in zip(given, segments)]
-    )
+    journals = [begun(one.journal) for one in segments]  # they must outlive the call
+    rows = [_row(x, one, at) for x, one, (_, at) in zip(given, segments, journals)]
+    hints, finite = chosen.core.update_topk(chosen.number, rows)
     raise_unless(finite, status)
     return hints
 
 
-def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
+def _row(x: Tensor, one: UpdateTopk, journal: int) -> UpdateRow:
     """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
         CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
         (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
         pointer(one.indices), pointer(one.values), pointer(one.velocities), number_of(one.hint),
-        begun(one.journal),
+        journal,
     )  # fmt: skip
 
 
@@ -59,11 +59,12 @@ class NativeKept:
             own._native.put_back(pointer(velocity), pointer(residual))
 
 
-def begun(journal: Journal | None) -> int:
-    """Clears a journal for one update, and returns its address in the extension; 0 for None."""
+def begun(journal: Journal | None) -> tuple[NativeJournal | None, int]:
+    """Clears a journal for one update, and returns what the extension will write to, and its
+    address; None and 0 for None."""
     if journal is None:
-        return 0
+        return None, 0
     journal.clear()
     native = chosen.core.Journal()
     journal.keep(NativeKept(native))
-    return native.address()
+    return native, native.address()

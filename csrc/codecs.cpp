@@ -21,15 +21,18 @@ struct Part {
     }
 };
 
-// Encodes a chunk of v and subtracts from v what the codes decode to.
-void take_out(const Codecs& codecs, Format format, float* v, std::size_t begin, std::size_t count,
+// Encodes a chunk of v and subtracts from v what the codes decode to. Returns whether all of v is
+// finite; if not, v stays as it is, and the codes are unusable.
+bool take_out(const Codecs& codecs, Format format, float* v, std::size_t begin, std::size_t count,
               Noise noise, std::uint8_t* codes, float* scales) {
     const Extent extent = extent_of(format);
     const std::size_t block = begin / extent.block;
     std::uint8_t* const out = codes + block * extent.block_bytes;
     float* const scale = scales + block * extent.scales_per_block;
-    codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale, false);
+    if (!codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale, false))
+        return false;
     codecs.add(format, v + begin, count, {out, scale}, -1.0f);
+    return true;
 }
 
 }  // namespace
@@ -83,7 +86,7 @@ bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Flo
         float* const velocity = u == nullptr ? nullptr : u + begin;
         finite &= passes.update(type, g + begin * width_of(type), velocity, v + begin, count, how,
                                 none, watch != nullptr ? &here : nullptr);
-        take_out(codecs, format, v, begin, count, noise, codes, scales);
+        finite &= take_out(codecs, format, v, begin, count, noise, codes, scales);
     }
     return finite;
 }
@@ -97,7 +100,7 @@ bool adam_codes(const Passes& passes, const Codecs& codecs, Format format, Float
         const std::size_t count = std::min(chunk, n - begin);
         finite &= passes.adam(type, g + begin * width_of(type), m + begin, q + begin, v + begin,
                               count, how);
-        take_out(codecs, format, v, begin, count, noise, codes, scales);
+        finite &= take_out(codecs, format, v, begin, count, noise, codes, scales);
     }
     return finite;
 }

@@ -81,8 +81,10 @@ public:
     }
 };
 
-// The mean magnitude of a block; not finite if the block is not. Fractions of the magnitudes are
-// added, so that no sum overflows.
+inline float capped(float scale, float most) { return scale < most ? scale : most; }
+
+// The mean magnitude of a block; not finite if the block is not, and only then. Fractions of the
+// magnitudes are added, so that no sum overflows; a mean that is rounded up could.
 inline float mean_of(const float* x, std::size_t m) {
     LaneSums<1> sums;
     const Vector part = fill(0x1p-9f);
@@ -91,7 +93,9 @@ inline float mean_of(const float* x, std::size_t m) {
         const Vector magnitudes = larger(fill(0), load_some(x + i, m - i < W ? m - i : W));
         sums.add_to(0, i, mul(magnitudes, part));
     }
-    return static_cast<float>(sums.total(0)) * (512.0f / static_cast<float>(m));
+    const auto total = static_cast<float>(sums.total(0));
+    if (!(total < float_of(infinity_bits))) return total;
+    return capped(total * (512.0f / static_cast<float>(m)), float_of(infinity_bits - 1));
 }
 
 // A block whose largest magnitude is below this counts as zero, so that no scale or inverse
@@ -104,8 +108,6 @@ constexpr float most_scale(float steps) {
     const float scale = 0x1.fffffep127f / steps;
     return double{scale} * double{steps} < 0x1.ffffffp127 ? scale : scale * (1.0f - 0x1p-23f);
 }
-
-inline float capped(float scale, float most) { return scale < most ? scale : most; }
 
 // A format consists of:
 //

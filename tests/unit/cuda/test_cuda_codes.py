@@ -71,6 +71,17 @@ def test_updates_are_the_twins(form: Format, what: str, dtype: torch.dtype) -> N
     are_updated_alike(form, what, dtype)
 
 
+@pytest.mark.parametrize("form", [LLOYD1, LLOYD2], ids=lambda form: f"format {form.number}")
+@pytest.mark.parametrize("n", [500, 512 + 77])
+def test_a_mean_that_rounds_up_beyond_the_largest_float_is_the_twins(form: Format, n: int) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        x, v = torch.full((n,), torch.finfo(torch.float32).max), torch.zeros(n)
+        to = rooms(form, n)
+        return [[UpdateCodes(form, x, None, v, *to, noise(0), None)], status], [v, *to]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)
+
+
 @pytest.mark.parametrize("form", OTHERS, ids=lambda form: f"format {form.number}")
 def test_updates_beside_what_is_coded_alone_are_the_twins(form: Format) -> None:
     are_updated_alike(form, "nesterov", torch.bfloat16)

@@ -2,23 +2,26 @@
 
 import pytest
 import torch
-from coded import FORMATS, NOISE, buffers
+from coded import FORMATS, LARGEST, NOISE, buffers
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, NATIVE, bits, draw, finite, told
-from single import update_codes
+from single import adam_codes, update_codes
 
 from gradwire.errors import KernelError
+from gradwire.extension import TWIN
 from gradwire.kernels import (
     Journal,
     add_codes,
     advance,
     encode_codes,
+    instruction_set,
     nothing_taken,
     undo_topk,
     use,
 )
 from gradwire.kernels.native import available_sets
+from gradwire.kernels.values import AdamStep
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 CODED = pytest.mark.parametrize("name", sorted(set(FORMATS) - {"ternary"}))
@@ -133,6 +136,36 @@ def test_gradients_that_are_not_finite(value: float, form: str, name: str) -> No
         held = Held(name, n, momentum)
         assert not held.fused(torch.full((n,), value), nesterov=nesterov)
         assert held.residual.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["lloyd1", "lloyd2"])
+@pytest.mark.parametrize("n", [77, 500, 513 + 333])
+def test_a_mean_that_rounds_up_beyond_the_largest_float_is_the_largest(name: str, n: int) -> None:
+    """All is finite, so nothing is reported, and the residual stays finite."""
+    g = torch.full((n,), LARGEST)
+    check(name, g, None)
+    held = Held(name, n, None, 0.0)
+    assert held.fused(g)
+    assert held.residual.isfinite().all()
+    assert held.scales[-1] == LARGEST / 2  # the largest scale
+
+
+@NATIVE
+@CODED
+def test_what_cannot_be_encoded_is_not_subtracted(name: str) -> None:
+    """A residual that is not finite already is reported, and stays as it is."""
+    held, fresh = Held(name, 600, None), Held(name, 600, None)
+    for one in (held, fresh):
+        one.residual[550] = float("nan")
+    how = AdamStep.of(1, 0.9, 0.99, 1e-8)
+    zeros = torch.zeros(600)
+    if instruction_set() != TWIN:  # whose codes leave out what is not finite
+        assert not held.fused(zeros)
+        assert same(held.residual, fresh.residual)
+        moments = zeros.clone(), zeros.clone()
+        to = held.codes, held.scales
+        assert not finite(adam_codes, held.form, zeros, moments, held.residual, how, *to, NOISE)
+        assert same(held.residual, fresh.residual)
 
 
 @CODED

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from gradwire.kernels.cuda.device import INFINITE, random_bits
+from gradwire.kernels.cuda.device import INFINITE, is_finite, random_bits
 from gradwire.kernels.formats import (
     E4M3,
     E5M2,
@@ -33,6 +33,7 @@ NEAREST, LEVELS, SIGNS, QUARTERS, FLOAT3, FLOAT2 = (tl.constexpr(i) for i in ran
 """Ways to find a code: the nearest whole number; one of two, by dice; x < 0; also by a threshold;
 the nearest 8-bit float, with so many bits of mantissa."""
 _LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
+_MOST = tl.constexpr(float.fromhex("0x1.fffffep127"))
 INNER, OUTER = tl.constexpr(NEAR), tl.constexpr(FAR)
 
 
@@ -98,7 +99,8 @@ def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constex
     """
     if (way == SIGNS) | (way == QUARTERS):
         whole = tl.div_rn(tl.zeros([R, 1], tl.float32) + 512.0, tl.zeros([R, 1], tl.float32) + m)
-        top = tree(top, R) * whole
+        total = tree(top, R)
+        top = tl.where(is_finite(total), tl.minimum(total * whole, _MOST), total)
         step = top
         by = top
     else:

@@ -90,7 +90,8 @@ def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:
 
 def means_of(x: torch.Tensor) -> torch.Tensor:
     """Returns the mean magnitude of each block, (blocks, 1), summed in 64 interleaved lanes; the
-    elements are scaled by 2^-9 first, so that no sum overflows."""
+    elements are scaled by 2^-9 first, so that no sum overflows. x is finite, and so is the mean,
+    even if it is rounded up."""
     blocks, m = x.shape
     lanes = torch.nn.functional.pad(x.abs() * 2.0**-9, (0, -m % 64)).view(blocks, -1, 64)
     total = torch.zeros_like(lanes[:, 0])
@@ -99,7 +100,8 @@ def means_of(x: torch.Tensor) -> torch.Tensor:
     while total.shape[1] > 1:
         half = total.shape[1] // 2
         total = total[:, :half] + total[:, half:]
-    return total * (torch.tensor(512.0, device=x.device, dtype=torch.float32) / m)
+    whole = torch.tensor(512.0, device=x.device, dtype=torch.float32) / m
+    return (total * whole).clamp(max=torch.finfo(torch.float32).max)
 
 
 def _lloyd_codes(form: Format, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:

@@ -93,9 +93,14 @@ inline std::uint32_t signs(Vector v) {
 
 // One bit per lane: whether it is neither 0 nor -0.
 inline std::uint32_t nonzero(Vector v) {
-    const __m256 differs = _mm256_cmp_ps(v.a, _mm256_setzero_ps(), _CMP_NEQ_UQ);
-    return static_cast<std::uint32_t>(_mm256_movemask_ps(differs));
+    // The sign goes out on the left: equal to zero as integers, whatever counts as zero for floats.
+    const __m256i rest = _mm256_slli_epi32(_mm256_castps_si256(v.a), 1);
+    const __m256i is_zero = _mm256_cmpeq_epi32(rest, _mm256_setzero_si256());
+    return 0xffu ^ static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(is_zero)));
 }
+
+// One bit per lane: whether it is below zero, subnormal numbers too; -0 is not.
+inline std::uint32_t negatives(Vector v) { return signs(v) & nonzero(v); }
 
 inline __m256 lanes_of(std::uint32_t mask) {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);

@@ -96,6 +96,12 @@ inline std::uint32_t nonzero(Vector v) {
     return _mm512_test_epi32_mask(_mm512_castps_si512(v.a), all);
 }
 
+// One bit per lane: whether it is below zero, subnormal numbers too; -0 is not.
+inline std::uint32_t negatives(Vector v) {
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(~magnitude_mask));
+    return _mm512_cmpgt_epu32_mask(_mm512_castps_si512(v.a), sign);
+}
+
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return {_mm512_mask_mov_ps(b.a, static_cast<__mmask16>(mask), a.a)};

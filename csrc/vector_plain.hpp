@@ -194,6 +194,12 @@ inline std::uint32_t nonzero(Vector a) {
     return mask_of(magnitudes(a.half[0]) != 0u, magnitudes(a.half[1]) != 0u);
 }
 
+// One bit per lane: whether it is below zero, subnormal numbers too; -0 is not.
+inline std::uint32_t negatives(Vector a) {
+    return mask_of(ints_of(words_of(a.half[0]) ^ ~magnitude_mask) > 0,
+                   ints_of(words_of(a.half[1]) ^ ~magnitude_mask) > 0);
+}
+
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return halves([&](int i) {

@@ -11,11 +11,12 @@ inline std::uint64_t coins(Noise noise, std::size_t first) {
     return out;
 }
 
-// Sets the bits of the elements that are zero, of up to 64.
+// Sets the bits of the elements that are zero, of up to 64, even where subnormal numbers count as
+// zero for arithmetic.
 template <class T>
 std::uint64_t zeros_of(const T* x, std::size_t count) {
     std::uint64_t out = 0;
-    for (std::size_t i = 0; i < count; ++i) out |= std::uint64_t{widen(x[i]) == 0.0f} << i;
+    for (std::size_t i = 0; i < count; ++i) out |= std::uint64_t{(bits_of(widen(x[i])) & magnitude_mask) == 0} << i;
     return out;
 }
 
@@ -25,7 +26,6 @@ template <class T>
 SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint8_t* bits) {
     SignSums out{0.0, 0.0, 0, true};
     TreeSum of_below, of_above;
-    const Vector zero = fill(0);
     for (std::size_t begin = 0; begin < n; begin += sum_block) {
         const std::size_t end = n - begin < sum_block ? n : begin + sum_block;
         LaneSums<2> sums;
@@ -34,7 +34,7 @@ SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint
             std::uint64_t below = 0;
             std::uint32_t full = ~0u;  // lanes without a zero, over all vectors
             const auto take = [&](Vector v, std::size_t j) {
-                const std::uint32_t mask = signs(gradwire::add(v, zero));  // -0 counts as 0
+                const std::uint32_t mask = negatives(v);
                 sums.lane[0][j] = add_where(mask, sums.lane[0][j], v);
                 sums.lane[1][j] = add_where(~mask, sums.lane[1][j], v);
                 below |= std::uint64_t{mask} << (j * W);

@@ -21,11 +21,12 @@ from gradwire.kernels import (
     largest,
     tensors,
 )
-from gradwire.kernels.formats import SIGNS, SIGNS1, SIGNS2, TERNARY
+from gradwire.kernels.formats import SIGNS, SIGNS1, SIGNS2, TERNARY, unpack_bits
 from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_codes as add_codes_twin
 from gradwire.kernels.torch import encode_codes as encode_codes_twin
 from gradwire.kernels.torch import largest as largest_twin
+from gradwire.kernels.values import SILENCE, Noise
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]
@@ -34,6 +35,28 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 BY_VALUES = (SIGNS, SIGNS1, SIGNS2)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_signs_are_the_same_where_subnormal_numbers_count_as_zero(count: int) -> None:
+    """torch.set_flush_denormal(True) changes arithmetic; a subnormal number keeps its sign."""
+    x = torch.tensor([1e-40, -1e-40, 0.0, -0.0, 1.0, -1.0] * 30)
+    form, noise = BY_VALUES[count], Noise.of("w")
+    found = []
+    for flush in (False, True):
+        bits, values = torch.zeros(form.code_bytes(180), dtype=torch.uint8), torch.ones(count)
+        torch.set_flush_denormal(flush)
+        try:
+            assert finite(
+                encode_codes, form, x, bits, values, noise=noise if count < 2 else SILENCE
+            )
+        finally:
+            torch.set_flush_denormal(False)
+        found.append(unpack_bits(bits, 180).view(-1, 6))
+    assert torch.equal(*found)
+    assert found[0][:, [0, 4]].count_nonzero() == 0
+    assert found[0][:, [1, 5]].all()
+    assert len(found[0][:, [2, 3]].unique()) == (1 if count == 2 else 2), "zeros by dice"
 
 
 def accumulate_signs(out: torch.Tensor, payloads: list[Pair], divisor: float) -> None:

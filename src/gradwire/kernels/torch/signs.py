@@ -19,10 +19,12 @@ def pack_signs(
 ) -> None:
     """Does the work of `encode_codes` for formats of signs."""
     x = x.detach().float()
-    negative = x < 0
+    as_bits = x.view(torch.int32)  # where subnormals count as zero for arithmetic, they are none
+    is_zero = as_bits & 0x7FFFFFFF == 0
+    negative = (as_bits < 0) & ~is_zero
     if noise != SILENCE:
         coins = random_bits(noise, x.numel(), device=x.device) >= 2**31
-        negative |= (x == 0) & coins
+        negative |= is_zero & coins
     zero = torch.zeros((), device=x.device, dtype=torch.float32)
     below = lane_sum(torch.where(negative, x, zero))
     above = lane_sum(torch.where(negative, zero, x))

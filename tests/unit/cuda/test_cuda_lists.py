@@ -71,6 +71,22 @@ def test_damage_is_found_where_the_twins_find_it(code: str) -> None:
     assert "wrong" in told
 
 
+@pytest.mark.parametrize("n", [1 << 30, (1 << 31) - 1])
+def test_places_far_beyond_the_last_one_are_refused(n: int) -> None:
+    """Shifted in 32 bits, they would come out as small ones."""
+    for bit in range(8):
+        section = torch.zeros(code_bytes("elias_fano", n, 1), dtype=torch.uint8)
+        section[-1] = 1 << bit
+        out = [torch.zeros(1, dtype=torch.int32) for _ in "ab"]
+        told = [
+            room.decode_indices(section, n, "elias_fano", own)
+            for room, own in zip((cuda, twins), out)
+        ]
+        assert told[0] == told[1], bit
+        assert told[0] == 0 or torch.equal(*out)
+    assert told[0] == 0
+
+
 @every_code
 @every_float
 def test_what_was_written_here_is_added_as_the_twins_do(code: str, dtype: torch.dtype) -> None:

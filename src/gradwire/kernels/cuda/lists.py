@@ -167,7 +167,8 @@ def emit(
         width = tl.load(row + WIDTH_OF).to(tl.int32)
         if width >= 0:  # elias_fano: the upper bits are the place less the entries before it
             low = address(tl.load(row + LOW), tl.uint8, False)
-            place = (place - to) << width
+            far = (place - to).to(tl.int64) << width
+            place = tl.minimum(far, 2147483647).to(tl.int32)
             for bit in range(width):
                 at = to.to(tl.int64) * width + bit
                 byte = tl.load(low + at // 8, mask=on, other=0).to(tl.int32)

@@ -49,11 +49,13 @@ def _are(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-_BYTES, _DTYPE = attrgetter("nbytes"), attrgetter("dtype")
+_FACTS: tuple[Callable[[Tensor], object], ...] = (
+    Tensor.data_ptr, attrgetter("nbytes"), attrgetter("dtype"), Tensor.is_contiguous,
+)  # fmt: skip
 
 
 def _memory_of(tensors: Sequence[Tensor | None]) -> tuple[list[object], ...]:
     """Returns the address, the size in bytes and the dtype of each tensor, all of which have
-    passed: three lists, each of which one `map` makes."""
+    passed, and whether it is contiguous: four lists, each of which one `map` makes."""
     there = [x for x in tensors if x is not None]
-    return list(map(Tensor.data_ptr, there)), list(map(_BYTES, there)), list(map(_DTYPE, there))
+    return tuple(list(map(fact, there)) for fact in _FACTS)

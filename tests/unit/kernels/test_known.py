@@ -144,13 +144,18 @@ def freed(x: Tensor) -> None:
     x.untyped_storage().resize_(0)
 
 
-@pytest.mark.parametrize("change", [halved, of_another_dtype, freed])
+def restrided(x: Tensor) -> None:
+    """As large as before and at the same address, it now spans the memory of others."""
+    x.as_strided_((len(x),), (2,))
+
+
+@pytest.mark.parametrize("change", [halved, of_another_dtype, freed, restrided])
 @pytest.mark.parametrize("which", ["residual", "indices", "values"])
 def test_the_same_tensor_with_other_memory_is_looked_at(change: Any, which: str) -> None:
     n, k = 8, 4
     one = kernels.UpdateTopk(
-        torch.randn(n), None, torch.randn(n), k, torch.empty(k, dtype=torch.int32),
-        torch.empty(k), None, None,
+        torch.randn(n), None, torch.randn(2 * n)[:n], k, torch.empty(n, dtype=torch.int32)[:k],
+        torch.empty(n)[:k], None, None,
     )  # fmt: skip
     known, status = kernels.Known(), kernels.new_status()
     update_many_topk([one], status, known)

@@ -68,6 +68,7 @@ def _check(segments: Sequence[SumCoded]) -> None:
             )
         for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
             _check_coded(payload, out.numel(), out, code, section, value)
+        check_apart("out", out, *sections)
 
 
 def _check_coded(

@@ -73,4 +73,6 @@ def test_wrong_arguments_are_refused() -> None:
         accumulate_coded(out, ["zip"], [place], [torch.ones(2)], 1.0)
     with pytest.raises(KernelError, match="divisor must not be 0"):
         accumulate_coded(out, ["int32"], [place], [torch.ones(2)], 0.0)
+    with pytest.raises(KernelError, match=r"out must not share memory .* shares 8 bytes"):
+        accumulate_coded(out, ["int32"], [out.view(torch.int32)[:2]], [torch.ones(2)], 1.0)
     assert (out == 7.0).all()

@@ -1,5 +1,6 @@
 // Quantizers: a vector of fp32 as codes of a few bits, and back. Each instruction set has a table
-// of these functions. They are written once, in codecs/ and formats/, and all give the same bits.
+// of these functions. They are written once, in codecs/ and formats/, and all give the same bits,
+// except in NaNs.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 // A pass is the part of a kernel that touches every element; it is written once, in passes/,
 // and compiled three times (plain.cpp, avx2.cpp, avx512.cpp). Everything else is compiled once,
 // for the base machine. No multiply-add is ever fused (-ffp-contract=off), so the three give the
-// same bits.
+// same bits, except in NaNs.
 #pragma once
 
 #include <cstddef>

@@ -126,8 +126,10 @@ def accumulate_codes(
 ) -> None:
     """Writes all averages, up to the first segment with a bad payload, if there is one: then
     raises PayloadError, with that out untouched, for scales that no encoder writes: not finite, or
-    so large that decoded values are not. Raises KernelError for out and divisor. status, known: as
-    in `add_up`."""
+    so large that what encoders write is decoded to numbers that are not. Codes are not checked, as
+    the values of other payloads are not: those that no encoder writes, such as 0x7C of E5M2 or
+    0xFF of POWERS, may be decoded to infinity or NaN. Raises KernelError for out and divisor.
+    status, known: as in `add_up`."""
 
     def check() -> None:
         for form, out, payloads, by in segments:

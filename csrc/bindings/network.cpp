@@ -53,6 +53,12 @@ void least_loaded_at(const PiecesAt& given, const TiersAt& tiers, bool local, st
 using PortsAt =
     std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address, Address>;
 
+Ports ports_of(const PortsAt& given) {
+    const auto& [count, hosts, source, target, plane_of, rates, before] = given;
+    return {count, hosts, at<std::int64_t>(source), at<std::int64_t>(target),
+            at<std::int64_t>(plane_of), at<std::int64_t>(rates), at<double>(before)};
+}
+
 void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& tiers,
                       const PortsAt& ports, Address counts, Address pair, Address paths, std::int64_t most,
                       std::uint64_t seed, std::size_t samples, Address longest) {
@@ -61,11 +67,8 @@ void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& 
     const HashedFlows flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
                             at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
                             at<std::int64_t>(pair), at<std::int64_t>(paths), most};
-    const auto& [count, hosts, from, to, plane_of, rates, before] = ports;
-    const Ports own{count, hosts, at<std::int64_t>(from), at<std::int64_t>(to),
-                    at<std::int64_t>(plane_of), at<std::int64_t>(rates), at<double>(before)};
     Interrupt signals = python_signals();
-    slowest_links(flows, tiers_at(tiers), own, seed, samples, at<double>(longest), signals);
+    slowest_links(flows, tiers_at(tiers), ports_of(ports), seed, samples, at<double>(longest), signals);
 }
 
 using ListsAt = std::tuple<Address, Address>;
@@ -147,15 +150,15 @@ std::array<std::int64_t, 5> send_packets_at(
 }
 
 void sweep_failures_at(const PiecesAt& given, Address path, const TiersAt& tiers,
-                       const std::tuple<std::size_t, Address, Address>& sets, std::uint64_t seed,
-                       Address slowest, Address moved) {
+                       const PortsAt& ports, const std::tuple<std::size_t, Address, Address>& sets,
+                       std::uint64_t seed, Address slowest, Address moved) {
     const nb::gil_scoped_release release;
     const auto& [n, source, target, amount] = given;
     const Pieces pieces{n, at<std::int64_t>(source), at<std::int64_t>(target),
                         at<std::int64_t>(amount)};
     const auto& [count, start, links] = sets;
     Interrupt signals = python_signals();
-    sweep_failures(pieces, at<std::int64_t>(path), tiers_at(tiers),
+    sweep_failures(pieces, at<std::int64_t>(path), tiers_at(tiers), ports_of(ports),
                    {count, at<std::int64_t>(start), at<std::int64_t>(links)}, seed,
                    at<double>(slowest), at<std::int64_t>(moved), signals);
 }

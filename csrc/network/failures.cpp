@@ -1,4 +1,5 @@
-// Loads are changed for one failure and changed back, so the cost of a failure is proportional to
+// Ports of hosts are further links here, which do not fail, behind those between switches. Loads
+// are changed for one failure and changed back, so the cost of a failure is proportional to
 // the pieces that it moves. The slowest of the untouched links is the first of them in the order
 // from before the failure.
 #include "failures.hpp"
@@ -14,11 +15,15 @@ namespace {
 
 class Sweep {
   public:
-    Sweep(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers, Interrupt& interrupt)
-        : pieces_(pieces), path_(path), tiers_(tiers), interrupt_(interrupt),
-          links_(static_cast<std::size_t>(tiers.links())),
-          rates_(tiers.rates, tiers.rates + links_), load_(links_, 0.0), first_(links_ + 1, 0),
+    Sweep(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers, const Ports& ports,
+          Interrupt& interrupt)
+        : pieces_(pieces), path_(path), tiers_(tiers), ports_(ports), interrupt_(interrupt),
+          links_(static_cast<std::size_t>(tiers.links() + ports.ends())),
+          rates_(tiers.rates, tiers.rates + tiers.links()),
+          load_(static_cast<std::size_t>(tiers.links()), 0.0), first_(links_ + 1, 0),
           stamp_(links_, 0), chosen_(pieces.n, 0) {
+        rates_.insert(rates_.end(), ports.rates, ports.rates + ports.ends());
+        load_.insert(load_.end(), ports.before, ports.before + ports.ends());
         for (std::size_t i = 0; i < pieces.n; ++i)
             each_link(i, path[i], [&](std::size_t link) {
                 load_[link] += static_cast<double>(pieces.amount[i]);
@@ -61,6 +66,15 @@ class Sweep {
     void each_link(std::size_t piece, std::int64_t path, Visit visit) const {
         const Hops hops = tiers_.hops(pieces_.source[piece], pieces_.target[piece], path);
         for (std::size_t h = 0; h < hops.count; ++h) visit(static_cast<std::size_t>(hops.link[h]));
+        each_port(piece, path, visit);
+    }
+
+    template <class Visit>
+    void each_port(std::size_t piece, std::int64_t path, Visit visit) const {
+        if (ports_.count == 0) return;
+        const bool is_far = tiers_.crosses(pieces_.source[piece], pieces_.target[piece]);
+        for (const std::int64_t port : ports_.of(piece, path, tiers_.cores, is_far))
+            visit(static_cast<std::size_t>(tiers_.links() + port));
     }
 
     double seconds(std::size_t link) const {
@@ -84,8 +98,11 @@ class Sweep {
         least_loaded({moving_.size(), source_.data(), target_.data(), amount_.data()}, broken,
                      seed, load_.data(), other_.data(), interrupt_);
         double worst = 0.0;
-        for (std::size_t i = 0; i < moving_.size(); ++i)
+        for (std::size_t i = 0; i < moving_.size(); ++i) {
+            const auto amount = static_cast<double>(pieces_.amount[moving_[i]]);
             each_link(moving_[i], other_[i], [&](std::size_t link) { touch(link); });
+            each_port(moving_[i], other_[i], [&](std::size_t port) { load_[port] += amount; });
+        }
         for (const std::size_t link : touched_) worst = std::max(worst, seconds(link));
         for (const std::size_t link : slowest_first_)
             if (stamp_[link] != now_) {
@@ -117,6 +134,7 @@ class Sweep {
     const Pieces& pieces_;
     const std::int64_t* path_;
     const Tiers& tiers_;
+    const Ports& ports_;
     Interrupt& interrupt_;
     std::size_t links_;
     std::vector<std::int64_t> rates_;
@@ -131,9 +149,9 @@ class Sweep {
 }  // namespace
 
 void sweep_failures(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers,
-                    const FailureSets& sets, std::uint64_t seed, double* slowest,
-                    std::int64_t* moved, Interrupt& interrupt) {
-    Sweep sweep(pieces, path, tiers, interrupt);
+                    const Ports& ports, const FailureSets& sets, std::uint64_t seed,
+                    double* slowest, std::int64_t* moved, Interrupt& interrupt) {
+    Sweep sweep(pieces, path, tiers, ports, interrupt);
     for (std::size_t i = 0; i < sets.n; ++i) {
         interrupt(1000);
         slowest[i] = sweep.without(sets.links + sets.start[i], sets.links + sets.start[i + 1],

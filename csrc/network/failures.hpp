@@ -12,11 +12,11 @@ struct FailureSets {
     const std::int64_t* links;
 };
 
-// For each set, computes amount / rate of the slowest link after pieces whose path fails have moved
+// For each set, computes amount / rate of the slowest link, or port of a host, after pieces whose path fails have moved
 // to the least loaded paths, while all others stay; infinity if one has no other path. moved: how
 // many moved.
 void sweep_failures(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers,
-                    const FailureSets& sets, std::uint64_t seed, double* slowest,
-                    std::int64_t* moved, Interrupt& interrupt);
+                    const Ports& ports, const FailureSets& sets, std::uint64_t seed,
+                    double* slowest, std::int64_t* moved, Interrupt& interrupt);
 
 }  // namespace gradwire

@@ -9,7 +9,7 @@ void slowest_links(const HashedFlows& flows, const Tiers& tiers, const Ports& po
                    std::uint64_t seed, std::size_t samples, double* longest,
                    Interrupt& interrupt) {
     const auto links = static_cast<std::size_t>(tiers.links());
-    const auto ends = static_cast<std::size_t>(2 * ports.hosts * ports.count);
+    const auto ends = static_cast<std::size_t>(ports.ends());
     std::vector<std::int64_t> load(links);
     std::vector<double> at_port(ends), per_amount(links, 0.0);
     for (std::size_t i = 0; i < links; ++i)
@@ -30,10 +30,8 @@ void slowest_links(const HashedFlows& flows, const Tiers& tiers, const Ports& po
                 for (std::size_t h = 0; h < hops.count; ++h)
                     load[static_cast<std::size_t>(hops.link[h])] += flows.amount[i];
                 if (ports.count == 0) continue;
-                const std::int64_t port = ports.plane_of[hops.count == 4 ? path / tiers.cores : path];
-                for (const std::int64_t host : {ports.source[i], ports.hosts + ports.target[i]})
-                    at_port[static_cast<std::size_t>(host * ports.count + port)] +=
-                        static_cast<double>(flows.amount[i]);
+                for (const std::int64_t port : ports.of(i, path, tiers.cores, hops.count == 4))
+                    at_port[static_cast<std::size_t>(port)] += static_cast<double>(flows.amount[i]);
             }
         }
         interrupt(static_cast<std::int64_t>(links + ends));

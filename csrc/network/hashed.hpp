@@ -20,17 +20,6 @@ struct HashedFlows {
     std::int64_t most;
 };
 
-// The ports of hosts with several, whose times count too: count is 0 if they do not. Arrays of
-// ports have all those up, by host and port, then all those down.
-struct Ports {
-    std::int64_t count, hosts;
-    const std::int64_t* source;  // the hosts of each flow
-    const std::int64_t* target;
-    const std::int64_t* plane_of;  // the port that each uplink serves
-    const std::int64_t* rates;
-    const double* before;  // amounts that take no path between leaves
-};
-
 // For seeds from `seed` on, computes amount / rate of the slowest link when every part takes a
 // random path.
 void slowest_links(const HashedFlows& flows, const Tiers& tiers, const Ports& ports,

@@ -43,6 +43,25 @@ struct Tiers {
     }
 };
 
+// The ports of hosts, if their times count too: count, of each host, is 0 if they do not. Arrays of
+// ports have all those up, by host and port, then all those down.
+struct Ports {
+    std::int64_t count, hosts;
+    const std::int64_t* source;  // the hosts of each flow, or piece, between leaves
+    const std::int64_t* target;
+    const std::int64_t* plane_of;  // the port that each uplink serves
+    const std::int64_t* rates;
+    const double* before;  // amounts that take no path between leaves
+
+    std::int64_t ends() const { return 2 * hosts * count; }
+    // Returns the ports, up and down, that a path takes. is_far: it is one between pods.
+    std::array<std::int64_t, 2> of(std::size_t flow, std::int64_t path, std::int64_t cores,
+                                   bool is_far) const {
+        const std::int64_t port = plane_of[is_far ? path / cores : path];
+        return {source[flow] * count + port, (hosts + target[flow]) * count + port};
+    }
+};
+
 // The same random numbers in C++ and Python (gradwire/network/dice.py): 32 bits for each index.
 inline std::uint64_t mixed(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

@@ -11,18 +11,19 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
 from gradwire.network.checked import Ints, Reals
-from gradwire.network.fabric import EVERY, Fabric, Link, count
+from gradwire.network.fabric import BELOW, EVERY, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
-from gradwire.network.loads import add_loads
+from gradwire.network.loads import add_loads, all_rates, ports
 from gradwire.network.native import columns, core, tiers
 from gradwire.network.routes import Routes
 
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """The cost of each set of links. seconds: until the last link between switches is done, once
-    the plan has gone around the failure, inf if hosts have no other path; moved: the number of
-    pieces that changed their path. before: the seconds without a failure."""
+    """The cost of each set of links. seconds: until the last link of hosts and switches is done,
+    as in `Routes.seconds`, once the plan has gone around the failure, inf if hosts have no other
+    path; moved: the number of pieces that changed their path. before: the seconds without a
+    failure."""
 
     what: Sequence[tuple[Link, ...]]
     seconds: Reals
@@ -64,27 +65,45 @@ def sweep(
     if native is None:
         after = [_around(routes, links[a:b], seed) for a, b in pairwise(start)]
         seconds, moved = np.array([s for s, _ in after]), np.array([m for _, m in after], int)
-        return Failures(sets, seconds, moved, routes.fabric_seconds)
+        return Failures(sets, seconds, moved, routes.seconds)
     slowest, moved = np.zeros(len(sets)), np.zeros(len(sets), np.int64)
-    (source, target, amount, path), unit = _between(routes)
-    source, target, amount, path = columns(source, target, amount, path)
+    flow, (source, target, amount, path), unit = _between(routes)
+    source, target, amount, path, sender, receiver, plane_of, rates = columns(
+        source, target, amount, path, routes.flows.src[flow], routes.flows.dst[flow],
+        fabric.plane_of, all_rates(fabric)[len(fabric.rates) :],
+    )  # fmt: skip
+    before = _below(routes)
+    planes = fabric.planes if fabric.planes > 1 else 0  # one port is as full on every path
     native.sweep_failures(
         (len(path), source.ctypes.data, target.ctypes.data, amount.ctypes.data),
-        path.ctypes.data, tiers(fabric), (len(sets), start.ctypes.data, links.ctypes.data),
+        path.ctypes.data, tiers(fabric),
+        (planes, fabric.hosts, sender.ctypes.data, receiver.ctypes.data,
+         plane_of.ctypes.data, rates.ctypes.data, before.ctypes.data),
+        (len(sets), start.ctypes.data, links.ctypes.data),
         seed % (1 << 64), slowest.ctypes.data, moved.ctypes.data,
     )  # fmt: skip
-    return Failures(sets, slowest * 8 / unit, moved, routes.fabric_seconds)
+    seconds = slowest * 8 / unit if planes else np.maximum(slowest * 8 / unit, routes.host_seconds)
+    return Failures(sets, seconds, moved, routes.seconds)
 
 
-def _between(routes: Routes) -> tuple[tuple[Ints, Ints, Ints, Ints], float]:
-    """Returns source, target, amount and path of pieces between leaves, and the amounts' unit. The
-    kernel subtracts amounts from loads again, which must leave nothing: sums are exact."""
+def _between(routes: Routes) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints], float]:
+    """Returns the flow of pieces between leaves; their source, target, amount and path; and the
+    amounts' unit. The kernel subtracts amounts from loads again, which must leave nothing: sums
+    are exact."""
     own, leaf = routes.path >= 0, routes.fabric.leaf_of
-    flow = routes.flow[own]
-    flows = routes.flows
+    flow, flows = routes.flow[own], routes.flows
     amount, unit = shrunk(routes.amount, routes.unit, 53)
     ends = leaf[flows.src[flow]], leaf[flows.dst[flow]]
-    return (*ends, amount[own], routes.path[own]), unit
+    return flow, (*ends, amount[own], routes.path[own]), unit
+
+
+def _below(routes: Routes) -> Reals:
+    """Returns what pieces below leaves load every port with, up and then down, in whole numbers of
+    the same unit."""
+    own = routes.path == BELOW
+    amount = shrunk(routes.amount, routes.unit, 53)[0][own].astype(np.float64)
+    loads = ports(routes.fabric, routes.flows, routes.flow[own], routes.path[own], amount)
+    return np.rint(np.concatenate(loads).reshape(-1))
 
 
 def _around(routes: Routes, failed: Ints, seed: int) -> tuple[float, int]:
@@ -92,16 +111,15 @@ def _around(routes: Routes, failed: Ints, seed: int) -> tuple[float, int]:
     rates = routes.fabric.rates.copy()
     rates[failed] = 0
     broken = replace(routes.fabric, rates=rates)
-    (source, target, amount, path), unit = _between(routes)
+    _, (source, target, amount, path), _ = _between(routes)
     hops = broken.hops(source, target, path)
     moves = np.isin(hops, failed).any(1)
     load = np.zeros(len(rates))
     add_loads(load, hops[~moves], amount[~moves])
-    least_loaded(broken, source[moves], target[moves], amount[moves], seed, load)
-    busy = load > 0
+    after, some = routes.path.copy(), np.flatnonzero(routes.path >= 0)[moves]
+    after[some] = least_loaded(broken, source[moves], target[moves], amount[moves], seed, load)
     with np.errstate(divide="ignore"):
-        longest = float((load[busy] / rates[busy]).max(initial=0.0))
-    return longest * 8 / unit, int(moves.sum())
+        return replace(routes, fabric=broken, path=after).seconds, len(some)
 
 
 def _checked(routes: Routes) -> Routes:

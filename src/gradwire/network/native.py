@@ -45,10 +45,10 @@ class NetworkCore(Protocol):
         """Chooses the least loaded path of each piece, in order."""
 
     def sweep_failures(
-        self, pieces: Columns, path: int, tiers: Tiers, sets: tuple[int, int, int], seed: int,
-        slowest: int, moved: int, /,
+        self, pieces: Columns, path: int, tiers: Tiers, ports: Ports, sets: tuple[int, int, int],
+        seed: int, slowest: int, moved: int, /,
     ) -> None:  # fmt: skip
-        """Finds the slowest link for each of many sets of failures."""
+        """Finds the slowest link, of hosts or switches, for each of many sets of failures."""
 
     def slowest_links(
         self, flows: Columns, parts: int, tiers: Tiers, ports: Ports, counts: int, pair: int,

@@ -116,16 +116,12 @@ class Routes:
     @cached_property
     def seconds(self) -> float:
         """The same sum over steps, until the last link of hosts and switches is done."""
-        fabric, total = self.fabric, 0.0
-        for own in self._steps:
-            sent, received = ports(
-                fabric, own.flows, own.flow, own.path, as_bytes(own.amount, own.unit)
-            )
-            total += max(
-                _longest(as_bytes(*own.loads), fabric.rates),
-                _longest(sent, fabric.host_up), _longest(received, fabric.host_down),
-            )  # fmt: skip
-        return total
+        return sum(max(own.fabric_seconds, own.host_seconds) for own in self._steps)
+
+    @cached_property
+    def host_seconds(self) -> float:
+        """The same sum over steps, until the last link of hosts is done."""
+        return sum(own._longest_port for own in self._steps)
 
     @cached_property
     def loads(self) -> Loads:
@@ -151,6 +147,13 @@ class Routes:
         for own in np.split(order, np.searchsorted(steps[order], numbers[1:])):
             columns = self.flow[own], self.path[own], self.amount[own]
             yield Routes(self.fabric, self.flows, *columns, self.unit)
+
+    @property
+    def _longest_port(self) -> float:
+        """The seconds until the last link of hosts is done, of one step."""
+        bytes, fabric = as_bytes(self.amount, self.unit), self.fabric
+        sent, received = ports(fabric, self.flows, self.flow, self.path, bytes)
+        return max(_longest(sent, fabric.host_up), _longest(received, fabric.host_down))
 
     @property
     def _leaves(self) -> tuple[Ints, Ints]:

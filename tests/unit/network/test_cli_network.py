@@ -141,6 +141,19 @@ def test_what_failed_is_missing_from_every_topology_that_is_tried(
     assert same == found["seconds"] > more
 
 
+@pytest.mark.parametrize(
+    "topology", ["leaf_spine(4, 4, 4, fabric_gbps=400)", "dual_plane(2, 2, 2)"]
+)
+def test_nothing_is_faster_without_what_failed(
+    topology: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hosts' links are slowest, with all links and without some."""
+    asked = ["network", "whatif", "--topology", topology, "--traffic", "direct", "--places", "0"]
+    found = told(capsys, asked)
+    for kind in ("cables", "switches"):
+        assert found["seconds"] * (1 - 1e-9) <= found[kind]["median"] <= found[kind]["worst"]
+
+
 def test_json_has_no_number_for_what_never_ends(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["network", "whatif", "--topology", "leaf_spine(2, 2, 1)", "--places", "0", "--json"]
     assert main(asked) == 0

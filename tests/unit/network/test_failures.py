@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
 from gradwire.extension import VARIABLE
-from gradwire.network import Fabric, Flows, Link, Routes, bounds, fat_tree, leaf_spine, route
+from gradwire.network import (
+    Fabric,
+    Flows,
+    Link,
+    Routes,
+    bounds,
+    dual_plane,
+    fat_tree,
+    leaf_spine,
+    route,
+)
 from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.packet import send
 from gradwire.network.failures import cables, sweep, switches
@@ -25,8 +35,8 @@ NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 
 @NATIVE
 @given(
-    st.sampled_from(FABRICS), st.integers(0, 99), st.sampled_from(["coloured", "wrap", "ecmp"]),
-    st.booleans(),
+    st.sampled_from([*FABRICS, dual_plane(3, 4, 2), dual_plane(2, 6, 1, fabric_gbps=400)]),
+    st.integers(0, 99), st.sampled_from(["coloured", "wrap", "ecmp"]), st.booleans(),
 )  # fmt: skip
 def test_the_sweep_is_one_by_one(fabric: Fabric, seed: int, scheme: str, pairs: bool) -> None:
     routes = route(groups(fabric, 3, seed), fabric, scheme, seed)
@@ -71,12 +81,35 @@ def test_a_lost_spine_is_shared_by_the_others() -> None:
         assert seconds >= bounds(permutation(fabric, 2), broken).fabric_seconds * (1 - 1e-9)
 
 
+def test_links_of_hosts_count_before_and_after() -> None:
+    """A host's port of 100 Gbit/s is the slowest, whatever fails between switches."""
+    fabric = leaf_spine(2, 2, 2, host_gbps=100, fabric_gbps=400)
+    found = sweep(route([(0, 2, SIZE), (0, 1, SIZE)], fabric))
+    assert found.before == pytest.approx(2 * SIZE * 8 / 100e9)
+    assert found.seconds == pytest.approx([found.before] * 4)
+
+
+@pytest.mark.parametrize("engine", ["", "twin"])
+def test_without_a_plane_hosts_have_the_other_port(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes below the leaf still takes both."""
+    monkeypatch.setenv(VARIABLE, engine)
+    fabric = dual_plane(2, 2, 1, host_gbps=100, fabric_gbps=400)
+    routes = route([(0, 2, SIZE), (0, 2, SIZE), (0, 1, SIZE)], fabric)
+    found = sweep(routes, switches(fabric))
+    port = SIZE * 8 / fabric.host_up[0, 0]
+    assert found.before == pytest.approx(1.5 * port) == routes.seconds
+    assert found.seconds == pytest.approx([2.5 * port] * 2)
+    assert found.moved.tolist() == [1, 1]
+
+
 def test_what_has_no_other_path_never_ends() -> None:
     fabric = leaf_spine(2, 2, 1)
     found = sweep(route([(0, 2, 10)], fabric))
     assert np.isinf(found.seconds).all()
     idle = sweep(route([(0, 1, 10)], fabric))
-    assert idle.seconds.tolist() == [0.0, 0.0]
+    assert idle.seconds.tolist() == [idle.before] * 2
     assert idle.moved.tolist() == [0, 0]
 
 

@@ -327,12 +327,17 @@ def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload,
             "with gradwire profile, and pass its file."
         )
     where = placement_of(arguments, topology.hosts, arguments.seed)
+    each = arguments.per_machine
+    if where.ranks % each:
+        raise NetworkError(
+            f"the ranks of a plan must fill their machines; got {where.ranks} ranks and "
+            f"--per-machine {each}. Pass --ranks {where.ranks - where.ranks % each or each}."
+        )
     plan, profile = Plan.load(arguments.step), Profile.load(arguments.profile)
     if where.ranks != profile.world:
-        each = arguments.per_machine
         rate = float(topology.host_up.sum(1).min())
         profile = on(profile, Cluster(where.ranks // each, each, cross_bits_per_second=rate))
-    buckets = traffic_of(plan, profile, arguments.per_machine)
+    buckets = traffic_of(plan, profile, each)
     return workload_of(buckets, where, profile.backward_seconds), where
 
 

@@ -368,6 +368,10 @@ def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--step", "my/traces/"], "'a plan (.json), a parallel job (.toml), or a reader with"),
         (["--step", "job.toml"], "a text file that can be read"),
         (["--step", "plan.json"], "--profile is missing"),
+        (
+            ["--step", "plan.json", "--profile", "p", "--ranks", "63", "--per-machine", "8"],
+            "must fill their machines; got 63 ranks and --per-machine 8. Pass --ranks 56.",
+        ),
         (["--profile", "p.json"], "and no --step PLAN.json"),
         (["--profile", "p.json", "--step", "job.toml"], "and no --step PLAN.json"),
         (["--tolerance", "0.1", "--engine", "static"], "the static engine has none"),

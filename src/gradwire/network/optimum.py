@@ -1,5 +1,5 @@
-"""The least time that any shares of paths can take, by a linear program: the lower bound for a
-plan around failures, and for unequal links.
+"""The least time that any shares of paths can take on the links between switches, by a linear
+program: the lower bound for a plan around failures, and for unequal links.
 
 Uplinks whose links have the same rates everywhere are alike, and so are cores: some best shares
 treat them alike, so one variable stands for all of a class.

@@ -9,7 +9,7 @@ import pytest
 from demands import FABRICS, SIZE, demands, permutation, unequal
 
 from gradwire.errors import NetworkError
-from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
+from gradwire.network import Fabric, Flows, Link, bounds, dual_plane, fat_tree, leaf_spine, route
 from gradwire.network.optimum import best_shares
 
 
@@ -43,6 +43,15 @@ def test_around_failures_nothing_is_faster(fabric: Fabric) -> None:
         for scheme in ("wrap", "lpt", "ecmp", "adaptive"):
             assert route(own, broken, scheme, 1).fabric_seconds >= best * (1 - 1e-9)
         assert bounds(own, broken).fabric_seconds <= best * (1 + 1e-9)
+
+
+def test_ports_of_hosts_are_not_in_the_program() -> None:
+    """As docs/design/network.md says: equal parts on both ports would be faster for the hosts."""
+    fabric = dual_plane(2, 2, 1, fabric_gbps=400)
+    slower = fabric.with_rates({fabric.links[0]: 200 * 10**9})
+    best, even = (route([(0, 3, 10**6)], slower, scheme) for scheme in ("optimal", "min_split"))
+    assert best.fabric_seconds < even.fabric_seconds
+    assert best.seconds / even.seconds == pytest.approx(4 / 3, rel=1e-4)
 
 
 def test_classes_of_links_change_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Loads the fullest link as much as spraying does, with the fewest flows cut.
+"""Between leaves and spines loads the fullest link as much as spraying does, with few flows cut.
 
     D = 10 flows at a leaf, 4 uplinks    uplink 0   1   2   3
                                          ■   ■   ■   ■         8 whole, by equitable colours
@@ -33,7 +33,8 @@ class MinSplit(Scheme):
 
     The ports of a host, and the cores of pods, are shared in the same way; what was cut already is
     wrapped around, pair by pair. So if one choice follows another, a link has its share of what
-    came whole and its share of what came cut.
+    came whole and its share of what came cut: in a fat tree, or at ports of several planes, the
+    fullest may have more than with spraying.
     """
 
     name: ClassVar[str] = "min_split"

@@ -17,8 +17,11 @@ _PARTS = 1 << 20  # shares are rounded to as many parts
 
 @dataclass(frozen=True)
 class Optimal(Wrap):
-    """Routes like 'wrap', by the shares of a linear program: no routing of any kind takes less,
-    except by rounding to a millionth. It needs scipy. least: no piece has fewer bytes."""
+    """Routes like 'wrap', by the shares of a linear program: no routing of any kind takes less on
+    the links between switches, but for the rounding of shares to a millionth of a pair's bytes,
+    which may cost more than a millionth of the time. The program knows no ports of hosts: with
+    several planes another scheme may end sooner. It needs scipy. least: no piece has fewer
+    bytes."""
 
     name: ClassVar[str] = "optimal"
     is_compared: ClassVar[bool] = False

@@ -53,7 +53,7 @@ NEAR = Distance()
 
 
 def _seconds(name: str, text: str) -> float:
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(str(text))
     seconds = float(match[1]) * _UNITS[match[2].lower()] if match else -1.0
     if not 0.0 <= seconds <= _LONGEST_SECONDS:
         raise LabError(
@@ -64,7 +64,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _share(text: str) -> float:
-    match = _SHARE.fullmatch(text)
+    match = _SHARE.fullmatch(str(text))
     share = float(match[1]) / (100.0 if match[2] else 1.0) if match else -1.0
     if not 0.0 <= share <= _LARGEST_LOSS:
         raise LabError(

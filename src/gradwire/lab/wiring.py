@@ -109,5 +109,5 @@ def _for_distance(distance: Distance, bits_per_second: int) -> dict[str, str]:
     """Returns settings for links on which much is under way: windows of at least four times what
     the round trip holds."""
     window = int(4 * 2 * (distance.seconds + distance.jitter_seconds) * bits_per_second / 8)
-    most = max(window, 6 << 20)
+    most = min(max(window, 6 << 20), 1 << 30)
     return {"tcp_rmem": f"4096 131072 {most}", "tcp_wmem": f"4096 65536 {most}"}

@@ -47,13 +47,10 @@ def one_way_seconds(group: dist.ProcessGroup) -> float:
     """Returns how long a message takes to the rank that is farthest from the group's first one,
     the same on all ranks. They answer one by one, as ranks that share processors would delay each
     other. Collective, in host memory; blocks for three round trips to each rank."""
-    ball, ranks = (
-        torch.zeros(1, dtype=torch.float64, device="cpu"),
-        range(dist.get_world_size(group)),
-    )
     names, me = dist.get_process_group_ranks(group), dist.get_rank(group)
+    ball = torch.zeros(1, dtype=torch.float64, device="cpu")
     longest = 0.0
-    for rank in ranks[1:]:
+    for rank in range(1, len(names)):
         if me == rank:
             for _ in range(_PINGS):
                 dist.recv(ball, names[0], group=group)

@@ -29,6 +29,7 @@ def test_a_distance_is_read_and_told(texts, found, said):
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
+        ((0.04,), r"a delay must be a number with us, ms or s.*got 0\.04"),
         (("40",), r"a delay must be a number with us, ms or s, up to 1s; got '40'\. Write"),
         (("2s",), r"a delay must be .*got '2s'"),
         (("-1ms",), r"a delay must be .*got '-1ms'"),
@@ -60,4 +61,6 @@ def test_a_forwarder_takes_the_bridge_s_place():
     assert all("gso_max_segs 1" in machine.lines[-1] for machine in wiring.machines[:-1])
     room = int(wiring.machines[0].settings["tcp_rmem"].split()[-1])
     assert room >= 4 * (2 * 0.04) * 10**8 / 8
+    fastest = one_switch(2, 400 * 10**9, Distance(1.0))
+    assert int(fastest.machines[0].settings["tcp_wmem"].split()[-1]) < 1 << 31
     assert Wiring.from_json(json.loads(json.dumps(asdict(wiring)))) == wiring

@@ -63,3 +63,10 @@ def test_most_functions_are_short() -> None:
 
 def test_every_file_says_what_it_is() -> None:
     assert not [m for m, path in FILES.items() if not ast.get_docstring(tree_of(path))]
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest takes two such files for one module, and collects neither in a run of all tests."""
+    names = [path.name for path in Path(__file__).parents[1].rglob("test_*.py")]
+    assert len(names) > 300
+    assert not {name for name in names if names.count(name) > 1}

@@ -226,11 +226,11 @@ class Streams(ABC):
 class Context(ABC):
     """All local work that a collective may request, on one bucket's gradients.
 
-    ragged: the size of a message depends on the data. length: the bytes of this step's `message`,
-    after its call, (1,) int64. is_exact: gradients are sent as they are, without loss or feedback.
-    has_rows: gradients and results are COO, and `streams` are of rows. memory: what a collective
-    keeps about this bucket from step to step; not saved, and empty after a restart or a
-    regrouping, on all ranks alike.
+    ragged: the size of a message depends on the data. length: tells the bytes of this step's
+    `message`, after its call (`streams.longest`), (2,) int64. is_exact: gradients are sent as they
+    are, without loss or feedback. has_rows: gradients and results are COO, and `streams` are of
+    rows. memory: what a collective keeps about this bucket from step to step; not saved, and empty
+    after a restart or a regrouping, on all ranks alike.
     """
 
     rank: int

@@ -97,7 +97,7 @@ def test_bytes_are_those_of_the_longest_and_of_the_lengths(text: str, shares: st
         run.step(gradients)
         item = dtype.itemsize if text == NONZERO else 4
         longest = max(by_hand(mine, item) for mine in gradients)
-        wanted = 8 * (world - 1) + (world - 1) * longest
+        wanted = 16 * (world - 1) + (world - 1) * longest
         assert run.trace.bytes_sent == [float(wanted)] * world
 
 
@@ -326,6 +326,19 @@ def test_damaged_lengths_that_all_ranks_agree_on_are_a_payload_error(length: int
         run.step(five_of_nine(shapes), damage=(0, EVERYBODY, lambda x: x.fill_(length)))
 
 
+@pytest.mark.parametrize("bit", [0, 5, 62, 64, 127])
+def test_a_damaged_length_names_who_told_it(bit: int) -> None:
+    """Otherwise one rank would expect another size than the others, and backends abort."""
+
+    def change(lengths: Tensor) -> Tensor:
+        lengths[1].view(torch.uint8)[bit // 8] ^= 1 << bit % 8
+        return lengths
+
+    run = Several(NONZERO, SHAPES, 3)
+    with pytest.raises(PayloadError, match="what rank 1 sent"):
+        run.step(drawn(SHAPES, 3), damage=(0, 2, change))
+
+
 @pytest.mark.parametrize("what", range(4))
 def test_a_damaged_header_names_the_rank(what: int) -> None:
     said = ("rank 1's begins with", "rank 1's begins with", "rank 1 sent a message of another",
@@ -351,7 +364,7 @@ def test_a_spoiled_step_sends_no_payload(text: str) -> None:
             given[0][7] = torch.inf
         context.begin(given, [x.clone() for x in given], StepInfo(step))
         context.message()
-        assert (int(context.length) == HEADER_BYTES) == spoiled
+        assert (int(context.length[0]) == HEADER_BYTES) == spoiled
         if spoiled:
             context.codec.spoil()
         context.end(skipped=False)

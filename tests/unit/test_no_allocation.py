@@ -248,7 +248,7 @@ def test_ragged_members_take_ten_bytes_per_entry(text: str) -> None:
     def encode() -> None:
         for context, x in zip(contexts, given):
             context.begin([x], [x.clone()], StepInfo(0))
-            messages.append(context.message()[: int(context.length)])
+            messages.append(context.message()[: int(context.length[0])])
 
     def decode() -> None:
         contexts[0].accumulate(torch.stack(messages))

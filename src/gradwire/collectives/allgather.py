@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gradwire.moves import AllGather
 from gradwire.strategy import Collective, Context, Rounds
+from gradwire.streams import longest
 from gradwire.streams.owners import gather_streams
 
 
@@ -31,6 +32,6 @@ class AllGatherSum(Collective):
         message = ctx.message()
         if ctx.ragged:
             lengths = yield AllGather(ctx.length)
-            message = message[: int(lengths.max())]
+            message = message[: longest(lengths, message.numel())]
         messages = yield AllGather(message)
         ctx.accumulate(messages)

@@ -14,7 +14,7 @@ from gradwire.collectives._holders import Holders
 from gradwire.local import Local
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
-from gradwire.streams import Stream, sealed, sealed_bytes, unsealed, whole
+from gradwire.streams import Stream, from_rank, sealed, sealed_bytes, unsealed, whole
 from gradwire.streams.rows import CooRows, check_layouts, table_of
 
 
@@ -143,14 +143,17 @@ class _Stripes:
 
     def learn(self, counts: Sequence[Sequence[int]], arrived: Mapping[int, Tensor]) -> None:
         """Read which rank holds which rows; PayloadError if the ids are damaged."""
-        lists = {r: self._read_ids(counts[r], message) for r, message in arrived.items()}
+        lists = {
+            r: from_rank(r, self._read_ids, r, counts[r], message)
+            for r, message in arrived.items()
+        }
         lists[self._me] = self._ids
         tables = range(len(self._tables))
         self.holders = [Holders([lists[r][t] for r in range(self._world)]) for t in tables]
 
-    def _read_ids(self, counts: Sequence[int], message: Tensor) -> list[Tensor]:
+    def _read_ids(self, rank: int, counts: Sequence[int], message: Tensor) -> list[Tensor]:
         sizes = self._sizes_of_ids(counts)
-        parts = torch.split(unsealed(message, sum(sizes)), sizes)
+        parts = torch.split(unsealed(message, sum(sizes), [rank]), sizes)
         work = zip(self._lists, parts, counts)
         return [own.read(part, k).places for own, part, k in work]
 

@@ -14,7 +14,7 @@ from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.moves import AllGather, AllReduce, Exchange
 from gradwire.strategy import Collective, Context, Evidence, Member, Rounds
-from gradwire.streams import Stream, sealed, unsealed, whole
+from gradwire.streams import Stream, from_rank, sealed, unsealed, whole
 
 _VARIANTS = ("shares", "butterfly", "tree")
 
@@ -112,7 +112,10 @@ def _named(ctx: Context, mine: Stream, breadth: float) -> Rounds[Stream]:
     own = mine.largest(ctx.streams.parameters, counts)
     bare = replace(own, values=own.values.new_empty(own.count, 0))
     messages = yield AllGather(sealed(bare.coded()))
-    lists = [bare.read(message) for message in unsealed(messages, bare.coded_bytes())]
+    lists = [
+        from_rank(r, bare.read, message)
+        for r, message in enumerate(unsealed(messages, bare.coded_bytes(), range(ctx.world)))
+    ]
     one = torch.ones(own.count, dtype=torch.float32, device="cpu")
     first, *others = (replace(named, values=one) for named in lists)
     return first.mean_with(others, torch.float32)
@@ -130,7 +133,7 @@ def _butterfly(ctx: Context, mine: Stream) -> Merged:
     guest = theirs_kept = None
     if place.guest is not None:
         arrived = yield _from(place.guest, mine)
-        guest = mine.read(arrived[place.guest])
+        guest = from_rank(place.guest, mine.read, arrived[place.guest])
         theirs_kept = torch.ones_like(mine_kept)
         group = _top(ctx, mine, guest)
         mine_kept &= mine.among(group)
@@ -139,7 +142,7 @@ def _butterfly(ctx: Context, mine: Stream) -> Merged:
         yield Exchange({}, {})
     for partner in place.partners:
         arrived = yield Exchange({partner: group.coded()}, {partner: group.coded_bytes()})
-        group = _top(ctx, group, group.read(arrived[partner]))
+        group = _top(ctx, group, from_rank(partner, group.read, arrived[partner]))
         mine_kept &= mine.among(group)
         if guest is not None and theirs_kept is not None:
             theirs_kept &= guest.among(group)
@@ -158,7 +161,7 @@ def _folded(ctx: Context, mine: Stream, place: Butterfly) -> Merged:
     size = mine.coded_bytes()
     arrived = yield Exchange({}, {place.host: size + -(-mine.count // 8)})
     news = whole(arrived[place.host], size + -(-mine.count // 8))
-    result = mine.read(news[:size])
+    result = from_rank(place.host, mine.read, news[:size])
     result.check_counts(ctx.streams.parameters, ctx.streams.counts)
     kept = kernels.unpack_bits(news[size:], mine.count)
     if not bool(mine.among(result)[kept].all()):
@@ -177,13 +180,13 @@ def _tree(ctx: Context, mine: Stream) -> Merged:
             yield Exchange({rank - step: group.coded()}, {})
         elif rank % (2 * step) == 0 and rank + step < world:
             arrived = yield _from(rank + step, mine)
-            group = _top(ctx, group, mine.read(arrived[rank + step]))
+            group = _top(ctx, group, from_rank(rank + step, mine.read, arrived[rank + step]))
         else:
             yield Exchange({}, {})
     for step in reversed(steps):
         if rank % (2 * step) == step:
             arrived = yield _from(rank - step, mine)
-            group = mine.read(arrived[rank - step])
+            group = from_rank(rank - step, mine.read, arrived[rank - step])
             group.check_counts(ctx.streams.parameters, ctx.streams.counts)
         elif rank % (2 * step) == 0 and rank + step < world:
             yield Exchange({rank + step: group.coded()}, {})

@@ -13,7 +13,7 @@ from gradwire.collectives._butterfly import Butterfly
 from gradwire.local import Streams
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
-from gradwire.streams import Stream, told_size, whole
+from gradwire.streams import Stream, from_rank, told_size, whole
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SparCML(Collective):
             if number == 0 and place.is_folded:
                 held.forget()
             for r in by:
-                held.merge(whole(arrived[r], told[r]))
+                from_rank(r, held.merge, whole(arrived[r], told[r]))
         held.write(work, float(ctx.world))
 
 
@@ -66,7 +66,7 @@ def _lengths(held: _Held, to: list[int], by: list[int]) -> Rounds[dict[int, int]
     """Exchange the sizes of the next messages. Returns bytes by sender."""
     mine = told_size(held.message().numel() if to else 0)
     arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))
-    return {r: held.stream.read_size(arrived[r], held.dense_bytes) for r in by}
+    return {r: from_rank(r, held.stream.read_size, arrived[r], held.dense_bytes) for r in by}
 
 
 class _Held:

@@ -9,7 +9,7 @@ import torch
 
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
-from gradwire.streams import Ranges, whole
+from gradwire.streams import Ranges, from_rank, whole
 from gradwire.streams.owners import push
 
 
@@ -53,5 +53,5 @@ class SparCMLSplit(Collective):
         parts = {}
         for i, message in enumerate(known):
             r = (me + i) % world
-            parts[r] = mean.over(domains, r).unpacked(message).flat(domains, r)
+            parts[r] = from_rank(r, mean.over(domains, r).unpacked, message).flat(domains, r)
         work.write([parts[r] for r in range(world)])

@@ -22,9 +22,10 @@ from gradwire.member import ALIGNED
 from gradwire.strategy import Claims
 
 HEADER_BYTES = 32
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """The version of the format; attaching a model refuses ranks with another one. Version 2: sections
-begin at multiples of 16, not of their items' sizes."""
+begin at multiples of 16, not of their items' sizes. Version 3: lengths that ranks gather are told
+twice, so that damage is seen."""
 _LINE = 64
 _LONG_CODE = 4096
 

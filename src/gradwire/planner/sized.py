@@ -27,6 +27,7 @@ from gradwire.moves import AllToAll
 from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
 from gradwire.strategy import Collective, Compressor, Context, Rounds, State, Strategy
+from gradwire.streams.told import told_length
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -67,7 +68,8 @@ class SizedContext(SizedBucket, Context):
         size = self.layout.bytes
         if self.ragged:
             size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
-        self.length = torch.tensor([size], dtype=torch.int64)  # a real tensor: its value is read
+        # A real tensor: its value is read.
+        self.length = torch.tensor(told_length(size), dtype=torch.int64)
         return _bytes(size)
 
     def _ragged_bytes(self, n: int) -> int:

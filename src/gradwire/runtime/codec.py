@@ -37,6 +37,7 @@ from gradwire.strategy import (
     StepInfo,
     Strategy,
 )
+from gradwire.streams.told import told_length
 
 Memory: TypeAlias = "dict[str, State]"
 """States by parameter name, then by the feedback's names; they survive regrouping and resume."""
@@ -84,7 +85,7 @@ class Codec:
         self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
         self._used = self.layout.bytes  # if ragged, the most
-        self.length = torch.tensor([self._used], device=self.device, dtype=torch.int64)
+        self.length = torch.tensor(told_length(self._used), device=self.device, dtype=torch.int64)
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict, self._lost = Verdict(self.digest, self.device), lost
@@ -178,7 +179,7 @@ class Codec:
 
     def _tell_length(self, length: int) -> None:
         self._used = length
-        kernels.stamp(self.length, [length])
+        kernels.stamp(self.length, told_length(length))
 
     def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         """Encodes every parameter into its sections, and raises the status if all is not well."""

@@ -111,13 +111,13 @@ class BucketStreams(Streams):
         )
         if luggage is not None:
             message[ends:-WORD] = luggage
-        seal(message)
+        seal(message, codec.rank)
         messages = yield AllGather(message)
         if self.damage is not None:
             raise self.damage
         check_size(messages, codec.world, size)
         all_finite = check_headers(header_of(messages), self._digest, step)
-        check_seals(messages)
+        check_seals(messages, range(codec.world))
         if not all_finite:
             codec.spoil()
             return None

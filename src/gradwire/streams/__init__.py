@@ -2,9 +2,17 @@
 
 from gradwire.streams.domains import Chunks, HashedElements, Ranges, chunks_or_ranges
 from gradwire.streams.stream import Domains, Form, Stream
-from gradwire.streams.told import sealed, sealed_bytes, told_size, unsealed, whole
+from gradwire.streams.told import (
+    from_rank,
+    longest,
+    sealed,
+    sealed_bytes,
+    told_size,
+    unsealed,
+    whole,
+)
 
 __all__ = [
     "Chunks", "Domains", "Form", "HashedElements", "Ranges", "Stream", "chunks_or_ranges",
-    "sealed", "sealed_bytes", "told_size", "unsealed", "whole",
+    "from_rank", "longest", "sealed", "sealed_bytes", "told_size", "unsealed", "whole",
 ]  # fmt: skip

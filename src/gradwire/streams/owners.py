@@ -14,6 +14,7 @@ from gradwire.errors import PayloadError
 from gradwire.moves import Exchange
 from gradwire.strategy import Context, Rounds
 from gradwire.streams.stream import Domains, Form, Stream
+from gradwire.streams.told import from_rank
 
 
 def gather_streams(ctx: Context, mine: Stream) -> Rounds[Stream | None]:
@@ -24,7 +25,7 @@ def gather_streams(ctx: Context, mine: Stream) -> Rounds[Stream | None]:
     if told is None:
         return None
     arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r][0] for r in others})
-    given = {ctx.rank: mine} | {r: mine.unpacked(arrived[r]) for r in others}
+    given = {ctx.rank: mine} | {r: from_rank(r, mine.unpacked, arrived[r]) for r in others}
     first, *rest = (given[r] for r in range(ctx.world))
     return first.mean_with(rest, ctx.streams.mean_dtype)
 
@@ -63,7 +64,7 @@ def push(
         return None
     arrived = yield Exchange(messages, {r: told[r][me] for r in others})
     try:
-        given = {me: own} | {r: own.unpacked(arrived[r], form) for r in others}
+        given = {me: own} | {r: from_rank(r, own.unpacked, arrived[r], form) for r in others}
     except PayloadError as error:
         ctx.streams.damage = error
         return own[:0]
@@ -90,6 +91,6 @@ def to_all(
     """One move. Does what `pull` does once all ranks know the bytes of each rank's message."""
     others = [r for r in range(ctx.world) if r != ctx.rank]
     arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})
-    means = {r: mean.over(domains, r).unpacked(arrived[r], form) for r in others}
+    means = {r: from_rank(r, mean.over(domains, r).unpacked, arrived[r], form) for r in others}
     means[ctx.rank] = mean
     return [means[r].flat(domains, r) for r in range(ctx.world)]

@@ -5,12 +5,25 @@ Backends abort, or leave bytes unwritten, if ranks expect different sizes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
 import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 WORD = 8  # bytes
+
+
+def from_rank(rank: int, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Reads what a rank sent by calling `read`, whose PayloadError then names the rank."""
+    try:
+        return read(*args, **options)
+    except PayloadError as error:
+        raise PayloadError(f"what rank {rank} sent: {error}") from error
 
 
 def whole(message: Tensor, size: int) -> Tensor:
@@ -32,6 +45,20 @@ def read_size(message: Tensor, most: int) -> int:
     """Reads a size. Raises PayloadError unless it is undamaged, and within 0 and `most`."""
     size, inverse = whole(message, 2 * WORD).view(torch.int64).tolist()
     return check_within(size if inverse == ~size else -1, most)
+
+
+def told_length(size: int) -> list[int]:
+    """Returns the words that tell all ranks the length of a message; see `longest`."""
+    return [size, ~size]
+
+
+def longest(lengths: Tensor, most: int) -> int:
+    """Returns the longest of the lengths that all ranks have told, (n, 2). Raises PayloadError,
+    which names the rank, unless each is undamaged and at most `most`."""
+    return max(
+        from_rank(rank, read_size, words.view(torch.uint8), most)
+        for rank, words in enumerate(lengths.cpu())
+    )
 
 
 def check_within(number: int, most: int) -> int:
@@ -57,31 +84,32 @@ def sealed(content: Tensor) -> Tensor:
     return message
 
 
-def unsealed(message: Tensor, size: int) -> Tensor:
-    """Returns the bytes of a sealed message, (size,), or of each of (n, bytes) messages, (n,
-    size). Raises PayloadError if the size or a check is wrong."""
-    many = message.shape[0] if message.dim() > 1 else 1
-    check_seals(whole(message, many * sealed_bytes(size)).view(many, -1))
+def unsealed(message: Tensor, size: int, senders: Sequence[int]) -> Tensor:
+    """Returns the bytes of a rank's sealed message, (size,), or of those of several, (n, size).
+    Raises PayloadError if the size or a check is wrong."""
+    many = whole(message, len(senders) * sealed_bytes(size)).view(len(senders), -1)
+    check_seals(many, senders, signed=False)
     return message[..., :size]
 
 
-def seal(message: Tensor) -> None:
-    """Writes the check of a message, made of words of 8 bytes, into its last word."""
+def seal(message: Tensor, sender: int = 0) -> None:
+    """Writes the check of a message, made of words of 8 bytes, into its last word; with a sender,
+    so that messages of two ranks cannot be taken for each other's."""
     words = message.view(torch.int64)
-    words[-1] = _check_of(words[:-1])
+    words[-1] = _check_of(words[:-1]) + sender
 
 
-def check_seals(messages: Tensor) -> None:
-    """Raises PayloadError unless each of (n, bytes) messages ends with its check.
-
-    The check finds every error of a single bit.
-    """
+def check_seals(messages: Tensor, senders: Sequence[int], signed: bool = True) -> None:
+    """Raises PayloadError unless each of (n, bytes) messages ends with its check, or with that of
+    its sender if `signed`. The check finds every error of a single bit."""
     words = messages.view(torch.int64)
-    broken = (_check_of(words[:, :-1]) != words[:, -1]).nonzero().flatten()
-    if broken.numel():
+    found = words[:, -1] - _check_of(words[:, :-1])
+    expected = torch.tensor(senders, device=words.device) if signed else torch.zeros_like(found)
+    broken = (found != expected).nonzero().flatten().tolist()
+    if broken:
         raise PayloadError(
-            "messages that announce sizes must end with their checksum; that of message "
-            f"{int(broken[0])} is wrong. It is damaged: run `gradwire doctor`."
+            "a message that sizes depend on must end with its checksum; that of rank "
+            f"{senders[broken[0]]} is wrong. It is damaged: run `gradwire doctor`."
         )
 
 

@@ -22,6 +22,7 @@ _HOME = {
     "available": "gradwire.registry",
     "ddp_kwargs": "gradwire.training.ddp",
     "detach": "gradwire.training.attached",
+    "init_process_group": "gradwire.training.survivors",
     "lockstep": "gradwire.runtime.lockstep",
     "metrics": "gradwire.metrics",
     "optim": "gradwire.optim",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from gradwire.training.local_steps import LocalSteps as LocalSteps
     from gradwire.training.recommend import recommend as recommend
     from gradwire.training.recording import record as record
+    from gradwire.training.survivors import init_process_group as init_process_group
     from gradwire.tuning.attach import attach as attach
     from gradwire.warmup import Warmup as Warmup
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.runtime import torch_dist
+from gradwire.runtime import silent_ranks, torch_dist
 from gradwire.testing import Fault, inject
 
 WIDE = 60.0
@@ -121,15 +121,16 @@ def groups_of(performer: Any) -> list[dist.ProcessGroup]:
 @contextmanager
 def everybody_is_heard_but(lost: int) -> Iterator[None]:
     """Inside, ranks that ask who has failed wait for the reports of all ranks but this one."""
-    asked = torch_dist._missing
+    asked = silent_ranks._missing
 
-    def missing(store: Any, ranks: Any, patience_seconds: float) -> list[int]:
+    def missing(store: Any, under: str, ranks: Any, patience_seconds: float) -> list[int]:
         if patience_seconds:
-            asked(store, [r for r in ranks if r != lost], WIDE)
-        return asked(store, ranks, 0.0)
+            asked(store, under, [r for r in ranks if r != lost], WIDE)
+        return asked(store, under, ranks, 0.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_dist, "_missing", missing)
+        patch.setattr(silent_ranks, "_missing", missing)
+        patch.setattr(silent_ranks, "STORE_SECONDS", WIDE)
         yield
 
 

@@ -42,7 +42,7 @@ from gradwire.soundness import SoundnessWarning
 PRELOADED = (
     "gradwire.collectives", "gradwire.compressors", "gradwire.feedback", "gradwire.testing",
     "gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
-    "torch.distributed.fsdp", "torch.profiler", "faults", "pytest", "ranks", "small", "suites",
+    "torch.distributed.fsdp", "torch.profiler", "broken", "pytest", "ranks", "small", "suites",
 )  # fmt: skip
 """Modules that the fork server imports once."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from faults import WIDE
+from broken import WIDE
 from ranks import Ranks, side_by_side
 from small import attached, gradients, loss_of, small
 from torch import Tensor, nn

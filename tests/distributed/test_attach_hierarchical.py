@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from faults import Broken, Story
+from broken import Broken, Story
 from ranks import Ranks, side_by_side
 from small import attached, entry, fingerprint, from_all, gradients, loss_of, small
 from test_attach_handle import resources_of

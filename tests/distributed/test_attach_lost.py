@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faults import Broken, Story, Stuck
+from broken import Broken, Story, Stuck
 from ranks import Outcome, Ranks, side_by_side
 
 from gradwire.errors import PayloadError

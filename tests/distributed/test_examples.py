@@ -41,7 +41,7 @@ NEEDS = {
 }
 
 
-OF_THEIR_OWN = {"restart.py", "fsdp2.py"}
+OF_THEIR_OWN = {"restart.py", "fsdp2.py", "survivors.py"}
 """Tested elsewhere, or below."""
 
 

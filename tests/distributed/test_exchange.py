@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from faults import (
+from broken import (
     WIDE,
     everybody_is_heard_but,
     lowered_limits,
@@ -30,13 +30,12 @@ from gradwire.groups import Machines
 from gradwire.moves import AllGather, AllReduce, Exchange
 from gradwire.runtime import torch_dist
 from gradwire.runtime.process_groups import make_group, make_parts
+from gradwire.runtime.silent_ranks import _elsewhere, _missing
 from gradwire.runtime.torch_dist import (
     DIRECT_BYTES,
     OWNED_BYTES,
     PACED_BYTES,
     Performer,
-    _elsewhere,
-    _missing,
 )
 
 LARGE = 8 * 2**20
@@ -280,16 +279,16 @@ def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:
     store = dist.HashStore()
     for rank, where in enumerate(("bucket 0 in step 4", "bucket 1 in step 3")):
         store.set(f"gradwire/failed/{rank}", where)
-    elsewhere = _elsewhere(store, [0, 1], "bucket 0 in step 4")
-    assert elsewhere == "; rank 1 failed in bucket 1 in step 3"
+    elsewhere = _elsewhere(store, "gradwire/failed", [0, 1], "bucket 0 in step 4", [4, 6])
+    assert elsewhere == "; rank 6 failed in bucket 1 in step 3"
 
 
 def test_who_is_silent_is_waited_for() -> None:
     store = dist.HashStore()
     store.set("gradwire/failed/0", "")
-    assert _missing(store, [0, 1], 0.1) == [1]
+    assert _missing(store, "gradwire/failed", [0, 1], 0.1) == [1]
     threading.Timer(0.1, store.set, ("gradwire/failed/1", "")).start()
-    assert _missing(store, [0, 1], WIDE) == []
+    assert _missing(store, "gradwire/failed", [0, 1], WIDE) == []
 
 
 def rooms() -> list[torch.device]:

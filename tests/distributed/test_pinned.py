@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from faults import WIDE, everybody_is_heard_but
+from broken import WIDE, everybody_is_heard_but
 from ranks import Ranks
 from small import attached, close, fingerprint, gradients, loss_of, raised, small
 from torch import Tensor

@@ -23,6 +23,7 @@ PUBLIC = [
     "available",
     "ddp_kwargs",
     "detach",
+    "init_process_group",
     "lockstep",
     "metrics",
     "optim",

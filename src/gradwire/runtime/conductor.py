@@ -50,6 +50,10 @@ _GRACE_SECONDS = 10.0
 """A move has the groups' own timeout; finding the ranks that are missing takes seconds more."""
 
 
+_FREE_BYTES = 4 << 20
+"""Memory that must be free when lanes start: CPython waits for good for a thread that has none."""
+
+
 class Conductor:
     """Runs the buckets of one attached model over its lanes.
 
@@ -81,6 +85,7 @@ class Conductor:
             for i, performer in enumerate(performers)
         ]
         _AT_WORK.add(self)
+        bytearray(_FREE_BYTES)
         for lane in self._lanes:
             lane.start()
 
@@ -154,9 +159,10 @@ class Conductor:
                 raise PeerError(
                     f"an exchange must make progress within {self._timeout_seconds} s, attach's "
                     f"timeout_seconds; in step {self.step} nothing moved for longer, and "
-                    f"{self._left} of {len(self.buckets)} buckets are not done: a thread of this "
-                    "rank that exchanges them is stuck or has ended. Look at its threads, for "
-                    "example with `py-spy dump --pid` and its process id."
+                    f"{self._left} of {len(self.buckets)} buckets are not done: this process, "
+                    f"rank {self.performers[0].rank}, was stopped, or a thread of it that moves "
+                    "them is stuck or has ended. Look at its threads, for example with `py-spy "
+                    "dump --pid` and its process id."
                 )
             moved = len(self.trace.spans)
         self.join_streams()

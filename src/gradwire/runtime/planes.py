@@ -139,7 +139,7 @@ def join_planes(
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     store = dist.distributed_c10d._get_process_group_store(group)
     groups = []
-    with attaching():
+    with attaching(group):
         for plane, address in enumerate(_addresses()[: pins.paths]):
             options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,18 +19,25 @@ from gradwire.errors import PeerError, PlanError
 from gradwire.groups import Group, Machines
 from gradwire.plan import Plan
 from gradwire.runtime.host_copies import CPU
+from gradwire.runtime.silent_ranks import silent_ranks
 from gradwire.runtime.torch_dist import all_gather, backend_of
+
+_FAILURES = count()
+"""Numbers of failed attempts to attach: reports of an earlier one are still in the store."""
 
 
 @contextmanager
-def attaching() -> Iterator[None]:
-    """A context for attach's network calls: a failure raises PeerError, as a rank is missing."""
+def attaching(group: dist.ProcessGroup) -> Iterator[None]:
+    """A context for attach's network calls among a group: a failure raises PeerError, as a rank is
+    missing."""
     try:
         yield
     except (RuntimeError, ConnectionError) as error:
+        under = f"gradwire/not attached/{next(_FAILURES)}"
+        silent = silent_ranks(group, "attach()", under=under, call="attach()")
         raise PeerError(
-            "every rank must call attach() within the timeout; not all did. Look at the other "
-            f"ranks' own logs. (The backend says: {str(error).splitlines()[0]})"
+            f"every rank must call attach() within the timeout; {silent} Look at that rank's own "
+            f"log. (The backend says: {str(error).splitlines()[0]})"
         ) from error
 
 
@@ -52,7 +60,7 @@ def make_group(
         backend = f"cpu:gloo,{device.type}:{backend_of(parent, device)}"
     own = range(len(everybody)) if ranks is None else ranks
     calling = len(own) if alone else len(everybody)
-    with attaching():
+    with attaching(parent):
         group: dist.ProcessGroup = dist.new_group(
             [everybody[r] for r in own],
             timeout=timedelta(seconds=timeout_seconds),
@@ -141,7 +149,7 @@ def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> 
     data = text.encode()[:room].ljust(room, b"\0")
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
     theirs = mine.new_empty(dist.get_world_size(group) * room)
-    with attaching():
+    with attaching(group):
         all_gather(theirs, mine, group=group)
     rows = bytes(theirs.cpu().tolist())
     texts = (rows[i : i + room] for i in range(0, len(rows), room))

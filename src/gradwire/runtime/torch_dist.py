@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from itertools import accumulate
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from gradwire.moves import (
     ReduceScatter,
 )
 from gradwire.runtime.host_copies import CPU, HostCopies
+from gradwire.runtime.silent_ranks import PATIENCE_SECONDS, silent_ranks
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -89,7 +90,10 @@ class Performer:
     parts: process groups for the moves that only some of its ranks make. device: where data
     arrives if nothing is sent; the thread's current device may be another one. far_seconds: how
     long a message takes from rank to rank, the same on all; machines' own groups are near.
+    patience_seconds: how long an error waits for the reports of others, so as to name the lost.
     """
+
+    patience_seconds = PATIENCE_SECONDS
 
     def __init__(
         self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
@@ -147,13 +151,19 @@ class Performer:
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
-                f"{silent_ranks(self.group, label, move.group)} Look at that rank's own log. "
+                f"{self._silent_ranks(label, move, error)} "
+                "Look at that rank's own log. "
                 f"(The backend says: {str(error).splitlines()[0]})"
             ) from error
         raise MoveError(
             f"torch.distributed performs only the moves of gradwire.moves; got {move}. Yield one "
             "of these."
         )
+
+    def _silent_ranks(self, label: str, move: Move, error: Exception) -> str:
+        """Returns a sentence that names the ranks to blame for an error, as far as is known."""
+        silent: Sequence[int] = getattr(error, "silent", ())
+        return silent_ranks(self.group, label, move.group, silent, self.patience_seconds)
 
     def _directly(self, move: Any) -> Tensor | dict[int, Tensor]:
         if isinstance(move, AllReduce):
@@ -371,12 +381,11 @@ class Performer:
         sent = []
         for part in sends:
             while coming and coming[0][0].distance <= part.distance - ahead:
-                waits.finish(coming.popleft()[1])
-            sent.append(waits.begun(self._send, part))
-        for work in (*(work for _, work in coming), *sent):
-            waits.finish(work)
-        if waits.errors:
-            raise waits.errors[0]
+                waits.finish(*coming.popleft())
+            sent.append((part, waits.begun(self._send, part)))
+        for part, work in (*coming, *sent):
+            waits.finish(part, work)
+        waits.refuse()
 
     def _ahead(self, receives: Sequence[Part], sends: Sequence[Part]) -> int:
         """Returns by how many ranks of distance sends may run ahead of receives."""
@@ -426,74 +435,39 @@ class _Waits:
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
+        self._silent: list[int] = []
         self._deadline: float | None = None
 
-    def begun(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def begun(self, call: Callable[[Part], Any], part: Part) -> Any:
         """Starts an operation. Returns it, or None if it cannot start."""
-        with self._remembered():
-            return call(*arguments)
+        with self._remembered(part):
+            return call(part)
 
-    def finish(self, work: Any) -> None:
+    def finish(self, part: Part, work: Any) -> None:
         """Waits for an operation, and keeps its error."""
         if work is None:
             return
         if self.errors and self._deadline is None:
             self._deadline = monotonic() + _GRACE_SECONDS
-        with self._remembered():
+        with self._remembered(part):
             if self._deadline is None:
                 work.wait()
             else:
                 work.wait(timedelta(seconds=max(0.01, self._deadline - monotonic())))
 
+    def refuse(self) -> None:
+        """Raises the first error, if there is one; `silent` are the ranks with which one came."""
+        if self.errors:
+            self.errors[0].silent = self._silent  # type: ignore[attr-defined]
+            # Not kept here: its frames hold this object, and messages under way, which keep
+            # connections open by which others wait for this rank.
+            raise self.errors.pop(0)
+
     @contextmanager
-    def _remembered(self) -> Iterator[None]:
+    def _remembered(self, part: Part) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, ConnectionError) as error:
             self.errors.append(error)
-
-
-def silent_ranks(
-    group: dist.ProcessGroup, label: str, part: Group | None = None,
-    patience_seconds: float = 3.0,
-) -> str:  # fmt: skip
-    """Returns a sentence that names the ranks that did not report a failure; not collective.
-
-    Every rank that sees a failure reports it in the group's store; a rank that does not is dead or
-    stuck. If the store itself is gone, so is the process that hosts it.
-    label: what failed here; ranks that report something else are named, with that.
-    part: the ranks that moved, if not all did: they are checked first.
-    """
-    rank, everybody = dist.get_rank(group), range(dist.get_world_size(group))
-    try:
-        store = dist.distributed_c10d._get_process_group_store(group)
-        store.set(f"gradwire/failed/{rank}", label)
-        missing = _missing(store, part.ranks if part else everybody, patience_seconds)
-        missing = missing or _missing(store, everybody, 0.0)
-        elsewhere = _elsewhere(store, [r for r in everybody if r not in missing], label)
-    except Exception:
-        return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
-    if not missing:
-        return f"every rank is alive, but some did not answer in time{elsewhere}."
-    silent = ", ".join(map(str, missing))
-    return (
-        f"rank {silent} died or is stuck, or calls backward() less often than others{elsewhere}."
-    )
-
-
-def _elsewhere(store: Any, ranks: Sequence[int], label: str) -> str:
-    """Names those of the ranks where something else failed, and what."""
-    told = {r: store.get(f"gradwire/failed/{r}").decode() for r in ranks}
-    return "".join(f"; rank {r} failed in {where}" for r, where in told.items() if where != label)
-
-
-def _missing(store: Any, ranks: Sequence[int], patience_seconds: float) -> list[int]:
-    """Returns the ranks that report no failure in time. It polls, as waiting with a timeout fails
-    differently in every store."""
-    deadline = monotonic() + patience_seconds
-    missing = list(ranks)
-    while True:
-        missing = [r for r in missing if not store.check([f"gradwire/failed/{r}"])]
-        if not missing or monotonic() > deadline:
-            return missing
-        sleep(0.05)
+            if part.rank not in self._silent:
+                self._silent.append(part.rank)

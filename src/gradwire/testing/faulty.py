@@ -170,5 +170,7 @@ def inject(
         if rank in (None, performer.rank) and lane in (None, number):
             faulty: Any = FaultyPerformer(performer, faults)
             performers[number] = faulty
+            if session is not None and session.circle is performer:
+                session.circle = faulty
             if number < len(conductor._lanes):
                 conductor.performers[number] = conductor._lanes[number].performer = faulty

@@ -44,11 +44,28 @@ def same_everywhere(
     mine = told(made)
     wrong = differing(mine, group, device)
     if wrong:
-        facts = "; ".join(f"rank {rank}: {text[:200]}" for rank, text in list(wrong.items())[:4])
-        raise PlanError(
-            f"{rule}; rank {dist.get_rank(group)} has {mine[:200]}, but {facts}. {instead}"
+        begin = min(_shown_from(mine, text) for text in wrong.values())
+        facts = "; ".join(
+            f"rank {rank}: {_shown(text, begin)}" for rank, text in list(wrong.items())[:4]
         )
+        own = _shown(mine, begin)
+        raise PlanError(f"{rule}; rank {dist.get_rank(group)} has {own}, but {facts}. {instead}")
     return made
+
+
+_SHOWN = 200
+"""The most characters of a text that an error shows."""
+
+
+def _shown_from(mine: str, other: str) -> int:
+    """Returns where to begin to show two texts, so that where they differ can be seen."""
+    pairs = enumerate(zip(mine, other))
+    same = next((i for i, (own, its) in pairs if own != its), min(len(mine), len(other)))
+    return 0 if same < _SHOWN // 2 else same - _SHOWN // 4
+
+
+def _shown(text: str, begin: int) -> str:
+    return ("…" if begin else "") + text[begin : begin + _SHOWN]
 
 
 def on_all(circle: Performer, make: Callable[[], T], rule: str) -> T:

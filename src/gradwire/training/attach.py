@@ -45,6 +45,7 @@ from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
 from gradwire.training.recommend import advise
+from gradwire.training.same_weights import CHECK_EVERY, SameWeights
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
 from gradwire.training.trainable import (
@@ -75,6 +76,8 @@ class Handle:
         enter(session.parameters, session, self.detach)
         self.guard = session.guard = Guard(session) if session.settings.guard else None
         """Watches whether the plan does harm; None without guard=True. See `Guard.apart`."""
+        every = session.settings.check_every
+        session.compare = SameWeights(session, every).look if every else None
         self._check = OptimizerCheck(
             session, Frozen(module), self._view, frontend.averages, self.guard
         )
@@ -84,6 +87,12 @@ class Handle:
     def plan(self) -> Plan:
         """The plan in force, the same on every rank."""
         return self._session.plan
+
+    @property
+    def step(self) -> int:
+        """The number of exchanges since the model was attached or a state was loaded, the same on
+        every rank, also on one that came later."""
+        return self._session.step
 
     @property
     def attached(self) -> bool:
@@ -317,6 +326,11 @@ class Handle:
         leave(self._session.parameters.values(), self.detach)
         self._detached = True
 
+    def _become(self, other: Handle) -> None:
+        """Be another handle of the same module, which whoever holds this one need not know of."""
+        self.__dict__ = other.__dict__
+        enter(self._session.parameters, self._session, self.detach)
+
     def _check_usable(self) -> None:
         if self._detached:
             raise UsageError("this handle was detached. Attach the model again.")
@@ -348,6 +362,7 @@ def attach_plan(
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
     optimizer: object = None, strict: bool = False, guard: bool = False,
+    check_every: int | None = CHECK_EVERY,
     kind: type[Handle] = Handle, wants_machines: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
@@ -362,13 +377,13 @@ def attach_plan(
     """
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
     settings = Settings(
-        clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer, guard
-    )
+        clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer, guard,
+        check_every,
+    )  # fmt: skip
     check_ready(module, process_group, lanes, settings)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
-    if ddp is not None and process_group is None:
-        process_group = ddp.process_group
+    process_group = process_group or getattr(ddp, "process_group", None)
     sharded = ddp is None and is_sharded(module)
     parameters, device, problem = _attachable(module, process_group, lanes, clip_norm, sharded)
 

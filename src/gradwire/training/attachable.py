@@ -39,8 +39,11 @@ def check_ready(
         raise UsageError(
             "clip_overlap needs a clip_norm; got none. Pass for example clip_norm=1.0, or neither."
         )
-    limit, norm = settings.timeout_seconds, settings.clip_norm
-    for name, value in {"timeout_seconds": limit, "lanes": lanes, "clip_norm": norm}.items():
+    numbers = {
+        "timeout_seconds": settings.timeout_seconds, "lanes": lanes,
+        "clip_norm": settings.clip_norm, "check_every": settings.check_every,
+    }  # fmt: skip
+    for name, value in numbers.items():
         fits = isinstance(value, int | float) and value > 0
         if value is not None and not fits:
             raise UsageError(

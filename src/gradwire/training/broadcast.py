@@ -18,7 +18,7 @@ def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
     as it lies, while ranks may have other strides, with gaps, or with 0 for repeated elements.
     """
     source = dist.get_process_group_ranks(group)[0]
-    with attaching():
+    with attaching(group):
         for tensor in (*module.parameters(), *module.buffers()):
             own = _without_repeats(shard_of(tensor).detach())
             dense = own.contiguous()

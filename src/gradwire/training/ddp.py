@@ -184,7 +184,7 @@ class DdpFrontend:
     def _finish(self) -> None:
         """Wait, after DDP's own final callback, and set each `.grad` that DDP has not set."""
         self._let_go()
-        self._session.wait()
+        self._session.wait(compares=not self._joins)
         self.averages.refuse()
         for parameter, average in self._kept_back:
             if parameter.grad is None:

@@ -26,6 +26,7 @@ from gradwire.local import (
     NOISE,
     OWNERS_RESIDUAL,
     RIGHT_FACTOR,
+    STEPS,
     THRESHOLD,
     is_waiting,
 )
@@ -45,26 +46,24 @@ def weight(k: int, before: int, world: int) -> float:
 
 def regroup(
     entries: Mapping[int, Mapping[str, Any]], plan: Mapping[str, Sequence[str]],
-    sizes: Mapping[str, int], before: int, world: int,
+    sizes: Mapping[str, int], before: int, world: int, share: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns one rank's entry, made of those of its `sources`.
 
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
+    share: the factor of residuals; by default each rank's `weight`.
     Raises PlanError if a state belongs to a grouping of ranks that does not exist any more.
     """
-    shared = dict[str, tuple[str, ...]]()  # keys of tensors that are equal on all ranks
-    for text, names in plan.items():
-        feedback = Strategy.parse(text).feedback
-        shared |= dict.fromkeys(names, (RIGHT_FACTOR, *(feedback.shared if feedback else ())))
+    shared = shared_of(plan)
     state: dict[str, dict[str, Tensor]] = {}
     leftovers: dict[str, Tensor] = {}
     rates: dict[str, float] = {}
     for k, entry in entries.items():
-        share, own_rates = weight(k, before, world), rates_of(entry)
+        part, own_rates = weight(k, before, world) if share is None else share, rates_of(entry)
         rates = own_rates | rates
         units = {name: rate / rates[name] for name, rate in own_rates.items()}
         for name, x in entry.get("leftovers", {}).items():
-            _add(leftovers, name, x, share * units.get(name, 1.0))
+            _add(leftovers, name, x, part * units.get(name, 1.0))
         for name, values in entry.get("state", {}).items():
             own, unit = state.setdefault(name, {}), units.get(name, 1.0)
             for key, value in values.items():
@@ -74,7 +73,7 @@ def regroup(
                         f"{before}; '{name}' has it, and there are {world} ranks now. Resume with "
                         f"{before}, or call handle.flush() before saving."
                     )
-                factor = share * unit if is_waiting(key) else share
+                factor = part * unit if is_waiting(key) else part
                 if key == OWNERS_RESIDUAL:
                     whole = _at_its_place(value, name, sizes[name], k, before)
                     if "residual" in values:
@@ -89,6 +88,17 @@ def regroup(
                     _add(own, key, value, factor)
     first = next(iter(entries.values()))
     return {**first, "state": state, "leftovers": leftovers, "rates": by_rate(rates)}
+
+
+def shared_of(plan: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Returns, by parameter name, the keys of tensors that are equal on all ranks."""
+    shared = dict[str, tuple[str, ...]]()
+    for text, names in plan.items():
+        feedback = Strategy.parse(text).feedback
+        own = feedback.shared if feedback else ()
+        counted = (STEPS,) if set(own) & set(MOMENTS) else ()
+        shared |= dict.fromkeys(names, (RIGHT_FACTOR, *own, *counted))
+    return shared
 
 
 def by_rate(units: Mapping[str, float]) -> dict[str, list[str]]:

@@ -189,8 +189,10 @@ def join_circle(
     keeps = torch.zeros(dist.get_world_size(), device=device, dtype=torch.float32)
     for p in parameters.values():
         keeps[cast(Any, p).device_mesh.mesh.flatten().to(device)] = 1.0
-    with attaching():
-        dist.all_reduce(keeps, group=group)
+    replicas = group or dist.group.WORLD
+    assert replicas is not None
+    with attaching(replicas):
+        dist.all_reduce(keeps, group=replicas)
     ranks = keeps.nonzero().flatten().tolist()
     return Performer(make_group(None, timeout_seconds, device, ranks, alone=True), None, device)
 

@@ -43,7 +43,7 @@ def _far_seconds(group: dist.ProcessGroup, device: torch.device) -> float:
     or more. Collective."""
     if dist.get_world_size(group) < 3 or backend_of(group, device) != "gloo":
         return 0.0
-    with attaching():
+    with attaching(group):
         return one_way_seconds(group)
 
 

@@ -65,9 +65,9 @@ class LocalSteps:
         delay: steps between the beginning of an exchange and its use, below every/fragments.
         keep: with delay, the share of a rank's own weights, as trained meanwhile, in the result:
             θ = keep·θ here + (1 - keep)·θ of all.
-        process_group, options: as in `gradwire.attach`, except `scaler` and `guard`. strict=True
-            refuses an optimizer whose local steps are known to learn less (AdamW and its kin);
-            otherwise there is a warning.
+        process_group, options: as in `gradwire.attach`, except `scaler`, `guard` and `on_failure`.
+            strict=True refuses an optimizer whose local steps are known to learn less (AdamW and
+            its kin); otherwise there is a warning.
 
     Example:
         >>> local = gradwire.LocalSteps(model, optimizer, every=2)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.buckets import Parameter
-from gradwire.errors import UsageError
+from gradwire.errors import PeerError, UsageError
 from gradwire.groups import Machines
 from gradwire.moves import AllReduce
 from gradwire.plan import Plan
@@ -44,6 +44,7 @@ class Settings:
     timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
     optimizer: object = field(default=None, repr=False)
     guard: bool = False
+    check_every: int | None = None
 
 
 class _View(Protocol):
@@ -127,6 +128,8 @@ class Session:
         self.on_part: Callable[[str, Tensor], None] | None = None  # for each sharded gradient
         self.view: _View | None = None
         self.guard: _Watch | None = None
+        self.on_lost: Callable[[PeerError], None] | None = None  # goes on without a lost rank
+        self.compare: Callable[[], None] | None = None  # the weights of all ranks
         self.recording: _Recording | None = None
         self.stats = Stats(())  # until `_conduct` has a plan
         self._copied: list[tuple[Tensor, Tensor]] = []
@@ -389,12 +392,15 @@ class Session:
             self.clip.seen = None
 
     @_fatal
-    def wait(self) -> None:
-        """Block until every average is in place; raise an error of this thread or of a lane."""
+    def wait(self, compares: bool = True) -> None:
+        """Block until every average is in place; raise an error of this thread or of a lane.
+        compares: whether all ranks wait, with weights that must be the same."""
         try:
             self.conductor.wait()
         finally:
             self.under_way = False
+        if compares and self.compare is not None:
+            self.compare()
 
     def close(self) -> None:
         """Stop the lanes and release their process groups. Not collective."""

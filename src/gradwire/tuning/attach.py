@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,15 +18,16 @@ from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
 from gradwire.planner.paths import example
-from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.training.agreed import on_all, same_everywhere
 from gradwire.training.attach import Handle, attach_plan
 from gradwire.training.attachable import check_carried, check_group, check_module
 from gradwire.training.ddp import inner
 from gradwire.training.fsdp import join_circle, sharded_parameters
+from gradwire.training.same_weights import CHECK_EVERY
 from gradwire.training.session import Session
 from gradwire.training.state import load, poured_state_of, state_of
+from gradwire.training.survivors import check_survivors, go_on_with_survivors
 from gradwire.training.trainable import is_sharded, resharded, shard_of
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
@@ -88,6 +89,7 @@ def attach(
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
     optimizer: object = None, strict: bool = False, guard: bool | None = None,
+    check_every: int | None = CHECK_EVERY, on_failure: Literal["raise", "shrink"] = "raise",
 ) -> Handle:  # fmt: skip
     """Synchronizes a model's gradients by a plan, from the next backward on. Collective.
 
@@ -135,6 +137,12 @@ def attach(
         guard: compare, in the first 40 steps and in 40 of every 1,000, where the weights go with
             where dense gradients would take them, and warn if they differ (docs/training.md).
             On by default with "auto", which then goes back to dense.
+        check_every: compare the weights of all ranks after so many exchanges, again and again. If
+            they differ, a message or memory was damaged, or a rank took other optimizer's steps:
+            PayloadError on all ranks, or, where it is rounding, rank 0's weights for all. None:
+            ranks may differ.
+        on_failure: what happens when a rank is lost. "raise": PeerError on all others. "shrink":
+            they go on without it (docs/checkpoints.md).
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -156,6 +164,7 @@ def attach(
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled
     check_module(module)
+    check_survivors(on_failure, module, plan, process_group, optimizer, scaler)
     if finds:
         _check_dtypes(module, 'plan="auto"' if is_auto else "gradwire profile")
     if is_auto:
@@ -176,19 +185,19 @@ def attach(
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
         wants_machines=finds, planes=planes, optimizer=optimizer, strict=strict,
-        guard=is_auto if guard is None else guard,
+        guard=is_auto if guard is None else guard, check_every=check_every,
         kind=TunedHandle if is_auto and not only_profiled else Handle,
     )  # fmt: skip
     if is_sharded(module):
         check_group(process_group)
         sharded_parameters(module, process_group, clip_norm)  # raises on all ranks or none
-        every = resharded(module)  # also parameters without a part on this rank
-        handle = _on_all(join_circle(every, process_group, timeout_seconds), attach_here)
+        handle = _on_all(module, process_group, timeout_seconds, attach_here)
     else:
         handle = attach_here()
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
-        return handle
+    if on_failure == "shrink":
+        go_on_with_survivors(handle, module, attach_here)
     if not isinstance(handle, TunedHandle):
         return handle
     try:
@@ -207,9 +216,14 @@ def _bytes(module: nn.Module) -> int:
     return sum(4 * shard_of(p).numel() for p in resharded(module).values())
 
 
-def _on_all(circle: Performer, attach_here: Callable[[], Handle]) -> Handle:
-    """Attaches on all ranks of the circle, or on none: PlanError where another rank could not."""
-    made = list[Handle]()
+def _on_all(
+    module: nn.Module, group: dist.ProcessGroup | None, timeout_seconds: float,
+    attach_here: Callable[[], Handle],
+) -> Handle:  # fmt: skip
+    """Attaches a sharded model on all ranks that keep parts of it, or on none: PlanError where
+    another rank could not."""
+    every = resharded(module)  # also parameters without a part on this rank
+    circle, made = join_circle(every, group, timeout_seconds), list[Handle]()
 
     def own() -> Handle:
         made.append(attach_here())

@@ -1,0 +1,121 @@
+"""Compares the weights of all ranks from time to time: a difference would stay unseen for good.
+
+    every CHECK_EVERY exchanges:  sum of the bits of each parameter ──► all ranks ──► equal?
+                                                     rounding apart ◄── no ──► an error on all
+
+Averages are equal on all ranks to the bit, so weights are, too, unless a message or memory was
+damaged on one rank, or a rank stepped otherwise than the others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.errors import PayloadError
+from gradwire.moves import AllGather, Broadcast
+from gradwire.training.session import Session
+from gradwire.training.trainable import shards_of
+
+CHECK_EVERY = 100
+"""Exchanges from one comparison to the next. One reads the weights once, and gathers 8 bytes for
+each parameter."""
+
+ROUNDING = 1e-4
+"""Ranks whose weights differ by less than this fraction of the largest get rank 0's. Processors of
+two kinds may round the optimizer's step otherwise, by 1e-7 in each."""
+
+
+class SameWeights:
+    """Compares the weights of one attached model, on all ranks at the same steps."""
+
+    def __init__(self, session: Session, every: int) -> None:
+        self._session, self._every, self._warned = session, every, False
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Compare the weights if it is time to. Collective, when all averages are in place.
+
+        Raises:
+            PayloadError: they differ by more than rounding; on every rank.
+        """
+        session = self._session
+        if session.step % self._every:
+            return
+        weights = {name: p.detach() for name, p in shards_of(session.parameters).items()}
+        own = torch.stack([bits_of(x) for x in weights.values()])
+        everybody = self._moved(AllGather(own)).tolist()
+        if all(row == everybody[0] for row in everybody):
+            return
+        apart, name = self._made_equal(weights, everybody)
+        told = (
+            f"all ranks must hold the same weights; before step {session.step} those of '{name}' "
+            f"on {self._odd(everybody)} differ, by {apart:.2g} of the largest. "
+        )
+        if apart > ROUNDING:
+            raise PayloadError(
+                f"{told}A message or memory was damaged, or a rank took other optimizer's steps. "
+                "Load the last checkpoint on all ranks; if it comes back, look at that rank's "
+                "machine. If ranks shall differ, use attach(check_every=None)."
+            )
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{told}That is rounding, as between processors of two kinds: all ranks now have "
+                "rank 0's weights, and will have each time.",
+                stacklevel=2,
+            )
+
+    def _moved(self, move: AllGather | Broadcast) -> Tensor:
+        arrived = self._session.performers[0].perform(move, f"step {self._session.step}")
+        assert isinstance(arrived, Tensor)
+        return arrived
+
+    def _odd(self, everybody: list[list[int]]) -> str:
+        """Names the ranks that do not have what most ranks have, or rank 0 where none are most."""
+        names = dist.get_process_group_ranks(self._session.performers[0].group)
+        common, _ = Counter(map(tuple, everybody)).most_common(1)[0]
+        odd = [f"{names[r]}" for r, row in enumerate(everybody) if tuple(row) != common]
+        return f"rank {', '.join(odd)}"
+
+    def _made_equal(
+        self, weights: dict[str, Tensor], everybody: list[list[int]]
+    ) -> tuple[float, str]:
+        """Compares the parameters that differ with rank 0's, and sets them to these if all are no
+        more than rounding apart. Returns the largest distance of all ranks, and whose it is."""
+        differ = [
+            name for name, bits in zip(weights, zip(*everybody)) if any(b != bits[0] for b in bits)
+        ]
+        firsts, far = dict[str, Tensor](), list[Tensor]()
+        for name in differ:
+            own = weights[name].reshape(-1)
+            firsts[name] = self._moved(Broadcast(own.clone(), 0, self._session.rank))
+            far.append(_apart(own, firsts[name]))
+        most = self._moved(AllGather(torch.stack(far))).amax(0).tolist()
+        apart = max(most)
+        if apart <= ROUNDING:
+            for name, first in firsts.items():
+                weights[name].copy_(first.view_as(weights[name]))
+        return apart, differ[most.index(apart)]
+
+
+def _apart(own: Tensor, first: Tensor) -> Tensor:
+    """Returns the largest difference as a fraction of the largest weight; inf if one of the two is
+    not finite where the other is. NaN is equal to NaN."""
+    alike = (own == first) | (own.isnan() & first.isnan())
+    difference = (own - first).abs().masked_fill(alike, 0.0).max().to(torch.float32)
+    largest = first.abs().max().to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
+    return (difference / largest).nan_to_num(torch.inf, torch.inf)
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """Returns the sum of a tensor's memory as whole numbers, int64, modulo 2^64, on its device:
+    one flipped bit always changes it."""
+    raw = x.contiguous().view(-1).view(torch.uint8)
+    whole = raw.numel() // 8 * 8
+    words = raw[:whole] if raw.storage_offset() % 8 == 0 else raw[:whole].clone()
+    return words.view(torch.int64).sum() + raw[whole:].sum(dtype=torch.int64)

@@ -1,0 +1,375 @@
+"""Goes on with the ranks that are left when one is lost, and takes up those that come back.
+
+    an exchange fails ──► close lanes ──► who is left? ──► new group ──► attach again
+                                          (the store)                        │
+    next step, of all ◄── residuals × ranks now / before ◄── rank 0's weights and optimizer
+
+The step in which a rank is lost is dropped on all: no gradient is left in `.grad`, so that the
+optimizer changes nothing. What was on its way then, and what the lost rank had not sent, is lost.
+A residual v of a rank that is left counts as before: v / before = (v · now / before) / now.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from io import BytesIO
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from gradwire.errors import GradwireError, PeerError, UsageError
+from gradwire.local import MOMENTS
+from gradwire.moves import AllGather, Broadcast
+from gradwire.runtime.roster import CONNECT_SECONDS, Roster, joined
+from gradwire.training.attach import Handle
+from gradwire.training.elastic import regroup, shared_of
+from gradwire.training.same_weights import bits_of
+from gradwire.training.session import Session
+from gradwire.training.state import load, state_of
+
+LOOK_EVERY = 10
+"""Exchanges from one look for ranks that ask to join to the next; each is a broadcast of 8
+bytes."""
+
+MOST_AT_ONCE = 8
+"""Ranks that are taken up at once."""
+
+ATTEMPTS = 5
+"""More ranks may be lost while those that are left meet; after so many attempts it is an error."""
+
+_ROSTER: Roster | None = None
+"""That of this process, from its first `attach` with on_failure="shrink", or earlier from
+`init_process_group`."""
+
+
+_WATCHED: weakref.ref[Handle] | None = None
+"""The handle that goes on with the ranks that are left."""
+
+
+def init_process_group(backend: str = "gloo", *, timeout_seconds: float = 1800.0) -> None:
+    """Makes torch's default process group, as `torch.distributed.init_process_group` does from the
+    environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); a rank that is started again joins
+    those that go on without it. Collective, or, for such a rank, until it is taken up.
+
+    Only jobs that are attached with on_failure="shrink" take ranks up. The store at MASTER_ADDR
+    must outlive all ranks: rank 0 hosts it, unless TORCHELASTIC_USE_AGENT_STORE=True says that
+    another process does.
+
+    Raises:
+        PeerError: the ranks that train did not take this one up within the timeout.
+    """
+    limit = timedelta(seconds=timeout_seconds)
+    store, rank, world = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
+    init_by(store, rank, world, backend, timeout_seconds)
+
+
+def init_by(store: Any, rank: int, world: int, backend: str, timeout_seconds: float) -> None:
+    """Makes the default process group as `init_process_group` does, by a store that outlives all
+    ranks. rank: this process's number when the job began; world: the number of ranks then."""
+    global _ROSTER
+    _ROSTER = joined(store, rank, world, timeout_seconds)
+    _ROSTER.make_group(backend, timedelta(seconds=timeout_seconds))
+
+
+def go_on_with_survivors(
+    handle: Handle, module: nn.Module, attach_here: Callable[[], Handle]
+) -> Handle:
+    """Makes a handle go on when ranks are lost. Returns it. Collective. attach_here: attaches the
+    module as it was attached."""
+    global _ROSTER, _WATCHED
+    if _ROSTER is None:
+        store = dist.distributed_c10d._get_default_store()
+        store = getattr(store, "underlying_store", store)
+        _ROSTER = joined(store, dist.get_rank(), dist.get_world_size(), 60.0)
+    made = Survivors(handle, module, attach_here, _ROSTER)
+    _WATCHED = weakref.ref(handle)
+    if _ROSTER.epoch:
+        made.catch_up(None)
+    _ROSTER.watch(lambda: made.take_part)
+    return handle
+
+
+def check_survivors(
+    on_failure: str, module: nn.Module, plan: Any, group: Any, optimizer: Any, scaler: Any
+) -> None:
+    """Raises UsageError unless on_failure is "raise", or "shrink" and the job can go on without
+    some of its ranks."""
+    if on_failure == "raise":
+        return
+    if on_failure != "shrink":
+        raise UsageError(f"on_failure must be 'raise' or 'shrink'; got {on_failure!r}. Pass one.")
+    wrong = {
+        "a plain module": type(module).__name__ == "DistributedDataParallel"
+        or hasattr(module, "set_requires_gradient_sync"),
+        "a plan that is given": plan == "auto",
+        "the default process group": group is not None,
+        "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
+        "no GradScaler": scaler is not None,
+        "the backend gloo": dist.get_backend() != "gloo",
+        "no other model that is attached so": _watched_is_attached(),
+    }
+    missing = [what for what, is_wrong in wrong.items() if is_wrong]
+    if missing:
+        raise UsageError(
+            f'on_failure="shrink" needs {", ".join(missing)}. Attach so, or leave on_failure out '
+            "and restart from a checkpoint."
+        )
+
+
+def _watched_is_attached() -> bool:
+    handle = _WATCHED() if _WATCHED is not None else None
+    return handle is not None and handle.attached
+
+
+class Survivors:
+    """Watches over one handle."""
+
+    def __init__(
+        self, handle: Handle, module: nn.Module, attach_here: Callable[[], Handle], roster: Roster
+    ) -> None:
+        self._handle, self._module, self._attach_here = handle, module, attach_here
+        self._roster, self._steps, self._is_meeting = roster, 0, False
+        told = handle._session.settings.optimizer
+        assert isinstance(told, Optimizer)
+        self._optimizer = told
+        told.register_step_post_hook(lambda *_: self._stepped())
+        self._follow()
+
+    @property
+    def take_part(self) -> bool:
+        """Whether this process exchanges, or is on its way to; not once the user has detached."""
+        return self._is_meeting or self._handle.attached
+
+    def _stepped(self) -> None:
+        self._steps += 1
+
+    def _follow(self) -> None:
+        """Hear of this session's failures, and look for newcomers after its exchanges."""
+        session = self._handle._session
+        session.on_lost, compare = self._recover, session.compare
+        for performer in session.performers:
+            performer.patience_seconds = 0.0  # the roster finds out who is lost
+
+        def look() -> None:
+            if compare is not None:
+                compare()
+            self._look()
+
+        session.compare = look
+
+    # -- ranks that are lost ---------------------------------------------------------------
+
+    def _recover(self, error: PeerError) -> None:
+        with self._meeting():
+            before = self._before()
+            _let_go(error)
+            gc.collect()  # errors of other lanes, and residuals and rooms of this session
+            self._go_on(before, str(error))
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """A context in which this process is detached, and takes part all the same."""
+        self._is_meeting = True
+        try:
+            yield
+        finally:
+            self._is_meeting = False
+
+    def _go_on(self, before: Mapping[str, Any], why: str) -> None:
+        """Go on with the ranks that are left."""
+        timeout, known = self._handle._session.settings.timeout_seconds, self._roster.processes
+        for _ in range(ATTEMPTS):
+            self._roster.without_lost(self._steps, timeout)
+            if self._goes_on(before):
+                lost = [p for p in known if p not in self._roster.processes]
+                self._tell(f"process {', '.join(map(str, lost))} was lost", why)
+                return
+        raise PeerError(
+            f"ranks that are left must be able to connect; after {ATTEMPTS} attempts they cannot. "
+            "Restart all from a checkpoint."
+        )
+
+    def _before(self) -> Mapping[str, Any]:
+        """Closes what exchanged until now. Returns what it remembered."""
+        before = state_of(self._handle._session)
+        self._handle.detach()  # the others notice by their connections
+        return before
+
+    def _goes_on(self, before: Mapping[str, Any]) -> bool:
+        """Attach again among the processes of the roster; False if another one was lost
+        meanwhile."""
+        try:
+            self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
+            self._handle._become(self._attach_here())
+            self._follow()
+            self.catch_up(before)
+        except (RuntimeError, ConnectionError) as error:  # of torch, as a group is made
+            if _is_own(error):
+                raise
+            if self._handle.attached:
+                self._handle.detach()
+            _let_go(error)
+            return False
+        for parameter in self._handle._session.parameters.values():
+            parameter.grad = None
+        return True
+
+    def _tell(self, what: str, why: str) -> None:
+        if dist.get_rank() == 0:
+            world = dist.get_world_size()
+            warnings.warn(
+                f"{what}; {world} ranks go on, from step {self._handle._session.step}, numbered "
+                f"from 0 to {world - 1} anew. {why}",
+                stacklevel=2,
+            )
+
+    # -- ranks that come -------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take up the processes that rank 0 has seen asking. Collective."""
+        session = self._handle._session
+        if session.step % LOOK_EVERY:
+            return
+        first = session.performers[0]
+        asking = self._roster.asking()[:MOST_AT_ONCE] if first.rank == 0 else []
+        told = torch.full((MOST_AT_ONCE,), -1, dtype=torch.int64, device="cpu")
+        told[: len(asking)] = torch.tensor(asking, dtype=torch.int64)
+        found = [p for p in _moved(session, Broadcast(told, 0, first.rank)).tolist() if p >= 0]
+        if not found:
+            return
+        with self._meeting():
+            before = self._before()
+            gc.collect()
+            self._roster.with_asking(found)
+            if self._goes_on(before):
+                self._tell(f"process {', '.join(map(str, found))} has come", "")
+            else:
+                self._go_on(before, "a rank that was to be taken up is gone again")
+
+    def catch_up(self, before: Mapping[str, Any] | None) -> None:
+        """Take over what all ranks share from rank 0, and keep this rank's residuals. Collective.
+
+        before: the state of this rank among the processes of the last epoch; None if it has come.
+        """
+        session, memory = self._handle._session, _Memory(self._optimizer, before)
+        own = [memory.digest(), self._steps, before["step"] if before else 0, memory.taken, 0]
+        data = memory.packed() if session.rank == 0 else b""
+        own[-1] = len(data)
+        rows = _moved(session, AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
+        if any(row[0] != rows[0][0] for row in rows):
+            room = torch.empty(rows[0][-1], dtype=torch.uint8, device="cpu")
+            if data:
+                room.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            arrived = _moved(session, Broadcast(room, 0, session.rank))
+            if rows[session.rank][0] != rows[0][0]:
+                memory.take(bytes(arrived.tolist()))
+        self._steps = rows[0][1]
+        entry = memory.entry(session)
+        if entry is not None:
+            state = {**state_of(session), **entry, "taken": rows[0][3]}
+            load(session, {**state, "step": max(row[2] for row in rows)}, strict=True)
+
+
+class _Memory:
+    """What one process brings along: its optimizer, and its own state of the last epoch. One that
+    has come gets rank 0's moments of its own gradients, and nothing that waits."""
+
+    def __init__(self, optimizer: Optimizer, before: Mapping[str, Any] | None) -> None:
+        self._optimizer, self._before = optimizer, before
+        self._own: Mapping[str, Any] | None = None
+        self._shared, self._plan, self.taken = dict[str, dict[str, Tensor]](), {}, 0
+        if before is not None:
+            (self._own,) = before["ranks"].values()
+            self._plan, self.taken = before["plan"], before["taken"]
+            keys = shared_of(self._plan)
+            self._shared = self._of_own(lambda name: keys[name])
+            self._moments = self._of_own(lambda _: MOMENTS)
+            self._rates = self._own.get("rates", {})
+
+    def _of_own(self, keys: Callable[[str], Sequence[str]]) -> dict[str, dict[str, Tensor]]:
+        """Returns this rank's state of these keys, by parameter name."""
+        state: Mapping[str, Mapping[str, Tensor]] = self._own["state"] if self._own else {}
+        return {
+            name: {key: x for key, x in values.items() if key in keys(name)}
+            for name, values in state.items()
+        }
+
+    def digest(self) -> int:
+        """Returns a number that is equal on all ranks whose shared state is; -1 for newcomers."""
+        if self._before is None:
+            return -1
+        leaves = tree_leaves([self._optimizer.state_dict()["state"], self._shared])
+        return sum(int(bits_of(x)) for x in leaves if isinstance(x, Tensor)) & (1 << 62) - 1
+
+    def packed(self) -> bytes:
+        """Returns what all ranks share, for others to `take`."""
+        room = BytesIO()
+        told = {
+            "plan": dict(self._plan), "shared": self._shared, "moments": self._moments,
+            "rates": self._rates, "optimizer": self._optimizer.state_dict(),
+        }  # fmt: skip
+        torch.save(told, room)
+        return room.getvalue()
+
+    def take(self, data: bytes) -> None:
+        """Take over what another rank has packed."""
+        told = torch.load(BytesIO(data), weights_only=True)
+        self._optimizer.load_state_dict(told["optimizer"])
+        self._plan, self._shared = told["plan"], told["shared"]
+        if self._own is None:
+            self._moments, self._rates = told["moments"], told["rates"]
+
+    def entry(self, session: Session) -> dict[str, Any] | None:
+        """Returns this rank's state among the ranks of the session; None if no rank has any."""
+        if not self._plan:
+            return None
+        before, world, sizes = self._before, session.world, session.ledger.sizes
+        if before is None or self._own is None:
+            state = {name: dict(values) for name, values in self._moments.items()}
+            own: dict[str, Any] = {"state": state, "leftovers": {}, "rates": self._rates}
+        else:
+            rank, count = session_rank(before), before["world"]
+            own = regroup({rank: self._own}, self._plan, sizes, count, world, world / count)
+        for name, values in self._shared.items():
+            own["state"].setdefault(name, {}).update(values)
+        own["tensors"] = sum(map(len, own["state"].values())) + len(own["leftovers"])
+        ranks: Any = state_of(session)["ranks"]
+        return {
+            "plan": self._plan,
+            "ranks": {name: {**own, "part": now["part"]} for name, now in ranks.items()},
+        }
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Drops what an error's frames hold: moves under way, which keep connections open, by which
+    other ranks wait for this one."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether the error is this rank's own, and not another's that is lost."""
+    return isinstance(error, GradwireError) and not isinstance(error, PeerError)
+
+
+def session_rank(state: Mapping[str, Any]) -> int:
+    """Returns the rank whose state it is."""
+    (name,) = state["ranks"]
+    return int(name.split()[0])
+
+
+def _moved(session: Session, move: AllGather | Broadcast) -> Tensor:
+    arrived = session.performers[0].perform(move, f"step {session.step}")
+    assert isinstance(arrived, Tensor)
+    return arrived

@@ -1,0 +1,216 @@
+"""Ranks whose weights differ hear of it: rounding is mended, all else is an error on all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import fingerprint, from_all, loss_of, raised, small, zero
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire import LocalSteps
+from gradwire.errors import PayloadError, PlanError, UsageError
+from gradwire.testing import Corrupt, inject
+from gradwire.training.same_weights import bits_of
+
+TOPK = "topk(0.1)+ef | allgather"
+WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "plain": lambda model: model,
+    "ddp": DistributedDataParallel,
+}
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    loss_of(model, number).backward()
+    optimizer.step()
+
+
+def same(model: nn.Module) -> bool:
+    own = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return len({fingerprint([x]) for x in from_all(own)}) == 1
+
+
+def told(front: str, spoil: Callable[[nn.Module], None], steps: int = 7) -> tuple[int, str, bool]:
+    """Spoils rank 1's weights after the second step. Returns the step that raised, what it said,
+    and whether the next one is refused."""
+    model = WRAPPED[front](small())
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, TOPK, check_every=3)
+    for number in range(steps):
+        try:
+            step(model, optimizer, number)
+        except PayloadError as error:
+            with pytest.raises(UsageError, match="attached again"):
+                step(model, optimizer, number)
+            handle.detach()
+            return number, str(error), True
+        if number == 1 and dist.get_rank() == 1:
+            spoil(model)
+    handle.detach()
+    return -1, "", same(model)
+
+
+@pytest.mark.parametrize("front", ["plain", "ddp"])
+def test_a_rank_that_stepped_otherwise_is_named_by_all(three: Ranks, front: str) -> None:
+    for number, text, refused in three.run(_told_of_another_step, front):
+        assert (number, refused) == (2, True)
+        assert "'two.weight' on rank 1 differ, by 0.1" in text
+        assert "Load the last checkpoint" in text
+
+
+def _told_of_another_step(front: str) -> tuple[int, str, bool]:
+    def spoil(model: nn.Module) -> None:
+        inside: Any = model.module if isinstance(model, DistributedDataParallel) else model
+        with torch.no_grad():
+            inside.two.weight.mul_(1.1)
+
+    return told(front, spoil)
+
+
+def _told_of_not_a_number() -> tuple[int, str, bool]:
+    def spoil(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.one.bias[2] = torch.nan
+
+    return told("plain", spoil)
+
+
+def test_a_rank_with_a_weight_that_is_not_a_number(three: Ranks) -> None:
+    for number, text, _ in three.run(_told_of_not_a_number):
+        assert number == 2
+        assert "by inf of the largest" in text
+
+
+def _rounded() -> tuple[tuple[int, str, bool], int]:
+    def spoil(model: nn.Module) -> None:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1.0 + 2e-6)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = told("plain", spoil)
+    return found, sum("That is rounding" in str(w.message) for w in seen)
+
+
+def test_rounding_is_mended_and_said_once(three: Ranks) -> None:
+    for (number, _, equal), said in three.run(_rounded):
+        assert (number, equal, said) == (-1, True, 1)
+
+
+def _flip(data: Tensor) -> None:
+    data.view(-1).view(torch.uint8)[-1] ^= 3
+
+
+def _damaged_on_its_way() -> str:
+    """Rank 2 receives another number than the others do."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, "none | allreduce", lanes=1, check_every=2)
+    inject(handle, Corrupt(1, _flip, sent=False), rank=2)
+    try:
+        for number in range(4):
+            step(model, optimizer, number)
+    except PayloadError as error:
+        return str(error)
+    finally:
+        handle.detach()
+    return ""
+
+
+def test_a_number_that_was_damaged_on_its_way(three: Ranks) -> None:
+    """No message of `allreduce` has a checksum, and the ranks would go apart for good."""
+    for text in three.run(_damaged_on_its_way):
+        assert "on rank 2 differ" in text, text
+
+
+def _undisturbed(kind: str) -> bool:
+    """Trains with a comparison before each step but the first."""
+    model = small()
+    optimizer: Any = torch.optim.SGD(model.parameters(), 0.05)
+    if kind == "own view":
+        optimizer = gradwire.optim.AdamW(model.parameters(), 1e-2)
+        made: Any = gradwire.attach(model, "lloyd(2)+adam | alltoall", check_every=1)
+    elif kind == "zero":
+        optimizer = zero(model, torch.optim.AdamW)
+        made = gradwire.attach(model, "bf16 | allreduce", check_every=1)
+    elif kind == "local steps":
+        made = LocalSteps(model, optimizer, 2, TOPK, check_every=1)
+    else:
+        made = gradwire.attach(model.to(getattr(torch, kind)), "none | allreduce", check_every=1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        dtype = next(model.parameters()).dtype
+        x = torch.randn(4, 2, 5, 5).to(dtype) + dist.get_rank()
+        model(x).square().mean().backward()
+        optimizer.step()
+    if kind == "local steps":
+        made.synchronize()
+    made.detach()
+    return same(model)
+
+
+@pytest.mark.parametrize("kind", ["own view", "zero", "local steps", "bfloat16", "float64"])
+def test_equal_weights_are_not_complained_of(three: Ranks, kind: str) -> None:
+    assert all(three.run(_undisturbed, kind))
+
+
+def _view_is_mended() -> bool:
+    """Rounding apart while this rank is at its own view, where its weights are others'."""
+    model = small()
+    optimizer = gradwire.optim.AdamW(model.parameters(), 1e-2)
+    handle = gradwire.attach(model, "lloyd(2)+adam | alltoall", check_every=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(5):
+            step(model, optimizer, number)
+            if number == 1 and dist.get_rank() == 1:
+                with torch.no_grad():
+                    model.one.weight.mul_(1.0 + 1e-6)
+    handle.detach()
+    return same(model)
+
+
+def test_rounding_is_mended_below_an_own_view(three: Ranks) -> None:
+    assert all(three.run(_view_is_mended))
+
+
+def _other_numbers() -> str:
+    rank = dist.get_rank()
+    return raised(lambda: gradwire.attach(small(), TOPK, check_every=10 + (rank == 1)), PlanError)
+
+
+def test_all_ranks_compare_at_the_same_steps(three: Ranks) -> None:
+    assert all("check_every=1" in text for text in three.run(_other_numbers))
+
+
+def _refused(value: Any) -> str:
+    return raised(lambda: gradwire.attach(small(), TOPK, check_every=value))
+
+
+@pytest.mark.parametrize("value", [0, -3, "often"])
+def test_other_numbers_of_steps_are_refused(three: Ranks, value: Any) -> None:
+    assert all("check_every must be" in text for text in three.run(_refused, value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 37])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_every_flipped_bit_changes_the_sum(dtype: torch.dtype, n: int, begin: int) -> None:
+    room = torch.arange(n + begin).to(dtype)
+    x = room[begin:]
+    before, raw = int(bits_of(x)), x.view(torch.uint8) if n else x
+    for i in range(raw.numel()):
+        for bit in range(8):
+            raw[i] ^= 1 << bit
+            assert int(bits_of(x)) != before
+            raw[i] ^= 1 << bit
+    assert int(bits_of(x)) == before

@@ -49,7 +49,8 @@ class Roster:
         self, store: Any, own: int, processes: list[int], at_start: int, epoch: int = 0
     ) -> None:
         self.store, self.own, self.processes, self.epoch = store, own, processes, epoch
-        self._at_start, self._asked = at_start, dict[int, int]()
+        self._at_start, self._settled = at_start, set[int]()
+        self._asked = dict[int, tuple[int, float]]()  # how often each has asked, and when it did
         self._pulse: threading.Thread | None = None
         self._ended, self._excepthook = threading.Event(), sys.excepthook
         self._takes_part: Callable[[], bool] = bool
@@ -118,13 +119,17 @@ class Roster:
     def asking(self) -> list[int]:
         """Returns the processes that have asked to join since this was called last: those that
         have died meanwhile do not ask again. Not blocking."""
-        began, came = self._at_start, self.store.add("gradwire/came", 0)
-        counts = {p: self.store.add(f"gradwire/asks/{p}", 0) for p in range(began, began + came)}
-        before, self._asked = self._asked, counts
-        return [
-            p for p, count in counts.items()
-            if p not in self.processes and p in before and count > before[p]
-        ]  # fmt: skip
+        came = range(self._at_start, self._at_start + self.store.add("gradwire/came", 0))
+        found, now = list[int](), monotonic()
+        for p in (p for p in came if p not in self._settled):
+            count = self.store.add(f"gradwire/asks/{p}", 0)
+            before, since = self._asked.setdefault(p, (count, now))
+            if p in self.processes or (count == before and now - since > CONNECT_SECONDS):
+                self._settled.add(p)  # it has joined, or is dead; there may be many by and by
+            elif count > before:
+                self._asked[p] = count, now
+                found.append(p)
+        return found
 
     def _propose(self, processes: list[int]) -> None:
         following = f"gradwire/{self.epoch + 1}/processes"

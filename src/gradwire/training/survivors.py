@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from io import BytesIO
+from time import monotonic
 from typing import Any
 
 import torch
@@ -77,8 +78,17 @@ def init_by(store: Any, rank: int, world: int, backend: str, timeout_seconds: fl
     """Makes the default process group as `init_process_group` does, by a store that outlives all
     ranks. rank: this process's number when the job began; world: the number of ranks then."""
     global _ROSTER
-    _ROSTER = joined(store, rank, world, timeout_seconds)
-    _ROSTER.make_group(backend, timedelta(seconds=timeout_seconds))
+    deadline = monotonic() + timeout_seconds
+    while True:
+        _ROSTER = joined(store, rank, world, deadline - monotonic())
+        patience = CONNECT_SECONDS if _ROSTER.epoch else timeout_seconds
+        try:
+            _ROSTER.make_group(backend, timedelta(seconds=patience))
+        except (RuntimeError, ConnectionError):
+            if not _ROSTER.epoch:
+                raise
+        else:  # otherwise one of those that took this process up was lost then: it asks again
+            return
 
 
 def go_on_with_survivors(
@@ -174,7 +184,7 @@ class Survivors:
             before = self._before()
             _let_go(error)
             gc.collect()  # errors of other lanes, and residuals and rooms of this session
-            self._go_on(before, str(error))
+            self._go_on(before)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:
@@ -185,14 +195,14 @@ class Survivors:
         finally:
             self._is_meeting = False
 
-    def _go_on(self, before: Mapping[str, Any], why: str) -> None:
+    def _go_on(self, before: Mapping[str, Any]) -> None:
         """Go on with the ranks that are left."""
         timeout, known = self._handle._session.settings.timeout_seconds, self._roster.processes
         for _ in range(ATTEMPTS):
             self._roster.without_lost(self._steps, timeout)
             if self._goes_on(before):
                 lost = [p for p in known if p not in self._roster.processes]
-                self._tell(f"process {', '.join(map(str, lost))} was lost", why)
+                self._tell(f"process {', '.join(map(str, lost))} was lost")
                 return
         raise PeerError(
             f"ranks that are left must be able to connect; after {ATTEMPTS} attempts they cannot. "
@@ -210,6 +220,8 @@ class Survivors:
         meanwhile."""
         try:
             self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
+            limit = timedelta(seconds=self._handle._session.settings.timeout_seconds)
+            dist.distributed_c10d._set_pg_timeout(limit, dist.group.WORLD)
             self._handle._become(self._attach_here())
             self._follow()
             self.catch_up(before)
@@ -224,12 +236,12 @@ class Survivors:
             parameter.grad = None
         return True
 
-    def _tell(self, what: str, why: str) -> None:
+    def _tell(self, what: str) -> None:
         if dist.get_rank() == 0:
             world = dist.get_world_size()
             warnings.warn(
                 f"{what}; {world} ranks go on, from step {self._handle._session.step}, numbered "
-                f"from 0 to {world - 1} anew. {why}",
+                f"from 0 to {world - 1} anew.",
                 stacklevel=2,
             )
 
@@ -252,9 +264,9 @@ class Survivors:
             gc.collect()
             self._roster.with_asking(found)
             if self._goes_on(before):
-                self._tell(f"process {', '.join(map(str, found))} has come", "")
+                self._tell(f"process {', '.join(map(str, found))} has come")
             else:
-                self._go_on(before, "a rank that was to be taken up is gone again")
+                self._go_on(before)
 
     def catch_up(self, before: Mapping[str, Any] | None) -> None:
         """Take over what all ranks share from rank 0, and keep this rank's residuals. Collective.

@@ -117,7 +117,7 @@ def test_bytes_of_a_message_are_what_is_used() -> None:
     x = [torch.randn(5000, generator=torch.Generator().manual_seed(r)) for r in range(3)]
     _, trace = lockstep("eb(0.01) | allgather", x)
     longest = max(encoded(ErrorBounded(0.01), one).numel() for one in x)
-    assert trace.bytes_sent == [2 * (8 + 32 + longest + -longest % 16)] * 3
+    assert trace.bytes_sent == [2 * (16 + 32 + longest + -longest % 16)] * 3
 
 
 @pytest.mark.parametrize("at", [0, 11, 17, 19])

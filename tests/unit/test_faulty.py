@@ -101,7 +101,7 @@ def test_faults_are_of_a_rank_and_a_lane(asked: dict[str, int], struck: list[boo
     performers: list[Any] = [Echo() for _ in range(2)]
     conductor._lanes = [SimpleNamespace(performer=x) for x in performers]  # type: ignore[misc]
     conductor.performers = list(performers)
-    session = SimpleNamespace(conductor=conductor, performers=performers)
+    session = SimpleNamespace(conductor=conductor, performers=performers, circle=performers[0])
     handle: Any = SimpleNamespace(_session=session)
     for attached in (conductor, handle):
         inject(attached, Fault(), **asked)

@@ -104,7 +104,9 @@ def check_seals(messages: Tensor, senders: Sequence[int], signed: bool = True) -
     its sender if `signed`. The check finds every error of a single bit."""
     words = messages.view(torch.int64)
     found = words[:, -1] - _check_of(words[:, :-1])
-    expected = torch.tensor(senders, device=words.device) if signed else torch.zeros_like(found)
+    expected = torch.zeros_like(found)
+    if signed:
+        expected += torch.tensor(senders, device=words.device, dtype=torch.int64)
     broken = (found != expected).nonzero().flatten().tolist()
     if broken:
         raise PayloadError(

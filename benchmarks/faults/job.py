@@ -102,6 +102,9 @@ class Training:
         if self._job.front == "fsdp":
             shape = (2, self._scenario.world // 2)
             mesh = init_device_mesh("cpu", shape, mesh_dim_names=("slow", "fast"))
+            limit = timedelta(seconds=self._scenario.timeout_seconds)
+            for name in ("slow", "fast"):  # a mesh gives its groups half an hour
+                dist.distributed_c10d._set_pg_timeout(limit, mesh[name].get_group())
             return fully_shard(self._model, mesh=mesh["fast"]), mesh["slow"].get_group()
         return self._model, None
 

@@ -174,6 +174,8 @@ def _fits(front: str, kind: str, where: str) -> bool:
         return False
     if kind in ("not finite", "other clipping", "misses a backward") and front == "local":
         return False
+    if kind in ("other model", "other dtype") and front == "ddp":  # it compares them itself
+        return False
     if kind == "misses a backward" and front == "fsdp":  # torch's own gathers would go astray
         return False
     return not (where == "attach" and front == "auto")

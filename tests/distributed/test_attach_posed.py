@@ -97,7 +97,7 @@ KNOWN = {
     "runtime/stages.py _decompress: a copy down to memory that is not pinned": BETWEEN,
     **dict.fromkeys((
         "compressors/_ragged.py _read: tolist", "runtime/message.py used: __int__",
-        "collectives/allgather.py rounds: __int__", "runtime/sums.py sum_all: accumulate_coded",
+        "streams/told.py longest: tolist", "runtime/sums.py sum_all: accumulate_coded",
         "runtime/verdict.py fine: __int__",
     ), RAGGED),
     **dict.fromkeys((

@@ -44,6 +44,10 @@ def told_size(size: int) -> Tensor:
 def read_size(message: Tensor, most: int) -> int:
     """Reads a size. Raises PayloadError unless it is undamaged, and within 0 and `most`."""
     size, inverse = whole(message, 2 * WORD).view(torch.int64).tolist()
+    return _size_of(size, inverse, most)
+
+
+def _size_of(size: int, inverse: int, most: int) -> int:
     return check_within(size if inverse == ~size else -1, most)
 
 
@@ -56,8 +60,8 @@ def longest(lengths: Tensor, most: int) -> int:
     """Returns the longest of the lengths that all ranks have told, (n, 2). Raises PayloadError,
     which names the rank, unless each is undamaged and at most `most`."""
     return max(
-        from_rank(rank, read_size, words.view(torch.uint8), most)
-        for rank, words in enumerate(lengths.cpu())
+        from_rank(rank, _size_of, size, inverse, most)
+        for rank, (size, inverse) in enumerate(lengths.tolist())
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from scenario import ALIKE, HARMLESS, Scenario
 
-WHERE = re.compile(r"bucket \d|attach|flush|round|step \d|payload|message must")
+WHERE = re.compile(r"bucket \d|attach|flush|round|step \d|payload|message")
 """An error must say what failed: a bucket, a step, a message, or attaching."""
 
 ADVICE = re.compile(
@@ -127,7 +127,9 @@ def _helps(own: Scenario, rank: Rank, raised: dict[str, Any]) -> list[str]:
     # A rank that hosts the store takes it along when it ends with its own error, which names the
     # rank: the others are sent to its log.
     by_host = own.job.store == "tcp" and rank.rank and "hosts the rendezvous store" in text
-    named = r"rank \d" if is_own else rf"rank ([\d, ]*\b)?{own.rank}\b"
+    # In a group of replicas others are seen that wait for a rank of another group.
+    is_any = is_own or own.job.front == "fsdp"
+    named = r"rank \d" if is_any else rf"rank ([\d, ]*\b)?{own.rank}\b"
     if not by_host and not re.search(named, text):
         wrong.append("does not name the rank")
     if not WHERE.search(text):

@@ -123,7 +123,8 @@ class Scenario:
     @property
     def resumes(self) -> bool:
         """Whether all ranks are started again, from their last checkpoint, once all have ended."""
-        others = HARMLESS | ALIKE | {"misses a backward"}  # whose checkpoints differ
+        # The last checkpoints of these may differ from those of an undisturbed run.
+        others = HARMLESS | ALIKE | {"misses a backward", "flips what arrives"}
         is_over = self.kind not in others and self.where != "attach"
         return is_over and self.job.front not in ("fsdp", "auto")
 

@@ -63,7 +63,7 @@ def test_a_rank_that_stepped_otherwise_is_named_by_all(three: Ranks, front: str)
     for number, text, refused in three.run(_told_of_another_step, front):
         assert (number, refused) == (2, True)
         assert "'two.weight' on rank 1 differ, by 0.1" in text
-        assert "Load the last checkpoint" in text
+        assert "Load a checkpoint of step 0 or before" in text
 
 
 def _told_of_another_step(front: str) -> tuple[int, str, bool]:

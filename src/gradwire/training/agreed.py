@@ -45,11 +45,12 @@ def same_everywhere(
     wrong = differing(mine, group, device)
     if wrong:
         begin = min(_shown_from(mine, text) for text in wrong.values())
+        names = dist.get_process_group_ranks(group)
         facts = "; ".join(
-            f"rank {rank}: {_shown(text, begin)}" for rank, text in list(wrong.items())[:4]
+            f"rank {names[r]}: {_shown(text, begin)}" for r, text in list(wrong.items())[:4]
         )
-        own = _shown(mine, begin)
-        raise PlanError(f"{rule}; rank {dist.get_rank(group)} has {own}, but {facts}. {instead}")
+        own = f"rank {names[dist.get_rank(group)]} has {_shown(mine, begin)}"
+        raise PlanError(f"{rule}; {own}, but {facts}. {instead}")
     return made
 
 

@@ -35,6 +35,7 @@ class SameWeights:
 
     def __init__(self, session: Session, every: int) -> None:
         self._session, self._every, self._warned = session, every, False
+        self._equal_at = session.step
 
     @torch.no_grad()
     def look(self) -> None:
@@ -50,6 +51,7 @@ class SameWeights:
         own = torch.stack([bits_of(x) for x in weights.values()])
         everybody = self._moved(AllGather(own)).tolist()
         if all(row == everybody[0] for row in everybody):
+            self._equal_at = session.step
             return
         apart, name = self._made_equal(weights, everybody)
         told = (
@@ -59,8 +61,9 @@ class SameWeights:
         if apart > ROUNDING:
             raise PayloadError(
                 f"{told}A message or memory was damaged, or a rank took other optimizer's steps. "
-                "Load the last checkpoint on all ranks; if it comes back, look at that rank's "
-                "machine. If ranks shall differ, use attach(check_every=None)."
+                f"Load a checkpoint of step {self._equal_at} or before on all ranks, as weights "
+                "were equal then; if it comes back, look at that rank's machine. If ranks shall "
+                "differ, use attach(check_every=None)."
             )
         if not self._warned:
             self._warned = True

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -144,17 +145,9 @@ def test_another_rank_is_killed_while_the_others_meet(tmp_path: Path) -> None:
     assert "process 1, 2 was lost" in found[0].said[0]
 
 
-def _alone() -> End:
-    model = small()
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    handle = attached(model, TOPK, optimizer)
-    inject(handle, Die(at=9), rank=0, lane=0)
-    return train(handle, model, optimizer, 8)
-
-
 def test_the_last_rank_trains_alone(tmp_path: Path) -> None:
     with Ranks(2, tmp_path) as ranks:
-        outcomes = ranks.outcomes(_alone)
+        outcomes = ranks.outcomes(with_a_death, TOPK, 0, 9)
     assert outcomes[1].ok, outcomes[1]
     assert outcomes[1].value.world == 1
 
@@ -268,11 +261,16 @@ def test_a_rank_comes_back(tmp_path: Path, plan: str) -> None:
 # -- residuals ---------------------------------------------------------------------------------
 
 
-def test_what_a_rank_has_not_sent_counts_as_before() -> None:
+def test_what_a_rank_has_not_sent_counts_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four ranks become three: v/4 is what it was in the mean, and (v · 3/4)/3 is the same."""
     own = {"part": [0, 1], "tensors": 1, "state": {"w": {"residual": torch.tensor([4.0, 8.0])}}}
-    found = survivors.regroup({2: own}, {TOPK: ["w"]}, {"w": 2}, 4, 3, 3 / 4)
-    assert found["state"]["w"]["residual"].tolist() == [3.0, 6.0]
+    before = {"ranks": {"2": own}, "plan": {TOPK: ["w"]}, "taken": 0, "world": 4}
+    monkeypatch.setattr(survivors, "state_of", lambda _: {"ranks": {"1": {"part": [0, 1]}}})
+    session: Any = SimpleNamespace(world=3, ledger=SimpleNamespace(sizes={"w": 2}))
+    optimizer = torch.optim.SGD([torch.zeros(2)], 0.1)
+    entry = survivors._Memory(optimizer, before).entry(session)
+    assert entry is not None
+    assert entry["ranks"]["1"]["state"]["w"]["residual"].tolist() == [3.0, 6.0]
 
 
 # -- what is refused ---------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from gradwire.groups import Group
 PATIENCE_SECONDS = 3.0
 """A rank that has failed waits so long for the reports of the others: they notice one by one."""
 
-
 STORE_SECONDS = 5.0
 """The store must answer after so long beyond that. Calls of a store whose host is stuck or cut off
 block for as long as the store was told to wait, minutes by default."""

@@ -11,6 +11,7 @@ A residual v of a rank that is left counts as before: v / before = (v · now / b
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import traceback
 import warnings
@@ -39,8 +40,8 @@ from gradwire.training.session import Session
 from gradwire.training.state import load, state_of
 
 LOOK_EVERY = 10
-"""Exchanges from one look for ranks that ask to join to the next; each is a broadcast of 8
-bytes."""
+"""Exchanges from one look for ranks that ask to join to the next; each is a broadcast of
+MOST_AT_ONCE numbers."""
 
 MOST_AT_ONCE = 8
 """Ranks that are taken up at once."""
@@ -51,7 +52,6 @@ ATTEMPTS = 5
 _ROSTER: Roster | None = None
 """That of this process, from its first `attach` with on_failure="shrink", or earlier from
 `init_process_group`."""
-
 
 _WATCHED: weakref.ref[Handle] | None = None
 """The handle that goes on with the ranks that are left."""
@@ -91,22 +91,19 @@ def init_by(store: Any, rank: int, world: int, backend: str, timeout_seconds: fl
             return
 
 
-def go_on_with_survivors(
-    handle: Handle, module: nn.Module, attach_here: Callable[[], Handle]
-) -> Handle:
-    """Makes a handle go on when ranks are lost. Returns it. Collective. attach_here: attaches the
-    module as it was attached."""
+def go_on_with_survivors(handle: Handle, attach_here: Callable[[], Handle]) -> None:
+    """Makes a handle go on when ranks are lost. Collective. attach_here: attaches its module as it
+    was attached."""
     global _ROSTER, _WATCHED
     if _ROSTER is None:
         store = dist.distributed_c10d._get_default_store()
         store = getattr(store, "underlying_store", store)
         _ROSTER = joined(store, dist.get_rank(), dist.get_world_size(), 60.0)
-    made = Survivors(handle, module, attach_here, _ROSTER)
+    made = Survivors(handle, attach_here, _ROSTER)
     _WATCHED = weakref.ref(handle)
     if _ROSTER.epoch:
         made.catch_up(None)
     _ROSTER.watch(lambda: made.take_part)
-    return handle
 
 
 def check_survivors(
@@ -144,10 +141,8 @@ def _watched_is_attached() -> bool:
 class Survivors:
     """Watches over one handle."""
 
-    def __init__(
-        self, handle: Handle, module: nn.Module, attach_here: Callable[[], Handle], roster: Roster
-    ) -> None:
-        self._handle, self._module, self._attach_here = handle, module, attach_here
+    def __init__(self, handle: Handle, attach_here: Callable[[], Handle], roster: Roster) -> None:
+        self._handle, self._attach_here = handle, attach_here
         self._roster, self._steps, self._is_meeting = roster, 0, False
         told = handle._session.settings.optimizer
         assert isinstance(told, Optimizer)
@@ -284,7 +279,7 @@ class Survivors:
                 room.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
             arrived = _moved(session, Broadcast(room, 0, session.rank))
             if rows[session.rank][0] != rows[0][0]:
-                memory.take(bytes(arrived.tolist()))
+                memory.take(ctypes.string_at(arrived.data_ptr(), arrived.numel()))
         self._steps = rows[0][1]
         entry = memory.entry(session)
         if entry is not None:

@@ -197,7 +197,7 @@ def attach(
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
     if on_failure == "shrink":
-        go_on_with_survivors(handle, module, attach_here)
+        go_on_with_survivors(handle, attach_here)
     if not isinstance(handle, TunedHandle):
         return handle
     try:

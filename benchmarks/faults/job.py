@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from scenario import Job, Scenario
 from strikes import Points, ToldTo, give_back
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -280,26 +282,22 @@ def _other_version(points: Points) -> Iterator[None]:
     if not (points.differs and points.scenario.kind == "other version"):
         yield
         return
-    before = agreed.WIRE_VERSION
-    agreed.WIRE_VERSION = wire.WIRE_VERSION + 1
-    try:
+    with mock.patch.object(agreed, "WIRE_VERSION", wire.WIRE_VERSION + 1):
         yield
-    finally:
-        agreed.WIRE_VERSION = before
 
 
-def _store(scenario: Scenario, place: Path, rank: int) -> dist.Store:
+def _store(scenario: Scenario, place: Path, rank: int) -> Store:
     """Makes a FileStore, or a TCPStore that rank 0 hosts; a file tells its address."""
     if scenario.job.store == "file":
-        return dist.FileStore(str(place), scenario.world)
+        return FileStore(str(place), scenario.world)
     address, limit = place.with_suffix(".address"), timedelta(seconds=30)
     if rank == 0:
         host = os.environ["MASTER_ADDR"]
-        store = dist.TCPStore(host, 0, scenario.world, True, limit, wait_for_workers=False)
+        store = TCPStore(host, 0, scenario.world, True, limit, wait_for_workers=False)
         address.with_suffix(".new").write_text(json.dumps([host, store.port]))
         address.with_suffix(".new").rename(address)
         return store
     while not address.exists():
         time.sleep(0.01)
     host, port = json.loads(address.read_text())
-    return dist.TCPStore(host, port, scenario.world, False, limit)
+    return TCPStore(host, port, scenario.world, False, limit)

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 
 import gradwire
 
@@ -61,7 +62,7 @@ class Run:
         seed: int = 0,
     ) -> None:  # fmt: skip
         limit = timedelta(seconds=60)
-        store = dist.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
         self._environment = {
             **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
             "WORLD_SIZE": str(WORLD), "TORCHELASTIC_USE_AGENT_STORE": "True",

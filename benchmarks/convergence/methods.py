@@ -28,17 +28,17 @@ MakeOptimizer = Callable[[nn.Module, Settings, int], Optimizer]
 """(model, settings, steps of the warm-up) -> the optimizer that steps with the averages."""
 
 
-def _muon(model: nn.Module, settings: Settings, kept: bool) -> Optimizer:
+def _muon(model: nn.Module, settings: Settings, **options: Any) -> Optimizer:
     return Muon.of(
         model, lr=settings.rate, weight_decay=settings.weight_decay, momentum=MOMENTUM,
-        betas=BETAS, momentum_kept=kept,
+        betas=BETAS, **options,
     )  # fmt: skip
 
 
 def momentum_on_average(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """Torch's own optimizers, for averages that are gradients."""
     if settings.optimizer == "muon":
-        return _muon(model, settings, kept=False)
+        return _muon(model, settings, momentum_kept=False)
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(
             model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay
@@ -80,7 +80,12 @@ def moments_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimize
 
 def muon_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For averages that are Muon's steps, and AdamW's for the rest."""
-    return _muon(model, settings, kept=True)
+    return _muon(model, settings, momentum_kept=True)
+
+
+def muon_in_turns(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
+    """Hidden matrices take an orthogonal step every fourth step only."""
+    return _muon(model, settings, turns=4)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Method:
         workers: performs the exchange; negative controls and rivals have their own.
         every: steps that each worker takes alone, with its own optimizer, before the exchange of
             how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
+        delay: steps that each worker takes until the exchange is over.
     """
 
     name: str
@@ -111,6 +117,7 @@ class Method:
     optimizer: MakeOptimizer = momentum_on_average
     workers: Callable[..., Any] = Workers
     every: int = 1
+    delay: int = 0
 
     @property
     def keeps_moments(self) -> bool:
@@ -273,16 +280,23 @@ MORE = (
 )  # fmt: skip
 """Methods that run on request, by name."""
 
-LOCAL = tuple(
-    Method(f"local-{every}-{name}-{collective}", f"{text} | {collective}", every=every)
-    for every in (2, 4, 8)
-    for name, text in (
-        ("none", "none"), ("2", "lloyd(2)+ef"), ("1", "lloyd(1)+ef"),
-        ("1-half", "lloyd(1, turns=2)+ef"),
-        ("1-quarter", "lloyd(1, turns=4)+ef"), ("topk", "topk({density})+ef"),
-    )
-    for collective in ("allgather", "alltoall")
-    if not (name == "topk" and collective == "alltoall")
+LOCAL = (
+    *(
+        Method(f"local-{every}-{name}-{collective}", f"{text} | {collective}", every=every)
+        for every in (2, 4, 8)
+        for name, text in (
+            ("none", "none"), ("2", "lloyd(2)+ef"), ("1", "lloyd(1)+ef"),
+            ("1-half", "lloyd(1, turns=2)+ef"),
+            ("1-quarter", "lloyd(1, turns=4)+ef"), ("topk", "topk({density})+ef"),
+        )
+        for collective in ("allgather", "alltoall")
+        if not (name == "topk" and collective == "alltoall")
+    ),
+    *(
+        Method(f"local-8-1-delay-{delay}", "lloyd(1)+ef | alltoall", every=8, delay=delay)
+        for delay in (1, 4)
+    ),
+    Method("local-8-1-turns-4", "lloyd(1)+ef | alltoall", every=8, optimizer=muon_in_turns),
 )  # fmt: skip
 """Local steps, also on request."""
 

@@ -191,10 +191,12 @@ class LocalTraining(Training):
     ) -> None:  # fmt: skip
         super().__init__(run, task, method, device)
         method = method or KNOWN[run.method]
-        self._every, settings = method.every, self.task.settings
+        self._every, self._delay, settings = method.every, method.delay, self.task.settings
         self._models = [copy.deepcopy(self.model) for _ in range(run.workers)]
         self._optimizers = [method.make_optimizer(m, settings, run.steps) for m in self._models]
         self._norm = None if settings.clip is None else settings.clip * math.sqrt(run.workers)
+        self._means: dict[str, torch.Tensor] = {}  # of an exchange that is under way
+        self._left: list[dict[str, torch.Tensor]] = []  # each worker's weights when it began
 
     @staticmethod
     def settings_of(task: Task) -> Settings:
@@ -213,34 +215,48 @@ class LocalTraining(Training):
                 group["lr"] = rate
             optimizer.step()
             losses.append(float(loss.detach()))
-        if (self.step + 1) % self._every == 0 or self.step + 1 == self.run.steps:
-            self._meet()
+        done = self.step + 1
+        if done % self._every == 0:
+            self._launch()
+        if self._means and (done % self._every == self._delay or done == self.run.steps):
+            self._land()
+        if done == self.run.steps and done % self._every:
+            self._launch()
+            self._land()
         return losses
 
     @torch.no_grad()
-    def _meet(self) -> None:
-        """Exchanges progress: all workers continue from the mean, as it arrived."""
-        apart = [
-            {name: self._named[name] - p for name, p in model.named_parameters()}
+    def _launch(self) -> None:
+        """Exchanges progress."""
+        self._left = [
+            {name: p.detach().clone() for name, p in model.named_parameters()}
             for model in self._models
         ]
-        for name, mean in self.exchange(apart).items():
-            self._named[name].sub_(mean)
+        apart = [{name: self._named[name] - p for name, p in left.items()} for left in self._left]
+        self._means = {name: mean.clone() for name, mean in self.exchange(apart).items()}
         self.bytes += self.exchange.bytes_sent
-        for model in self._models:
+
+    @torch.no_grad()
+    def _land(self) -> None:
+        """Moves all workers to the mean, as it arrived, plus what each has learnt meanwhile."""
+        for name, mean in self._means.items():
+            self._named[name].sub_(mean)
+        for model, left in zip(self._models, self._left):
             for name, p in model.named_parameters():
-                p.copy_(self._named[name])
+                p.copy_(self._named[name] + (p - left[name]))
+        self._means, self._left = {}, []
 
     def state_dict(self) -> dict[str, Any]:
         alone = zip(self._models, self._optimizers)
         own = [{"model": m.state_dict(), "optimizer": o.state_dict()} for m, o in alone]
-        return {**super().state_dict(), "alone": own}
+        return {**super().state_dict(), "alone": own, "means": self._means, "left": self._left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         for model, optimizer, own in zip(self._models, self._optimizers, state["alone"]):
             model.load_state_dict(own["model"])
             optimizer.load_state_dict(own["optimizer"])
+        self._means, self._left = dict(state["means"]), list(state["left"])
 
 
 def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:

@@ -33,15 +33,14 @@ WIDTH, LAYERS, WORDS = 256, 12, 32000
 
 class Way(NamedTuple):
     """A way of averaging. plan: "" for none at all, "ddp" for DDP as it is. steps: of a round.
-    local: ranks take them alone, and exchange at its end. quarter: only every fourth hidden matrix
-    is stepped, the work that is left with turns, without an exchange."""
+    local: ranks take them alone, and exchange at its end. turns: of Muon's orthogonal steps."""
 
     name: str
     plan: str
     muon: bool = False
     steps: int = 1
     local: bool = False
-    quarter: bool = False
+    turns: int = 1
 
 
 HALF_A_BIT = 'lloyd(2)+muon(turns=4, rest="lloyd(1, turns=2) | alltoall") | alltoall'
@@ -49,7 +48,7 @@ FOUR_BITS = 'lloyd(2)+muon(turns=4, rest="qsgd(4) | alltoall") | alltoall'
 WAYS = (
     Way("alone, AdamW", ""),
     Way("alone, Muon", "", muon=True),
-    Way("alone, Muon, a quarter", "", muon=True, quarter=True),
+    Way("alone, Muon, turns=4", "", muon=True, steps=4, turns=4),
     Way("DDP, fp32", "ddp"),
     Way("bf16 | allreduce", "bf16 | allreduce"),
     Way("qsgd(4) | alltoall", "qsgd(4) | alltoall"),
@@ -59,6 +58,9 @@ WAYS = (
     Way("muon(turns=4), rest by half a bit", HALF_A_BIT, True, 4),
     Way("muon(turns=4), rest by four bits", FOUR_BITS, True, 4),
     Way("every 4th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", True, 4, local=True),
+    Way("every 8th step, none | allreduce", "none | allreduce", True, 8, local=True),
+    Way("every 8th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", True, 8, local=True),
+    Way("every 8th step, one bit, turns=4", "lloyd(1)+ef | alltoall", True, 8, True, turns=4),
 )
 
 
@@ -74,7 +76,7 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
     whole: Any = own
     optimizer: torch.optim.Optimizer
     if way.muon:
-        optimizer = gradwire.optim.Muon.of(own, lr=1e-3)
+        optimizer = gradwire.optim.Muon.of(own, lr=1e-3, turns=way.turns)
     else:
         optimizer = gradwire.optim.AdamW(own.parameters(), 1e-3)
     if way.plan == "ddp":
@@ -83,8 +85,6 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
         gradwire.LocalSteps(own, optimizer, way.steps, way.plan)
     elif way.plan:
         gradwire.attach(own, way.plan, optimizer=optimizer)
-    resting = optimizer.param_groups[0]["params"] if way.quarter else []
-    resting = [p for i, p in enumerate(resting) if i % 4]
     drawn = torch.randint(WORDS, (tokens // 64, 65))
 
     def loss() -> Tensor:
@@ -94,8 +94,6 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
         for _ in range(way.steps):
             optimizer.zero_grad()
             loss().backward()
-            for p in resting:
-                p.grad = None
             optimizer.step()
 
     return round_

@@ -228,7 +228,7 @@ def usual(dtype: torch.dtype, options: dict[str, Any]) -> int:
 
 @pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, {"delay": 1}, {"fragments": 2, "delay": 1, "keep": 0.0}])
+@pytest.mark.parametrize("options", [{}, {"delay": 1}, {"fragments": 2, "delay": 1}])
 def test_nothing_else_looks_like_loaded_weights(
     three: Ranks, dtype: torch.dtype, options: dict[str, Any]
 ) -> None:

@@ -363,6 +363,62 @@ def test_a_state_resumes() -> None:
     assert copied._kept is None
 
 
+def matrices(turns: int) -> tuple[list[nn.Parameter], Muon]:
+    """Three matrices, of which two have half as many elements, and the optimizer."""
+    shapes = (12, 8), (8, 6), (6, 8)
+    weights = [nn.Parameter(drawn(i, shape=shape)) for i, shape in enumerate(shapes)]
+    return weights, Muon(weights, 0.1, 0.5, turns=turns)
+
+
+def test_in_turns_each_matrix_steps_as_many_times_as_far() -> None:
+    """Its momentum has the gradients of all steps; both turns have as many elements."""
+    weights, optimizer = matrices(2)
+    momenta = [torch.zeros_like(p) for p in weights]
+    for step in range(4):
+        before = [p.detach().clone() for p in weights]
+        for i, (p, m) in enumerate(zip(weights, momenta)):
+            p.grad = drawn(step, i, shape=tuple(p.shape))
+            m.lerp_(p.grad, 1 - 0.95)
+        optimizer.step()
+        for i, (p, m, old) in enumerate(zip(weights, momenta, before)):
+            wanted = old
+            if (i == 0) == (step % 2 == 0):
+                along = orthogonal(p.grad.lerp(m, 0.95))
+                wanted = old * (1 - 2 * 0.1 * 0.5) - 2 * 0.1 * along
+            assert torch.allclose(p, wanted, atol=0.02 * 0.1)
+
+
+def test_turns_go_on_after_a_resume() -> None:
+    weights, optimizer = matrices(2)
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    again = Muon(weights, 0.1, 0.5)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert (again.param_groups[0]["turns"], again.param_groups[0]["turn"]) == (2, 1)
+    before = [p.detach().clone() for p in weights]
+    again.step()
+    assert [torch.equal(*pair) for pair in zip(weights, before)] == [True, False, False]
+
+
+def test_a_state_from_before_there_were_turns_loads() -> None:
+    weights, optimizer = matrices(1)
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        del group["turns"], group["turn"]
+    again = Muon(weights, 0.1, turns=3)
+    again.load_state_dict(saved)
+    assert again.param_groups[0]["turns"] == 1
+
+
+def test_turns_belong_to_a_plan_that_keeps_the_momentum() -> None:
+    weights, optimizer = matrices(2)
+    keeper = Strategy.parse("lloyd(2)+muon(momentum=0.95) | alltoall").feedback
+    assert keeper is not None
+    with pytest.raises(UsageError, match="write it into the strategy"):
+        optimizer._check(keeper, weights[0], optimizer.param_groups[0])
+
+
 def test_kept_steps_have_only_rate_and_decay() -> None:
     model = Model()
     before, given = model.inner.weight.detach().clone(), drawn(1, shape=(16, 16))
@@ -374,8 +430,9 @@ def test_kept_steps_have_only_rate_and_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}, {"lr": float("nan")}]
-)
+    "options", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}, {"lr": float("nan")},
+                {"turns": 0}, {"turns": 2.0}],
+)  # fmt: skip
 def test_numbers_out_of_their_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Muon's lr, weight_decay and eps"):
         gradwire.optim.Muon.of(Model(), **options)

@@ -38,6 +38,10 @@ class Muon(AsksThePlan):
         params: parameters, or groups of them. A group with muon=False is stepped by AdamW, and so
             is a parameter that is no matrix, in any group.
         lr, weight_decay: of both. momentum, nesterov: of Muon. betas, eps: of AdamW.
+        turns: a hidden matrix takes an orthogonal step only once in so many steps, and so many
+            times as far; others take theirs meanwhile. Its momentum follows all gradients. That
+            saves orthogonal steps, which with small batches take most of a step's time. Where an
+            attached plan keeps the momentum, the plan has the turns: `muon(turns=4)`.
         momentum_kept: whether `.grad` holds steps already, for averages that come from elsewhere.
             By default the attached plan decides, parameter by parameter.
 
@@ -52,23 +56,31 @@ class Muon(AsksThePlan):
     def __init__(
         self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, *, momentum: float = 0.95,
         nesterov: bool = True, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        momentum_kept: bool | None = None,
+        turns: int = 1, momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
         numbers = {"lr": lr, "weight_decay": weight_decay, "eps": eps}
         below_1 = {"momentum": momentum, "beta1": betas[0], "beta2": betas[1]}
         wrong = [f"{k}={v}" for k, v in numbers.items() if not v >= 0]
         wrong += [f"{k}={v}" for k, v in below_1.items() if not 0 <= v < 1]
+        if type(turns) is not int or turns < 1:
+            wrong.append(f"turns={turns!r}")
         if wrong:
             raise UsageError(
                 "Muon's lr, weight_decay and eps must be at least 0, its momentum and betas at "
-                f"least 0 and below 1; got {', '.join(wrong)}. Use for example Muon.of(model, "
-                "lr=1e-3)."
+                "least 0 and below 1, its turns a whole number of at least 1; got "
+                f"{', '.join(wrong)}. Use for example Muon.of(model, lr=1e-3)."
             )
         super().__init__(params, {
             "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
-            "betas": tuple(betas), "eps": eps, "muon": True,
+            "betas": tuple(betas), "eps": eps, "muon": True, "turns": turns, "turn": 0,
         })  # fmt: skip
         self._kept = momentum_kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # states that were saved before there were turns
+            group.setdefault("turns", 1)
+            group.setdefault("turn", 0)
 
     @classmethod
     def of(cls, module: nn.Module, **options: Any) -> Muon:
@@ -96,18 +108,30 @@ class Muon(AsksThePlan):
         return loss
 
     def _orthogonal(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        buffers = []
         for p in parameters:
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-            buffers.append(self.state[p]["momentum_buffer"])
+        parameters = self._whose_turn_it_is(parameters, group)
+        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
         if parameters:
             muon(
-                parameters, _gradients(parameters), buffers, lr=group["lr"],
+                parameters, _gradients(parameters), buffers, lr=group["lr"] * group["turns"],
                 weight_decay=group["weight_decay"], momentum=group["momentum"],
                 nesterov=group["nesterov"], ns_coefficients=COEFFICIENTS, ns_steps=TURNS,
                 eps=LEAST_NORM, adjust_lr_fn="match_rms_adamw", has_complex=False,
             )  # fmt: skip
+
+    def _whose_turn_it_is(self, parameters: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Returns those that step now. The momentum of the others follows their gradients."""
+        if group["turns"] == 1:
+            return parameters
+        turn_of = _turns([p for p in group["params"] if is_muon_s(p, group)], group["turns"])
+        now, group["turn"] = group["turn"], (group["turn"] + 1) % group["turns"]
+        resting = [p for p in parameters if turn_of[p] != now]
+        if resting:
+            momenta = [self.state[p]["momentum_buffer"] for p in resting]
+            torch._foreach_lerp_(momenta, _gradients(resting), 1 - group["momentum"])
+        return [p for p in parameters if turn_of[p] == now]
 
     def _adaptive(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         names = "exp_avg", "exp_avg_sq", "step"
@@ -129,6 +153,12 @@ class Muon(AsksThePlan):
         if is_muon_s(parameter, group):
             owner = f"Muon, for a matrix of {[*parameter.shape]},"
             check_keeper(keeper, "orthogonal", group, owner)
+            if group["turns"] > 1:
+                raise UsageError(
+                    f"a plan that keeps Muon's momentum, as '{keeper}', decides whose turn it is; "
+                    f"Muon has turns={group['turns']}. Leave turns out of the optimizer, and "
+                    "write it into the strategy: muon(turns=4)."
+                )
         else:
             check_keeper(keeper, "adaptive", group, "Muon, for what is no hidden matrix,")
 
@@ -136,6 +166,15 @@ class Muon(AsksThePlan):
 def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
     """Whether Muon steps this parameter, not AdamW."""
     return bool(group.get("muon", True)) and parameter.dim() == 2
+
+
+def _turns(matrices: Iterable[Tensor], turns: int) -> dict[Tensor, int]:
+    """Returns the turn of each, so that all turns have about as many elements."""
+    elements, found = [0] * turns, dict[Tensor, int]()
+    for p in sorted(matrices, key=lambda p: -p.numel()):
+        found[p] = elements.index(min(elements))
+        elements[found[p]] += p.numel()
+    return found
 
 
 def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

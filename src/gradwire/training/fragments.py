@@ -25,11 +25,12 @@ class Fragment:
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], plan: str | Strategy,
-        process_group: dist.ProcessGroup | None, outer: Mapping[str, Any], keep: float,
+        process_group: dist.ProcessGroup | None, outer: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        self.parameters, self.keep = dict(parameters), keep
+        self.parameters = dict(parameters)
         self.under_way, self.launched_at = False, 0
+        self._left: dict[str, Tensor] | None = None  # at launch, if training goes on meanwhile
         self.anchors = Anchors(parameters)
         self.handle: Handle = attach_plan(self.anchors, plan, process_group, **options)
         self.outer = SGD(self.anchors.parameters(), **outer)
@@ -37,35 +38,40 @@ class Fragment:
         assert isinstance(frontend, ModuleFrontend)
         self._frontend, self._session = frontend, session
         self.group = session.performers[0].group
-        self._copy_back(0.0)
+        self._copy_back()
 
     @torch.no_grad()
-    def launch(self, step: int) -> None:
-        """Begin to exchange this rank's progress until that step. Collective; returns at once."""
+    def launch(self, step: int, trains_on: bool = False) -> None:
+        """Begin to exchange this rank's progress until that step. Collective; returns at once.
+
+        trains_on: whether steps are taken before `land`. What they bring stays.
+        """
         self._session.refuse_failed()
         self.launched_at = step
+        self._left = {n: p.clone() for n, p in self.parameters.items()} if trains_on else None
         for name, anchor in self.anchors.named_parameters():
             anchor.grad = (anchor - self.parameters[name]).to(anchor.dtype)
         self._frontend.launch()
         self.under_way = True
 
-    def land(self, keep: float | None = None) -> None:
-        """Wait for the exchange, take the outer step, and set the parameters to its result. A
-        round in which any rank's progress is not finite is dropped: all return to the anchors."""
+    def land(self) -> None:
+        """Wait for the exchange, take the outer step, and set the parameters to its result, plus
+        how far they have moved since the launch. A round in which any rank's progress is not
+        finite is dropped: all return to the anchors."""
         self._frontend.land()
         self.under_way = False
         try:
-            self._step(keep)
+            self._step()
         except BaseException as error:  # the other ranks have stepped
             self._session.fail(error)
             raise
 
     @torch.no_grad()
-    def _step(self, keep: float | None) -> None:
+    def _step(self) -> None:
         if self._session.ledger.finite:
             self.outer.step()
         else:
-            keep = 0.0
+            self._left = None
             warnings.warn(
                 "a rank's weights were not finite, so this round is dropped and all ranks go back "
                 "to the weights before it; its optimizer's state may still be NaN or inf. Lower "
@@ -73,13 +79,14 @@ class Fragment:
                 stacklevel=2,
             )
         self.outer.zero_grad()
-        self._copy_back(self.keep if keep is None else keep)
+        self._copy_back()
 
     @torch.no_grad()
-    def _copy_back(self, keep: float) -> None:
+    def _copy_back(self) -> None:
+        left, self._left = self._left, None
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
-            here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+            here.copy_(anchor if left is None else anchor + (here - left[name]).to(anchor.dtype))
 
     def same_on_all(self, **rounds: Any) -> None:
         """Raise PlanError unless all ranks have the same values by which rounds go. Collective."""
@@ -126,7 +133,7 @@ class Fragment:
         """Wait for an exchange that is under way, and drop its result."""
         if self.under_way:
             self._frontend.land()
-            self.under_way = False
+            self.under_way, self._left = False, None
             self.outer.zero_grad()
 
     @torch.no_grad()

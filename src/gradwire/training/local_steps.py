@@ -62,9 +62,8 @@ class LocalSteps:
             dozens of steps, in long runs.
         fragments: the number of parts, of about equal size, into which the parameters are split;
             part f is exchanged f·every/fragments steps after part 0.
-        delay: steps between the beginning of an exchange and its use, below every/fragments.
-        keep: with delay, the share of a rank's own weights, as trained meanwhile, in the result:
-            θ = keep·θ here + (1 - keep)·θ of all.
+        delay: steps between the beginning of an exchange and its use, below every/fragments. What
+            a rank learns meanwhile is added to the result, and takes part in the next exchange.
         process_group, options: as in `gradwire.attach`, except `scaler`, `guard` and `on_failure`.
             strict=True refuses an optimizer whose local steps are known to learn less (AdamW and
             its kin); otherwise there is a warning.
@@ -86,7 +85,7 @@ class LocalSteps:
         self, model: nn.Module, optimizer: Optimizer, every: int | None = None,
         plan: str | Strategy = "lloyd(1)+ef | alltoall", *,
         outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
-        fragments: int = 1, delay: int = 0, keep: float = 0.5,
+        fragments: int = 1, delay: int = 0,
         process_group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
         looks = every is None
@@ -96,7 +95,7 @@ class LocalSteps:
                 f"fragments and delay; got fragments={fragments}, delay={delay}. Pass every."
             )
         every = FIRST if every is None else every
-        _check(model, every, plan, fragments, delay, keep)
+        _check(model, every, plan, fragments, delay)
         _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
         if options.get("guard"):
@@ -116,10 +115,9 @@ class LocalSteps:
         self.fragments: list[Fragment] = []
         try:
             for part, options in zip(parts, own):
-                mix = keep if delay else 0.0
-                self.fragments.append(Fragment(part, plan, process_group, outer, mix, options))
+                self.fragments.append(Fragment(part, plan, process_group, outer, options))
             self.fragments[0].same_on_all(
-                every=None if looks else every, delay=delay, keep=keep, outer_lr=outer_lr,
+                every=None if looks else every, delay=delay, outer_lr=outer_lr,
                 outer_momentum=outer_momentum, nesterov=nesterov,
             )  # fmt: skip
         except Exception:
@@ -163,7 +161,7 @@ class LocalSteps:
             if fragment.under_way and since == self.delay:
                 fragment.land()
             if since == 0 and self.step >= self.every:
-                fragment.launch(self.step)
+                fragment.launch(self.step, trains_on=self.delay > 0)
                 if not self.delay:
                     fragment.land()
                 if self._rounds is not None:
@@ -181,7 +179,7 @@ class LocalSteps:
             elif fragment.launched_at == self.step:
                 continue
             fragment.launch(self.step)
-            fragment.land(0.0)
+            fragment.land()
 
     def reset(self) -> None:
         """Begin anew from rank 0's parameters and buffers, as after loading weights: residuals,
@@ -328,9 +326,7 @@ def _refuse_scaler(given: bool) -> None:
         )
 
 
-def _check(
-    model: nn.Module, every: int, plan: object, fragments: int, delay: int, keep: float
-) -> None:
+def _check(model: nn.Module, every: int, plan: object, fragments: int, delay: int) -> None:
     averaged = any(isinstance(part, DistributedDataParallel) for part in model.modules())
     if averaged or is_sharded(model) or any(map(is_attached, model.parameters())):
         raise UsageError(
@@ -345,13 +341,13 @@ def _check(
         )
     names = sum(1 for p in model.parameters() if p.requires_grad)
     whole = all(type(number) is int for number in (every, fragments, delay))
-    fits = whole and every >= 1 and 1 <= fragments <= min(every, names) and 0 <= keep < 1
+    fits = whole and every >= 1 and 1 <= fragments <= min(every, names)
     if not fits or not 0 <= delay < max(1, every // fragments):
         raise UsageError(
             "every must be a whole number, at least 1; fragments one from 1 to every and to the "
-            "number of parameters; delay one from 0 to below every/fragments; keep at least 0 and "
-            f"below 1; got every={every}, fragments={fragments}, delay={delay}, keep={keep}, "
-            f"{names} parameters. Use for example every=8, fragments=1, delay=0, keep=0."
+            "number of parameters; delay one from 0 to below every/fragments; got "
+            f"every={every}, fragments={fragments}, delay={delay}, {names} parameters. Use for "
+            "example every=8, fragments=1, delay=0."
         )
 
 

@@ -62,10 +62,14 @@ def test_resumed_is_uninterrupted_bit_by_bit(
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-@pytest.mark.parametrize("cut", [3, 4])
-def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, cut: int) -> None:
-    """A run resumes bit by bit, whether it was cut within a round or between two."""
-    run = a_run(suite, "local-4-1-half-alltoall", steps=10)
+@pytest.mark.parametrize(
+    ("method", "cut"),
+    [("local-4-1-half-alltoall", 3), ("local-4-1-half-alltoall", 4), ("local-8-1-delay-1", 8)],
+)
+def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, method: str, cut: int) -> None:
+    """A run resumes bit by bit, whether it was cut within a round, between two, or amid an
+    exchange."""
+    run = a_run(suite, method, steps=10)
     whole = go(suite.train.LocalTraining(run), 10)
     half = go(suite.train.LocalTraining(run), cut)
     resumed = suite.train.LocalTraining(run)
@@ -85,6 +89,19 @@ def test_one_local_step_is_a_step_by_the_mean(suite: SimpleNamespace) -> None:
         assert torch.allclose(own, other, atol=1e-5)
     rounds = suite.train.LocalTraining(a_run(suite, "dense"), plain, replace(dense, every=4))
     assert go(rounds, 6).bytes == every.bytes / 6, "one exchange in six steps"
+
+
+def test_what_is_learnt_amid_an_exchange_stays(suite: SimpleNamespace) -> None:
+    """A worker is where all are, plus the step that it took before the exchange was over."""
+    task = suite.tasks.TASKS["digits-mlp"]
+    settings = replace(task.settings, momentum=0.0, weight_decay=0.0, clip=None)
+    late = replace(suite.methods.BY_NAME["dense"], every=4, delay=1)
+    run, plain = a_run(suite, "dense"), replace(task, settings=settings)
+    local = go(suite.train.LocalTraining(run, plain, late), 5)
+    for model, optimizer in zip(local._models, local._optimizers, strict=True):
+        rate = optimizer.param_groups[0]["lr"]
+        for name, p in model.named_parameters():
+            assert torch.allclose(p, local._named[name] - rate * p.grad, atol=1e-6), name
 
 
 def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def facts(**network: Any) -> doctor.Facts:
 
 
 FOUR = {"backend": "gloo", "ranks": 4, "hosts": 2, "all-reduce latency_seconds": 0.00052,
-        "all-reduce bits_per_second": 1.5e9}  # fmt: skip
+        "all-reduce bits_per_second": 1.5e9, "advice": "none"}  # fmt: skip
 
 
 def shown(found: doctor.Facts) -> str:
@@ -78,6 +79,22 @@ def test_advice_is_shown_where_there_is_some() -> None:
     text = shown(found)
     assert "set OMP_NUM_THREADS=1" in text
     assert "compiled ones\n  build them\n" in text
+
+
+@pytest.mark.parametrize(
+    ("latency_seconds", "setting", "told"),
+    [(0.24, "1\n", True), (0.24, "0\n", False), (0.0005, "1\n", False), (0.24, "", False)],
+)
+def test_far_connections_that_begin_slowly_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, latency_seconds: float, setting: str,
+    told: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(doctor, "SLOW_START", tmp_path / "setting")
+    if setting:
+        (tmp_path / "setting").write_text(setting)
+    text = shown(facts(**FOUR | {"advice": doctor._far_advice(latency_seconds)}))
+    assert ("  sysctl -w net.ipv4.tcp_slow_start_after_idle=0 keeps" in text) == told
+    assert max(map(len, text.splitlines())) < 100
 
 
 GPU = {"device": "A100", "capability": "8.0", "gigabytes": 42.1}

@@ -12,6 +12,7 @@ import os
 import platform
 import socket
 import textwrap
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +28,9 @@ NONE = "none"
 INSTALL_TORCH = "pip install 'torch>=2.11'"
 MEASURE = "torchrun --nproc-per-node 2 -m gradwire doctor"
 GAIN = "gradwire profile -- torchrun … train.py"
+FAR_SECONDS = 0.01
+"""From this latency of a small sum on, connections that begin slowly are felt."""
+SLOW_START = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -191,7 +195,19 @@ def measured(megabytes: float, device: Any, progress: Progress = silent) -> dict
         "hosts": len(set(hosts)),
         "all-reduce latency_seconds": latency_seconds,
         "all-reduce bits_per_second": bits / seconds,
+        "advice": _far_advice(latency_seconds),
     }
+
+
+def _far_advice(latency_seconds: float) -> str:
+    """Returns how far connections need not begin slowly after each pause, if they do."""
+    try:
+        slow = latency_seconds >= FAR_SECONDS and SLOW_START.read_text().strip() != "0"
+    except OSError:  # another system
+        slow = False
+    if not slow:
+        return NONE
+    return "sysctl -w net.ipv4.tcp_slow_start_after_idle=0 keeps far links fast after a pause"
 
 
 def _time(data: Any, repeats: int, progress: Progress, stage: str) -> float:
@@ -302,7 +318,7 @@ def _network_lines(network: dict[str, Any]) -> list[str]:
         latency = duration(network["all-reduce latency_seconds"])
         lines.append(f"the sum of one number takes {latency}")
         lines.append(f"large sums run at {rate / 1e9:.3g} Gbit/s from each rank")
-    return lines
+    return [*lines, *_advice(network)]
 
 
 def _verdict_lines(verdict: dict[str, Any]) -> list[str]:

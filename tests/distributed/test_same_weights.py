@@ -106,6 +106,75 @@ def test_rounding_is_mended_and_said_once(three: Ranks) -> None:
         assert (number, equal, said) == (-1, True, 1)
 
 
+def _a_step_of_the_format(dtype: torch.dtype) -> tuple[bool, int]:
+    """Rank 1's largest weight is the next number of the format, after the second step."""
+    model = small().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, "none | allreduce", check_every=3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for number in range(4):
+            optimizer.zero_grad()
+            x = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(number))
+            model(x.to(dtype)).square().mean().backward()
+            optimizer.step()
+            if number == 1 and dist.get_rank() == 1:
+                weights = model.one.weight.detach().view(-1)
+                weights.view(torch.int16)[weights.abs().argmax()] += 1
+    handle.detach()
+    said = [str(w.message) for w in seen]
+    return same(model), sum("That is rounding" in text for text in said)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_of_16_bit_weights_is_mended(three: Ranks, dtype: torch.dtype) -> None:
+    """Their steps are larger than what rounding of fp32 makes."""
+    assert three.run(_a_step_of_the_format, dtype) == [(True, 1)] * 3
+
+
+def _two_bits_of_not_a_number() -> bool:
+    def spoil(model: nn.Module) -> None:
+        bits: Any = model.one.weight.detach().view(-1).view(torch.int32)  # type: ignore
+        bits[3] = -0x400000 if dist.get_rank() == 1 else 0x7FC00000
+
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, "none | allreduce", check_every=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(4):
+            step(model, optimizer, number)
+            if number == 1:
+                spoil(model)
+    handle.detach()
+    return same(model)
+
+
+def test_weights_that_are_not_a_number_on_all_ranks_are_equal(three: Ranks) -> None:
+    assert all(three.run(_two_bits_of_not_a_number))
+
+
+def _own_rate() -> tuple[str, int]:
+    """Rank 1 steps by a rate that differs by a millionth; a state of step 40 was loaded before."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, TOPK, check_every=3)
+    state: dict[str, Any] = handle.state_dict()
+    handle.load_state_dict({**state, "step": 40, "taken": 40})
+    optimizer.param_groups[0]["lr"] *= 1.0 + 1e-6 * (dist.get_rank() == 1)
+    text = raised(lambda: [step(model, optimizer, number) for number in range(4)], PayloadError)
+    handle.detach()
+    return text, handle.step
+
+
+def test_a_rank_with_another_rate_is_told_of_that(three: Ranks) -> None:
+    """Weights differ by as little as by rounding, which would be mended again and again."""
+    for text, number in three.run(_own_rate):
+        assert number == 42
+        assert "learning rate of 'conv.weight' is 0.05 on rank 2 and 0.05000005 on rank 1" in text
+        assert "Load a checkpoint of step 40 or before" in text
+
+
 def _flip(data: Tensor) -> None:
     data.view(-1).view(torch.uint8)[-1] ^= 3
 

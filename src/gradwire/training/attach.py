@@ -77,7 +77,8 @@ class Handle:
         self.guard = session.guard = Guard(session) if session.settings.guard else None
         """Watches whether the plan does harm; None without guard=True. See `Guard.apart`."""
         every = session.settings.check_every
-        session.compare = SameWeights(session, every).look if every else None
+        self._same = SameWeights(session, every, lambda: self.optimizers) if every else None
+        session.compare = self._same.look if self._same else None
         self._check = OptimizerCheck(
             session, Frozen(module), self._view, frontend.averages, self.guard
         )

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Broadcast
@@ -25,27 +27,43 @@ CHECK_EVERY = 100
 """Exchanges from one comparison to the next. One reads the weights once, and gathers 8 bytes for
 each parameter."""
 
+SOON = 3
+"""Exchanges from a change of ranks to the first comparison: two steps by rates of each rank."""
+
 ROUNDING = 1e-4
 """Ranks whose weights differ by less than this fraction of the largest get rank 0's. Processors of
-two kinds may round the optimizer's step otherwise, by 1e-7 in each."""
+two kinds may round the optimizer's step otherwise, by 1e-7 in each; 16-bit weights, whose steps
+are larger than this, by two steps of their format."""
+
+
+_MAY_DIFFER = "If ranks shall differ, use attach(check_every=None)."
 
 
 class SameWeights:
     """Compares the weights of one attached model, on all ranks at the same steps."""
 
-    def __init__(self, session: Session, every: int) -> None:
+    def __init__(
+        self, session: Session, every: int, optimizers: Callable[[], Sequence[object]] = tuple
+    ) -> None:
         self._session, self._every, self._warned = session, every, False
-        self._equal_at = session.step
+        self._optimizers = optimizers
+        self._equal_at = self._also_at = session.step
+
+    def look_soon(self) -> None:
+        """Compare the weights a few exchanges from now, too, as after a change of ranks: schedules
+        of one that came differ in their first steps. All ranks must call it at the same step."""
+        self._also_at = self._session.step + SOON
 
     @torch.no_grad()
     def look(self) -> None:
         """Compare the weights if it is time to. Collective, when all averages are in place.
 
         Raises:
-            PayloadError: they differ by more than rounding; on every rank.
+            PayloadError: they differ by more than rounding, or the ranks' learning rates do; on
+                every rank.
         """
         session = self._session
-        if session.step % self._every:
+        if session.step % self._every and session.step != self._also_at:
             return
         weights = {name: p.detach() for name, p in shards_of(session.parameters).items()}
         own = torch.stack([bits_of(x) for x in weights.values()])
@@ -53,17 +71,17 @@ class SameWeights:
         if all(row == everybody[0] for row in everybody):
             self._equal_at = session.step
             return
-        apart, name = self._made_equal(weights, everybody)
+        self._refuse_other_rates()
+        apart, is_rounding, name = self._made_equal(weights, everybody)
         told = (
             f"all ranks must hold the same weights; before step {session.step} those of '{name}' "
             f"on {self._odd(everybody)} differ, by {apart:.2g} of the largest. "
         )
-        if apart > ROUNDING:
+        if not is_rounding:
             raise PayloadError(
-                f"{told}A message or memory was damaged, or a rank took other optimizer's steps. "
-                f"Load a checkpoint of step {self._equal_at} or before on all ranks, as weights "
-                "were equal then; if it comes back, look at that rank's machine. If ranks shall "
-                "differ, use attach(check_every=None)."
+                f"{told}A message or memory was damaged, or a rank took other optimizer's steps, "
+                "or its forward changed them, as nn.Embedding(max_norm=…) does. "
+                f"{self._go_back()}; if it comes back, look at that rank's machine. {_MAY_DIFFER}"
             )
         if not self._warned:
             self._warned = True
@@ -72,6 +90,35 @@ class SameWeights:
                 "rank 0's weights, and will have each time.",
                 stacklevel=2,
             )
+
+    def _go_back(self) -> str:
+        equal_at = max(self._equal_at, self._session.began_at)
+        return (
+            f"Load a checkpoint of step {equal_at} or before on all ranks, as weights were equal "
+            "then"
+        )
+
+    def _refuse_other_rates(self) -> None:
+        """Raise PayloadError if learning rates differ between ranks, on all of them. Collective.
+        Rates that a rank does not know, as of another's part, are not compared."""
+        session, rates = self._session, dict[int, float]()
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
+                rates |= dict.fromkeys(map(id, group["params"]), float(group.get("lr", -1.0)))
+        own = [rates.get(id(p), -1.0) for p in session.parameters.values()]
+        room = torch.tensor(own, device=session.device, dtype=torch.float64)
+        everybody = self._moved(AllGather(room)).tolist()
+        names = dist.get_process_group_ranks(session.performers[0].group)
+        for name, of_ranks in zip(session.parameters, zip(*everybody)):
+            known = {rate: rank for rank, rate in zip(names, of_ranks) if rate >= 0.0}
+            if len(known) > 1:
+                facts = " and ".join(f"{rate} on rank {rank}" for rate, rank in known.items())
+                raise PayloadError(
+                    f"all ranks must step alike; before step {session.step} the learning rate of "
+                    f"'{name}' is {facts}, and their weights differ. Set a rate that follows a "
+                    "schedule by handle.step, which is the same on all ranks. "
+                    f"{self._go_back()}. {_MAY_DIFFER}"
+                )
 
     def _moved(self, move: AllGather | Broadcast) -> Tensor:
         arrived = self._session.performers[0].perform(move, f"step {self._session.step}")
@@ -87,9 +134,10 @@ class SameWeights:
 
     def _made_equal(
         self, weights: dict[str, Tensor], everybody: list[list[int]]
-    ) -> tuple[float, str]:
+    ) -> tuple[float, bool, str]:
         """Compares the parameters that differ with rank 0's, and sets them to these if all are no
-        more than rounding apart. Returns the largest distance of all ranks, and whose it is."""
+        more than rounding apart. Returns the distance of the one that is farthest for its format,
+        on any rank; whether it is rounding; and its name."""
         differ = [
             name for name, bits in zip(weights, zip(*everybody)) if any(b != bits[0] for b in bits)
         ]
@@ -99,19 +147,31 @@ class SameWeights:
             firsts[name] = self._moved(Broadcast(own.clone(), 0, self._session.rank))
             far.append(_apart(own, firsts[name]))
         most = self._moved(AllGather(torch.stack(far))).amax(0).tolist()
-        apart = max(most)
-        if apart <= ROUNDING:
+        share = [apart / _rounding(weights[name].dtype) for name, apart in zip(differ, most)]
+        worst = share.index(max(share))
+        if share[worst] <= 1.0:
             for name, first in firsts.items():
                 weights[name].copy_(first.view_as(weights[name]))
-        return apart, differ[most.index(apart)]
+        return most[worst], share[worst] <= 1.0, differ[worst]
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """Returns the fraction of the largest weight by which rounding may part weights."""
+    return max(ROUNDING, 2.0 * torch.finfo(dtype).eps)
 
 
 def _apart(own: Tensor, first: Tensor) -> Tensor:
     """Returns the largest difference as a fraction of the largest weight; inf if one of the two is
-    not finite where the other is. NaN is equal to NaN."""
+    not finite where the other is. NaN is equal to NaN, whatever its bits."""
     alike = (own == first) | (own.isnan() & first.isnan())
     difference = (own - first).abs().masked_fill(alike, 0.0).max().to(torch.float32)
-    largest = first.abs().max().to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
+    largest = (
+        first.abs()
+        .nan_to_num(0.0, torch.inf)
+        .max()
+        .to(torch.float32)
+        .clamp_min(torch.finfo(torch.float32).tiny)
+    )
     return (difference / largest).nan_to_num(torch.inf, torch.inf)
 
 

@@ -6,7 +6,8 @@ gradients are complete goes to the conductor at once, unless clipping must first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from time import perf_counter
@@ -28,6 +29,7 @@ from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
+from gradwire.training.given import check_gradient
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
 
@@ -119,6 +121,7 @@ class Session:
         """Whether all buckets wait for the end of backward, even without clipping."""
         self.step, self.loss_scale, self.rates = 0, 1.0, Rates()
         self.taken = 0  # steps that were not skipped, which the warm-up counts
+        self.began_at = 0  # the step that the model was attached at, or loaded a state of
         begins = dist.get_process_group_ranks(performers[0].group)[0]
         # Names this group in states where other groups save beside it; fully_shard sets its own.
         self.group_name = f" of ranks from {begins}" if begins else ""
@@ -210,6 +213,17 @@ class Session:
         """Raise a UsageError, always the same, if something failed before."""
         self.conductor.refuse_failed()
 
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """A context for what all ranks do together: if one of them is lost in it, those that are
+        left go on without it, where they are to, with another session and no gradients."""
+        try:
+            yield
+        except PeerError as error:
+            if self.on_lost is None:
+                raise
+            self.on_lost(error)
+
     # -- plans -----------------------------------------------------------------------------
 
     def adopt(self, plan: Plan) -> None:
@@ -242,7 +256,7 @@ class Session:
     def go_to(self, step: int, taken: int) -> None:
         """Set the next step's number, which seeds and headers use, and the number of steps that
         were not skipped, which warm-up uses."""
-        self.step, self.taken = step, taken
+        self.step, self.taken, self.began_at = step, taken, step
         if self.guard is not None:
             self.guard.look_anew(step)  # the weights, too, may have come from elsewhere
         self._warm_up()
@@ -305,7 +319,7 @@ class Session:
                 "attach again."
             )
         parameter = self.plan.buckets[b].parameters[i]
-        _check(parameter, gradient, self.device)
+        check_gradient(parameter, gradient, self.device)
         if parameter.sparse:
             self.stats.given(gradient)
         dense = gradient.layout == torch.strided
@@ -470,26 +484,3 @@ def describe(
         Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()
     ]
-
-
-def _check(parameter: Parameter, gradient: Tensor, device: torch.device) -> None:
-    """Raise UsageError unless the gradient has the dtype, size, device and layout that the
-    parameter had when it was attached."""
-    found = gradient.dtype, gradient.numel(), gradient.device
-    if found != (getattr(torch, parameter.dtype), parameter.elements, device):
-        dtype = str(gradient.dtype).removeprefix("torch.")
-        raise UsageError(
-            "an attached parameter's dtype, size and device must not change; "
-            f"'{parameter}' was {parameter.dtype} of "
-            f"{parameter.elements} elements on {device}, and its gradient is {dtype} of "
-            f"{gradient.numel()} on {gradient.device}. Detach, convert or move the module, and "
-            "attach it then."
-        )
-    dense = gradient.layout == torch.strided
-    if not dense and not (kernels.is_rows(gradient) and parameter.sparse):
-        raise UsageError(
-            "a gradient must be dense, or one of sparse rows of an nn.Embedding or "
-            f"nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
-            f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
-            "modules, or make the gradient dense."
-        )

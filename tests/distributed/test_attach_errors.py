@@ -149,6 +149,8 @@ def cannot(what: str) -> tuple[str, str]:
             model.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
         if what == "devices":
             model.weight = nn.Parameter(torch.zeros(2, device="meta"))
+        if what == "meta":
+            model.to("meta")
     return refusal(lambda: gradwire.attach(model, TOPK, timeout_seconds=5.0))
 
 
@@ -158,6 +160,7 @@ def cannot(what: str) -> tuple[str, str]:
         ("frozen", "must have trainable parameters"),
         ("complex", "'weight' is torch.complex64"),
         ("devices", "must be on one device"),
+        ("meta", "'conv.weight' is on the meta device"),
     ],
 )
 def test_one_rank_s_model_cannot_be_attached(three: Ranks, what: str, words: str) -> None:

@@ -87,6 +87,11 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
                 f"a parameter can be attached only once; '{name}' is already. Call detach() on "
                 "the first handle, or gradwire.detach(module) if you did not keep it."
             )
+        if p.is_meta:
+            raise UsageError(
+                f"a model that is attached must have weights; '{name}' is on the meta device. "
+                "Call module.to_empty(device=…), load or initialize the weights, then attach."
+            )
         if p.dtype not in _DTYPES:
             raise UsageError(
                 "gradwire exchanges gradients of float32, bfloat16 and float16, and uncompressed "

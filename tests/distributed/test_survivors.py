@@ -67,8 +67,8 @@ def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
 
 def attached(model: nn.Module, plan: str, optimizer: Any, **options: Any) -> gradwire.Handle:
     return gradwire.attach(
-        model, plan, optimizer=optimizer, on_failure="shrink", bucket_bytes=1, check_every=1,
-        **{"timeout_seconds": 30.0, **options},
+        model, plan, optimizer=optimizer, on_failure="shrink", bucket_bytes=1,
+        **{"timeout_seconds": 30.0, "check_every": 1, **options},
     )  # fmt: skip
 
 

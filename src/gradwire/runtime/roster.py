@@ -18,15 +18,18 @@ import atexit
 import json
 import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from gradwire.errors import PeerError
+from gradwire.runtime.silent_ranks import STORE_SECONDS, of_store
 
 BEAT_SECONDS = 0.2
 """A live process answers so often while one is missed, and looks so often whether one is."""
@@ -36,6 +39,8 @@ SILENT_SECONDS = 2.0
 
 CONNECT_SECONDS = 10.0
 """The processes of a new list must have connected after so long, or one of them is lost, too."""
+
+T = TypeVar("T")
 
 
 class Roster:
@@ -51,6 +56,8 @@ class Roster:
         self.store, self.own, self.processes, self.epoch = store, own, processes, epoch
         self._at_start, self._settled = at_start, set[int]()
         self._asked = dict[int, tuple[int, float]]()  # how often each has asked, and when it did
+        self._group: Callable[[], Any] = _default_group()
+        self._can_take_up = True  # while the store answers
         self._pulse: threading.Thread | None = None
         self._ended, self._excepthook = threading.Event(), sys.excepthook
         self._takes_part: Callable[[], bool] = bool
@@ -59,6 +66,11 @@ class Roster:
     def rank(self) -> int:
         """This process's rank."""
         return self.processes.index(self.own)
+
+    @property
+    def is_of_default_group(self) -> bool:
+        """Whether torch's default group is still the one that this roster knows of."""
+        return self._group() is not None and self._group() is dist.group.WORLD
 
     def watch(self, takes_part: Callable[[], bool]) -> None:
         """Begin to answer, from a thread of its own, once a process is missed, as long as this one
@@ -89,8 +101,11 @@ class Roster:
 
         Raises:
             PeerError: the others went on without this process, or one that lives did not come
-                within the timeout.
+                within the timeout; or the store is lost, too.
         """
+        self._of_store(lambda: self._meet(steps, timeout_seconds), timeout_seconds + STORE_SECONDS)
+
+    def _meet(self, steps: int, timeout_seconds: float) -> None:
         self.store.set(self._key(f"here/{self.own}"), f"{steps}")
         self.store.set(self._key("lost"), "yes")
         seen, deadline = _Beats(self.store), monotonic() + timeout_seconds
@@ -113,12 +128,31 @@ class Roster:
 
     def with_asking(self, newcomers: list[int]) -> None:
         """Go on to the next epoch, with these processes, too. All processes call it alike."""
-        self._propose([*self.processes, *newcomers])
-        self._follow()
+        self._settled.update(newcomers)  # one that fails to join asks under another number
+
+        def go_on() -> None:
+            self._propose([*self.processes, *newcomers])
+            self._follow()
+
+        self._of_store(go_on, STORE_SECONDS)
 
     def asking(self) -> list[int]:
         """Returns the processes that have asked to join since this was called last: those that
-        have died meanwhile do not ask again. Not blocking."""
+        have died meanwhile do not ask again. If the store is lost, warns once, and returns none
+        from then on, as training needs it only where ranks are lost or come."""
+        if not self._can_take_up:
+            return []
+        try:
+            return self._of_store(self._asking, STORE_SECONDS)
+        except PeerError as error:
+            self._can_take_up = False
+            warnings.warn(
+                f"training goes on until a rank is lost, but no rank can join: {error}",
+                stacklevel=2,
+            )
+            return []
+
+    def _asking(self) -> list[int]:
         came = range(self._at_start, self._at_start + self.store.add("gradwire/came", 0))
         found, now = list[int](), monotonic()
         for p in (p for p in came if p not in self._settled):
@@ -130,6 +164,22 @@ class Roster:
                 self._asked[p] = count, now
                 found.append(p)
         return found
+
+    def _of_store(self, ask: Callable[[], T], seconds: float) -> T:
+        """Returns what `ask` does, which calls the store. Raises PeerError if that is lost."""
+        try:
+            return of_store(ask, seconds)
+        except PeerError:
+            raise
+        except (TimeoutError, RuntimeError, ConnectionError) as error:
+            why = f"it did not answer within {seconds:g} s"
+            if not isinstance(error, TimeoutError):
+                why = str(error).splitlines()[0]
+            raise PeerError(
+                "the rendezvous store must outlive all ranks, as it decides who goes on; it is "
+                f"lost: {why}. Restart all from a checkpoint, and let a process that stays host "
+                "it, with TORCHELASTIC_USE_AGENT_STORE=True for the ranks."
+            ) from error
 
     def _propose(self, processes: list[int]) -> None:
         following = f"gradwire/{self.epoch + 1}/processes"
@@ -157,9 +207,16 @@ class Roster:
         dist.init_process_group(
             backend, store=store, rank=self.rank, world_size=len(self.processes), timeout=timeout
         )
+        self._group = _default_group()
 
     def _key(self, name: str) -> str:
         return f"gradwire/{self.epoch}/{name}"
+
+
+def _default_group() -> Callable[[], Any]:
+    """Returns a weak reference to torch's default group, which closes with its last strong one."""
+    group = dist.group.WORLD if dist.is_initialized() else None
+    return (lambda: None) if group is None else weakref.ref(group)
 
 
 class _Beats:

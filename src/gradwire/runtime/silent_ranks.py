@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -18,6 +18,8 @@ PATIENCE_SECONDS = 3.0
 STORE_SECONDS = 5.0
 """The store must answer after so long beyond that. Calls of a store whose host is stuck or cut off
 block for as long as the store was told to wait, minutes by default."""
+
+T = TypeVar("T")
 
 
 def silent_ranks(
@@ -34,23 +36,35 @@ def silent_ranks(
     silent: those among them whose messages did not come, or were not taken. under: the key of the
     reports in the store. call: what a rank may have left out.
     """
-    answer = SimpleQueue[str]()
 
-    def ask() -> None:
-        try:
-            store = dist.distributed_c10d._get_process_group_store(group)
-            answer.put(_asked(store, group, label, part, silent, patience_seconds, under, call))
-        except Exception:
-            answer.put("the rank that hosts the rendezvous store (rank 0 under torchrun) is gone.")
+    def ask() -> str:
+        store = dist.distributed_c10d._get_process_group_store(group)
+        return _asked(store, group, label, part, silent, patience_seconds, under, call)
 
-    threading.Thread(target=ask, name="gradwire-store", daemon=True).start()
     try:
-        return answer.get(timeout=patience_seconds + STORE_SECONDS)
-    except Empty:
+        return of_store(ask, patience_seconds + STORE_SECONDS)
+    except TimeoutError:
         return (
             "the rank that hosts the rendezvous store (rank 0 under torchrun) is stuck, or the "
             "network to it is cut."
         )
+    except Exception:
+        return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
+
+
+def of_store(ask: Callable[[], T], seconds: float) -> T:
+    """Returns what `ask`, which calls a store, returns, and raises what it raises; TimeoutError if
+    it takes longer than so many seconds."""
+    answer = Future[T]()
+
+    def put() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=put, name="gradwire-store", daemon=True).start()
+    return answer.result(timeout=seconds)
 
 
 def _asked(

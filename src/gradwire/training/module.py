@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.errors import PeerError, UsageError
+from gradwire.errors import UsageError
 from gradwire.training.session import Session
 from gradwire.training.trainable import shard_of
 
@@ -104,13 +104,9 @@ class ModuleFrontend:
 
     def synchronize(self) -> None:
         """Exchange the gradients in `.grad`. Collective; blocks."""
-        try:
+        with self._session.going_on():
             self.launch()
             self.land()
-        except PeerError as error:
-            if self._session.on_lost is None:
-                raise
-            self._session.on_lost(error)
 
     def launch(self) -> None:
         """Begin to exchange the gradients in `.grad`. Collective; returns at once."""

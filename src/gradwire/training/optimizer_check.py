@@ -95,7 +95,10 @@ class OptimizerCheck:
         if not with_closure:
             self._check_exchanged(optimizer, groups)
         if not with_closure and self._guard is not None:
-            self._guard.before_step(optimizer)
+            with self._session.going_on():
+                self._guard.before_step(optimizer)
+            if self not in _WATCHED:  # a rank was lost: nothing is left to step by
+                return
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
             self._check_scaler()  # also if the step applies what `flush` added
         if optimizer in self._seen:
@@ -120,7 +123,10 @@ class OptimizerCheck:
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
         session = self._session
-        averages = session.average_waiting()
+        with session.going_on():
+            averages = session.average_waiting()
+        if self not in _WATCHED:  # a rank was lost: residuals stay where they are
+            return
         self._flushed = _Flushed(session.parameters, averages, session.loss_scale)
 
     def _follow_rates(self, optimizer: Optimizer) -> None:
@@ -243,7 +249,14 @@ class OptimizerCheck:
     def _check_scaler(self) -> None:
         """Raise UsageError unless the GradScaler that steps is the one passed to `attach`:
         residuals follow its scale, as gradients do, and steps arrive with it, to be unscaled."""
-        found, told = calling_scaler() if self._session.has_memory else None, self._session.scaler
+        goes_on, told = self._session.on_lost is not None, self._session.scaler
+        found = calling_scaler() if self._session.has_memory or goes_on else None
+        if found is not None and goes_on:
+            raise UsageError(
+                'on_failure="shrink" needs no GradScaler: where a rank is lost no gradients are '
+                "left to unscale, and one that comes has another scale. Train in bfloat16 or "
+                "float32, or leave on_failure out."
+            )
         if self._sends_steps and told is not None and told.is_enabled() and found is None:
             raise UsageError(
                 "averages have the scale of the loss, which the GradScaler passed to attach must "

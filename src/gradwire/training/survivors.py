@@ -22,6 +22,7 @@ from datetime import timedelta
 from io import BytesIO
 from time import monotonic
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.local import MOMENTS
 from gradwire.moves import AllGather, Broadcast
+from gradwire.runtime.process_groups import attaching
 from gradwire.runtime.roster import CONNECT_SECONDS, Roster, joined
 from gradwire.training.attach import Handle
 from gradwire.training.elastic import regroup, shared_of
@@ -88,22 +90,43 @@ def init_by(store: Any, rank: int, world: int, backend: str, timeout_seconds: fl
             if not _ROSTER.epoch:
                 raise
         else:  # otherwise one of those that took this process up was lost then: it asks again
+            _set_timeout(timeout_seconds)
             return
 
 
-def go_on_with_survivors(handle: Handle, attach_here: Callable[[], Handle]) -> None:
-    """Makes a handle go on when ranks are lost. Collective. attach_here: attaches its module as it
-    was attached."""
+def attach_for_survivors(module: nn.Module, attach_here: Callable[[], Handle]) -> Handle:
+    """Attaches a module, by attach_here; its handle goes on when ranks are lost. Collective.
+
+    Raises:
+        PeerError: another process was lost meanwhile.
+    """
     global _ROSTER, _WATCHED
+    if _ROSTER is not None and not _ROSTER.is_of_default_group:
+        _ROSTER.close()
+        _ROSTER = None
     if _ROSTER is None:
         store = dist.distributed_c10d._get_default_store()
         store = getattr(store, "underlying_store", store)
         _ROSTER = joined(store, dist.get_rank(), dist.get_world_size(), 60.0)
-    made = Survivors(handle, attach_here, _ROSTER)
+    if _ROSTER.epoch:
+        with attaching(dist.distributed_c10d._get_default_group()):
+            _wait_for_all()
+    handle = attach_here()
+    made = Survivors(handle, module, attach_here, _ROSTER)
     _WATCHED = weakref.ref(handle)
     if _ROSTER.epoch:
         made.catch_up(None)
-    _ROSTER.watch(lambda: made.take_part)
+    takes_part = weakref.WeakMethod(made.takes_part)
+    _ROSTER.watch(lambda: bool((asked := takes_part()) and asked()))
+    return handle
+
+
+def _wait_for_all() -> None:
+    """Waits until all processes attach: one that has come may still make its model. Collective.
+
+    A loss is noticed by its connection here; the store, by which groups are made, would not tell.
+    """
+    dist.barrier()
 
 
 def check_survivors(
@@ -122,7 +145,8 @@ def check_survivors(
         "the default process group": group is not None,
         "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
         "no GradScaler": scaler is not None,
-        "the backend gloo": dist.get_backend() != "gloo",
+        "a default process group, of init_process_group()": not dist.is_initialized(),
+        "the backend gloo": dist.is_initialized() and dist.get_backend() != "gloo",
         "no other model that is attached so": _watched_is_attached(),
     }
     missing = [what for what, is_wrong in wrong.items() if is_wrong]
@@ -141,17 +165,20 @@ def _watched_is_attached() -> bool:
 class Survivors:
     """Watches over one handle."""
 
-    def __init__(self, handle: Handle, attach_here: Callable[[], Handle], roster: Roster) -> None:
-        self._handle, self._attach_here = handle, attach_here
+    def __init__(
+        self, handle: Handle, module: nn.Module, attach_here: Callable[[], Handle], roster: Roster
+    ) -> None:
+        self._handle, self._module, self._attach_here = handle, module, attach_here
         self._roster, self._steps, self._is_meeting = roster, 0, False
         told = handle._session.settings.optimizer
         assert isinstance(told, Optimizer)
         self._optimizer = told
-        told.register_step_post_hook(lambda *_: self._stepped())
+        stepped = weakref.WeakMethod(self._stepped)  # the handle keeps this object, nothing else
+        hook = told.register_step_post_hook(lambda *_: (own := stepped()) and own())
+        weakref.finalize(self, hook.remove)
         self._follow()
 
-    @property
-    def take_part(self) -> bool:
+    def takes_part(self) -> bool:
         """Whether this process exchanges, or is on its way to; not once the user has detached."""
         return self._is_meeting or self._handle.attached
 
@@ -196,8 +223,9 @@ class Survivors:
         for _ in range(ATTEMPTS):
             self._roster.without_lost(self._steps, timeout)
             if self._goes_on(before):
-                lost = [p for p in known if p not in self._roster.processes]
-                self._tell(f"process {', '.join(map(str, lost))} was lost")
+                lost = [str(p) for p in known if p not in self._roster.processes]
+                none = "an exchange failed, as where a connection breaks, and no process was lost"
+                self._tell(f"process {', '.join(lost)} was lost" if lost else none)
                 return
         raise PeerError(
             f"ranks that are left must be able to connect; after {ATTEMPTS} attempts they cannot. "
@@ -215,9 +243,10 @@ class Survivors:
         meanwhile."""
         try:
             self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
-            limit = timedelta(seconds=self._handle._session.settings.timeout_seconds)
-            dist.distributed_c10d._set_pg_timeout(limit, dist.group.WORLD)
-            self._handle._become(self._attach_here())
+            _set_timeout(self._handle._session.settings.timeout_seconds)
+            _wait_for_all()
+            with _training_as_attached(self._module, self._handle._session.parameters):
+                self._handle._become(self._attach_here())
             self._follow()
             self.catch_up(before)
         except (RuntimeError, ConnectionError) as error:  # of torch, as a group is made
@@ -269,22 +298,19 @@ class Survivors:
         before: the state of this rank among the processes of the last epoch; None if it has come.
         """
         session, memory = self._handle._session, _Memory(self._optimizer, before)
-        own = [memory.digest(), self._steps, before["step"] if before else 0, memory.taken, 0]
-        data = memory.packed() if session.rank == 0 else b""
-        own[-1] = len(data)
+        own = [memory.digest(), self._steps, before["step"] if before else 0, memory.taken]
         rows = _moved(session, AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
         if any(row[0] != rows[0][0] for row in rows):
-            room = torch.empty(rows[0][-1], dtype=torch.uint8, device="cpu")
-            if data:
-                room.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            arrived = _moved(session, Broadcast(room, 0, session.rank))
+            arrived = _sent_by_first(session, memory.packed)
             if rows[session.rank][0] != rows[0][0]:
-                memory.take(ctypes.string_at(arrived.data_ptr(), arrived.numel()))
+                memory.take(arrived)
         self._steps = rows[0][1]
         entry = memory.entry(session)
         if entry is not None:
             state = {**state_of(session), **entry, "taken": rows[0][3]}
             load(session, {**state, "step": max(row[2] for row in rows)}, strict=True)
+        if self._handle._same is not None:
+            self._handle._same.look_soon()
 
 
 class _Memory:
@@ -315,8 +341,12 @@ class _Memory:
         """Returns a number that is equal on all ranks whose shared state is; -1 for newcomers."""
         if self._before is None:
             return -1
-        leaves = tree_leaves([self._optimizer.state_dict()["state"], self._shared])
-        return sum(int(bits_of(x)) for x in leaves if isinstance(x, Tensor)) & (1 << 62) - 1
+        leaves = tree_leaves([self._optimizer.state_dict(), self._shared])
+        plain = [
+            x for x in leaves if isinstance(x, bool | int | float | str)
+        ]  # rates and the like
+        tensors = sum(int(bits_of(x)) for x in leaves if isinstance(x, Tensor))
+        return (tensors + crc32(repr(plain).encode())) & (1 << 62) - 1
 
     def packed(self) -> bytes:
         """Returns what all ranks share, for others to `take`."""
@@ -357,6 +387,28 @@ class _Memory:
         }
 
 
+def _set_timeout(seconds: float) -> None:
+    """Sets the timeout of the default group, which was shorter while its processes connected."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
+
+
+@contextmanager
+def _training_as_attached(
+    module: nn.Module, attached: Mapping[str, nn.Parameter]
+) -> Iterator[None]:
+    """A context in which those parameters train, and no others, that did when the module was
+    attached, so that it can be attached alike: some may be frozen since."""
+    own = set(map(id, attached.values()))
+    others = [p for p in module.parameters() if p.requires_grad != (id(p) in own)]
+    for p in others:
+        p.requires_grad_(not p.requires_grad)
+    try:
+        yield
+    finally:
+        for p in others:
+            p.requires_grad_(not p.requires_grad)
+
+
 def _let_go(error: BaseException | None) -> None:
     """Drops what an error's frames hold: moves under way, which keep connections open, by which
     other ranks wait for this one."""
@@ -374,6 +426,18 @@ def session_rank(state: Mapping[str, Any]) -> int:
     """Returns the rank whose state it is."""
     (name,) = state["ranks"]
     return int(name.split()[0])
+
+
+def _sent_by_first(session: Session, make: Callable[[], bytes]) -> bytes:
+    """Returns the bytes that rank 0 makes. Collective."""
+    data = make() if session.rank == 0 else b""
+    size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
+    size = _moved(session, Broadcast(size, 0, session.rank)).clone()
+    room = torch.empty(int(size), dtype=torch.uint8, device="cpu")
+    if data:
+        room.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    arrived = _moved(session, Broadcast(room, 0, session.rank))
+    return ctypes.string_at(arrived.data_ptr(), arrived.numel())
 
 
 def _moved(session: Session, move: AllGather | Broadcast) -> Tensor:

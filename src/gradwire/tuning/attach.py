@@ -27,7 +27,7 @@ from gradwire.training.fsdp import join_circle, sharded_parameters
 from gradwire.training.same_weights import CHECK_EVERY
 from gradwire.training.session import Session
 from gradwire.training.state import load, poured_state_of, state_of
-from gradwire.training.survivors import check_survivors, go_on_with_survivors
+from gradwire.training.survivors import attach_for_survivors, check_survivors
 from gradwire.training.trainable import is_sharded, resharded, shard_of
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
@@ -192,12 +192,12 @@ def attach(
         check_group(process_group)
         sharded_parameters(module, process_group, clip_norm)  # raises on all ranks or none
         handle = _on_all(module, process_group, timeout_seconds, attach_here)
+    elif on_failure == "shrink" and not only_profiled:
+        handle = attach_for_survivors(module, attach_here)
     else:
         handle = attach_here()
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
-    if on_failure == "shrink":
-        go_on_with_survivors(handle, attach_here)
     if not isinstance(handle, TunedHandle):
         return handle
     try:

@@ -234,6 +234,53 @@ def test_small_outer_steps_are_not_lost_in_16_bits(three: Ranks) -> None:
         assert here == float(torch.tensor(anchor, dtype=torch.bfloat16))
 
 
+def of_one_rank(dtype: torch.dtype) -> tuple[float, float]:
+    """After nine rounds, in each of which the weight of one of three ranks moves by one step of
+    the format: the anchor and the weight, in such steps."""
+    model = nn.Linear(1, 1, bias=False, dtype=dtype)
+    nn.init.ones_(model.weight)
+    unit = torch.finfo(dtype).eps
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    local = LocalSteps(model, optimizer, 1, DENSE)
+    for _ in range(9):
+        model.weight.grad = torch.full_like(model.weight, -unit * (dist.get_rank() == 0))
+        optimizer.step()
+    local.detach()
+    (anchor,) = local.fragments[0].anchors.parameters()
+    return (anchor.item() - 1.0) / unit, (model.weight.item() - 1.0) / unit
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_mean_of_less_than_a_step_is_not_lost_in_16_bits(
+    three: Ranks, dtype: torch.dtype
+) -> None:
+    for anchor, here in three.run(of_one_rank, dtype):
+        assert anchor == pytest.approx(3.0, abs=0.01)
+        assert here == 3.0
+
+
+def tiny() -> list[float]:
+    """A bias whose mean is smaller than the smallest number of its format."""
+    model = nn.Linear(2, 2).half()
+    nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    local = LocalSteps(model, optimizer, 1, DENSE)
+    for step in range(3):
+        model.bias.grad = torch.zeros_like(model.bias)
+        model.bias.grad[0] = -6e-8 * (step == 0 and dist.get_rank() == 0)
+        optimizer.step()
+    local.detach()
+    anchor = dict(local.fragments[0].anchors.named_parameters())["bias"]
+    return [anchor[0].item(), model.bias[0].item()]
+
+
+def test_a_small_mean_may_be_rounded_off_in_16_bits(three: Ranks) -> None:
+    """The optimizer alone has changed the weights."""
+    for mean, here in three.run(tiny):
+        assert 1e-8 < mean < 3e-8
+        assert here == 0.0
+
+
 def double() -> tuple[float, str, str]:
     """How far float64 parameters are from the mean over ranks, and the errors of other plans."""
     model = small(seed=dist.get_rank()).double()

@@ -50,7 +50,7 @@ class Fragment:
         self.launched_at = step
         self._left = {n: p.clone() for n, p in self.parameters.items()} if trains_on else None
         for name, anchor in self.anchors.named_parameters():
-            anchor.grad = (anchor - self.parameters[name]).to(anchor.dtype)
+            anchor.grad = self._began_at(name, anchor) - self.parameters[name].to(anchor.dtype)
         self._frontend.launch()
         self.under_way = True
 
@@ -88,6 +88,12 @@ class Fragment:
             here = self.parameters[name]
             here.copy_(anchor if left is None else anchor + (here - left[name]).to(anchor.dtype))
 
+    def _began_at(self, name: str, anchor: Tensor) -> Tensor:
+        """Returns where a parameter's local steps began: at its anchor, rounded as `_copy_back`
+        left it there. Else each exchange would take the rounding back, and with it what the mean
+        moves by less than half a step of a 16-bit format."""
+        return anchor.to(self.parameters[name].dtype).to(anchor.dtype)
+
     def same_on_all(self, **rounds: Any) -> None:
         """Raise PlanError unless all ranks have the same values by which rounds go. Collective."""
         same_everywhere(
@@ -117,7 +123,7 @@ class Fragment:
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
             if id(here) in among:
-                far = torch.linalg.vector_norm(anchor - here)
+                far = torch.linalg.vector_norm(self._began_at(name, anchor) - here)
                 differ[name] = far > 0.01 * torch.linalg.vector_norm(anchor)
         if differ and torch.stack(list(differ.values())).any():  # one wait for the device
             name = next(name for name, moved in differ.items() if moved)

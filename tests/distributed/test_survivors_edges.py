@@ -199,18 +199,21 @@ def _a_step_behind(set_rate: Callable[[gradwire.Handle, torch.optim.Optimizer], 
     return fingerprint(model.parameters()), rate, step, said
 
 
+def _of_step(handle: gradwire.Handle, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["lr"] = 0.05 * 0.9**handle.step
+
+
 def _falling(_: gradwire.Handle, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[0]["lr"] *= 0.9
 
 
-def _rates_of_a_rank_behind() -> Any:
-    return _a_step_behind(_falling)
-
-
-def test_a_rank_that_was_a_step_behind_gets_the_rate_of_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_rate", [_falling, _of_step])
+def test_a_rank_that_was_a_step_behind_gets_the_rate_of_the_others(
+    tmp_path: Path, set_rate: Callable[..., None]
+) -> None:
     """SGD has no state that differs, and weights would differ from then on, unseen."""
     with Ranks(3, tmp_path) as ranks:
-        found = ranks.run(_rates_of_a_rank_behind)
+        found = ranks.run(_a_step_behind, set_rate)
     assert len({weights for weights, *_ in found}) == 1
     assert len({rate for _, rate, *_ in found}) == 1
     assert {step for *_, step, _ in found} == {9}

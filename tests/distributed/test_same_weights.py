@@ -175,6 +175,28 @@ def test_a_rank_with_another_rate_is_told_of_that(three: Ranks) -> None:
         assert "Load a checkpoint of step 40 or before" in text
 
 
+def _parts_of_an_optimizer() -> tuple[bool, list[str]]:
+    """Each rank knows the rates of the parameters that it steps, and no others."""
+    model = small()
+    optimizer = zero(model, torch.optim.SGD)
+    handle = gradwire.attach(model, "none | allreduce", check_every=3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for number in range(4):
+            step(model, optimizer, number)
+            if number == 1 and dist.get_rank() == 1:
+                with torch.no_grad():
+                    model.one.weight.mul_(1.0 + 2e-6)
+    handle.detach()
+    return same(model), [str(w.message) for w in seen if "rounding" in str(w.message)]
+
+
+def test_rates_that_a_rank_does_not_know_are_not_compared(three: Ranks) -> None:
+    for equal, said in three.run(_parts_of_an_optimizer):
+        assert equal
+        assert len(said) == 1
+
+
 def _flip(data: Tensor) -> None:
     data.view(-1).view(torch.uint8)[-1] ^= 3
 

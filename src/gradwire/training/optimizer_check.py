@@ -97,8 +97,6 @@ class OptimizerCheck:
         if not with_closure and self._guard is not None:
             with self._session.going_on():
                 self._guard.before_step(optimizer)
-            if self not in _WATCHED:  # a rank was lost: nothing is left to step by
-                return
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
             self._check_scaler()  # also if the step applies what `flush` added
         if optimizer in self._seen:

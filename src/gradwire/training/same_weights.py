@@ -67,7 +67,7 @@ class SameWeights:
             return
         weights = {name: p.detach() for name, p in shards_of(session.parameters).items()}
         own = torch.stack([bits_of(x) for x in weights.values()])
-        everybody = self._moved(AllGather(own)).tolist()
+        everybody = session.moved(AllGather(own)).tolist()
         if all(row == everybody[0] for row in everybody):
             self._equal_at = session.step
             return
@@ -107,7 +107,7 @@ class SameWeights:
                 rates |= dict.fromkeys(map(id, group["params"]), float(group.get("lr", -1.0)))
         own = [rates.get(id(p), -1.0) for p in session.parameters.values()]
         room = torch.tensor(own, device=session.device, dtype=torch.float64)
-        everybody = self._moved(AllGather(room)).tolist()
+        everybody = session.moved(AllGather(room)).tolist()
         names = dist.get_process_group_ranks(session.performers[0].group)
         for name, of_ranks in zip(session.parameters, zip(*everybody)):
             known = {rate: rank for rank, rate in zip(names, of_ranks) if rate >= 0.0}
@@ -119,11 +119,6 @@ class SameWeights:
                     "schedule by handle.step, which is the same on all ranks. "
                     f"{self._go_back()}. {_MAY_DIFFER}"
                 )
-
-    def _moved(self, move: AllGather | Broadcast) -> Tensor:
-        arrived = self._session.performers[0].perform(move, f"step {self._session.step}")
-        assert isinstance(arrived, Tensor)
-        return arrived
 
     def _odd(self, everybody: list[list[int]]) -> str:
         """Names the ranks that do not have what most ranks have, or rank 0 where none are most."""
@@ -144,9 +139,9 @@ class SameWeights:
         firsts, far = dict[str, Tensor](), list[Tensor]()
         for name in differ:
             own = weights[name].reshape(-1)
-            firsts[name] = self._moved(Broadcast(own.clone(), 0, self._session.rank))
+            firsts[name] = self._session.moved(Broadcast(own.clone(), 0, self._session.rank))
             far.append(_apart(own, firsts[name]))
-        most = self._moved(AllGather(torch.stack(far))).amax(0).tolist()
+        most = self._session.moved(AllGather(torch.stack(far))).amax(0).tolist()
         share = [apart / _rounding(weights[name].dtype) for name, apart in zip(differ, most)]
         worst = share.index(max(share))
         if share[worst] <= 1.0:

@@ -21,7 +21,7 @@ from gradwire import kernels
 from gradwire.buckets import Parameter
 from gradwire.errors import PeerError, UsageError
 from gradwire.groups import Machines
-from gradwire.moves import AllReduce
+from gradwire.moves import AllGather, AllReduce, Broadcast
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.ledger import Ledger
@@ -392,9 +392,14 @@ class Session:
 
     def summed(self, own: Tensor, what: str) -> Tensor:
         """Returns the sum over all ranks, by the first lane. Collective, between two steps."""
-        total = self.performers[0].perform(AllReduce(own.to(self.device)), what)
-        assert isinstance(total, Tensor)
-        return total
+        return self.moved(AllReduce(own.to(self.device)), what)
+
+    def moved(self, move: AllGather | AllReduce | Broadcast, what: str | None = None) -> Tensor:
+        """Returns what arrives of a move, by the first lane. what: names it in errors, by default
+        the step. Collective, between two steps."""
+        arrived = self.performers[0].perform(move, what or f"step {self.step}")
+        assert isinstance(arrived, Tensor)
+        return arrived
 
     def reset(self) -> None:
         """Drop all residuals, momenta, rates and norms, between two steps."""

@@ -280,7 +280,7 @@ class Survivors:
         asking = self._roster.asking()[:MOST_AT_ONCE] if first.rank == 0 else []
         told = torch.full((MOST_AT_ONCE,), -1, dtype=torch.int64, device="cpu")
         told[: len(asking)] = torch.tensor(asking, dtype=torch.int64)
-        found = [p for p in _moved(session, Broadcast(told, 0, first.rank)).tolist() if p >= 0]
+        found = [p for p in session.moved(Broadcast(told, 0, first.rank)).tolist() if p >= 0]
         if not found:
             return
         with self._meeting():
@@ -299,7 +299,7 @@ class Survivors:
         """
         session, memory = self._handle._session, _Memory(self._optimizer, before)
         own = [memory.digest(), self._steps, before["step"] if before else 0, memory.taken]
-        rows = _moved(session, AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
+        rows = session.moved(AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
         if any(row[0] != rows[0][0] for row in rows):
             arrived = _sent_by_first(session, memory.packed)
             if rows[session.rank][0] != rows[0][0]:
@@ -432,15 +432,9 @@ def _sent_by_first(session: Session, make: Callable[[], bytes]) -> bytes:
     """Returns the bytes that rank 0 makes. Collective."""
     data = make() if session.rank == 0 else b""
     size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-    size = _moved(session, Broadcast(size, 0, session.rank)).clone()
+    size = session.moved(Broadcast(size, 0, session.rank)).clone()
     room = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     if data:
         room.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    arrived = _moved(session, Broadcast(room, 0, session.rank))
+    arrived = session.moved(Broadcast(room, 0, session.rank))
     return ctypes.string_at(arrived.data_ptr(), arrived.numel())
-
-
-def _moved(session: Session, move: AllGather | Broadcast) -> Tensor:
-    arrived = session.performers[0].perform(move, f"step {session.step}")
-    assert isinstance(arrived, Tensor)
-    return arrived

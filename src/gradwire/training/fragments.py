@@ -86,7 +86,10 @@ class Fragment:
         left, self._left = self._left, None
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
-            here.copy_(anchor if left is None else anchor + (here - left[name]).to(anchor.dtype))
+            if left is None:
+                here.copy_(anchor)
+            else:
+                here.copy_(anchor + (here.to(anchor.dtype) - left[name].to(anchor.dtype)))
 
     def _began_at(self, name: str, anchor: Tensor) -> Tensor:
         """Returns where a parameter's local steps began: at its anchor, rounded as `_copy_back`

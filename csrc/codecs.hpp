@@ -118,5 +118,8 @@ extern const Codecs plain_codecs;
 extern const Codecs avx2_codecs;
 extern const Codecs avx512_codecs;
 #endif
+#ifdef GRADWIRE_NEON
+extern const Codecs neon_codecs;
+#endif
 
 }  // namespace gradwire

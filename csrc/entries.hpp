@@ -58,5 +58,8 @@ extern const Sparse plain_sparse;
 extern const Sparse avx2_sparse;
 extern const Sparse avx512_sparse;
 #endif
+#ifdef GRADWIRE_NEON
+extern const Sparse neon_sparse;
+#endif
 
 }  // namespace gradwire

@@ -1,9 +1,9 @@
 // The passes over memory, one table of functions per instruction set.
 //
 // A pass is the part of a kernel that touches every element; it is written once, in passes/,
-// and compiled three times (plain.cpp, avx2.cpp, avx512.cpp). Everything else is compiled once,
-// for the base machine. No multiply-add is ever fused (-ffp-contract=off), so the three give the
-// same bits, except in NaNs.
+// and compiled once for each (plain.cpp, avx2.cpp, avx512.cpp, neon.cpp). Everything else is
+// compiled once, for the base machine. No multiply-add is ever fused (-ffp-contract=off), so all
+// give the same bits, except in NaNs.
 #pragma once
 
 #include <cstddef>
@@ -111,6 +111,9 @@ extern const Passes plain_passes;
 #ifdef GRADWIRE_X86
 extern const Passes avx2_passes;
 extern const Passes avx512_passes;
+#endif
+#ifdef GRADWIRE_NEON
+extern const Passes neon_passes;
 #endif
 
 }  // namespace gradwire

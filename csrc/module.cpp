@@ -1,29 +1,14 @@
-// The Python module gradwire._native, which takes addresses and sizes. This file chooses the
-// instruction set; the functions are in bindings/, by family.
-#include <stdexcept>
-
+// The Python module gradwire._native, which takes addresses and sizes. Its functions are in
+// bindings/, by family.
 #include "bindings/bindings.hpp"
-
-#ifdef GRADWIRE_X86
-#include <cpuid.h>
-#endif
 
 namespace gradwire {
 namespace {
 
-int best_instruction_set() {
-#ifdef GRADWIRE_X86
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    __builtin_cpu_init();
-    const bool half = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;  // F16C
-    if (half && __builtin_cpu_supports("avx2")) {
-        const bool wide = __builtin_cpu_supports("avx512f") &&
-                          __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        return wide ? 2 : 1;
-    }
-#endif
-    return 0;
+nb::list names_of_sets() {
+    nb::list names;
+    for (const InstructionSet& set : instruction_sets()) names.append(set.name);
+    return names;
 }
 
 void stream_update_at(int set, Address gradient, Address u, Address v, std::size_t n,
@@ -40,43 +25,11 @@ std::uint32_t stream_read_at(int set, Address x, std::size_t n) {
 }
 
 }  // namespace
-
-const Passes& passes_of(int set) {
-    static const int best = best_instruction_set();
-    if (set < 0 || set > best)
-        throw std::invalid_argument("this machine does not have that instruction set");
-#ifdef GRADWIRE_X86
-    if (set == 2) return avx512_passes;
-    if (set == 1) return avx2_passes;
-#endif
-    return plain_passes;
-}
-
-const Codecs& codecs_of(int set) {
-    const Passes& passes = passes_of(set);  // checks the number
-#ifdef GRADWIRE_X86
-    if (&passes == &avx512_passes) return avx512_codecs;
-    if (&passes == &avx2_passes) return avx2_codecs;
-#endif
-    static_cast<void>(passes);
-    return plain_codecs;
-}
-
-const Sparse& sparse_of(int set) {
-    const Passes& passes = passes_of(set);  // checks the number
-#ifdef GRADWIRE_X86
-    if (&passes == &avx512_passes) return avx512_sparse;
-    if (&passes == &avx2_passes) return avx2_sparse;
-#endif
-    static_cast<void>(passes);
-    return plain_sparse;
-}
-
 }  // namespace gradwire
 
 NB_MODULE(_native, m) {
     using namespace gradwire;
-    m.def("best_instruction_set", &best_instruction_set);
+    m.def("instruction_sets", &names_of_sets);
     m.def("stream_update", &stream_update_at);
     m.def("stream_read", &stream_read_at);
     bind_selection(m);

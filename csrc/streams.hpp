@@ -76,6 +76,9 @@ extern const Streams plain_streams;
 extern const Streams avx2_streams;
 extern const Streams avx512_streams;
 #endif
+#ifdef GRADWIRE_NEON
+extern const Streams neon_streams;
+#endif
 
 // out[place] = value.
 void put_in_place(Stream stream, Float type, void* out);

@@ -6,27 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ones.hpp"
+
 namespace gradwire {
 namespace {
 
 inline __m128i eight_bytes(const std::uint8_t* from) {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
 }
-
-// The positions of the ones in each byte.
-struct Ones {
-    std::uint8_t at[256][8];
-};
-constexpr Ones make_ones() {
-    Ones out{};
-    for (unsigned byte = 0; byte < 256; ++byte) {
-        unsigned count = 0;
-        for (std::uint8_t i = 0; i < 8; ++i)
-            if ((byte >> i & 1u) != 0) out.at[byte][count++] = i;
-    }
-    return out;
-}
-constexpr Ones ones_of = make_ones();
 
 // Writes the positions of the ones of a word, plus `base`, where 64 + width fit; returns how many.
 // It works byte by byte: looked up, half a word takes 12 cycles on Zen 5; compressed by a mask, 20.

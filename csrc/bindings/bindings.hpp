@@ -8,10 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "../codecs.hpp"
-#include "../entries.hpp"
+#include "../instruction_sets.hpp"
 #include "../interrupt.hpp"
-#include "../kernels.hpp"
 
 namespace gradwire {
 
@@ -43,11 +41,11 @@ inline Interrupt python_signals() {
     });
 }
 
-// The tables of an instruction set: 0 plain, 1 AVX2, 2 AVX-512. Throws std::invalid_argument if
-// this machine does not have it.
-const Passes& passes_of(int set);
-const Codecs& codecs_of(int set);
-const Sparse& sparse_of(int set);
+// The tables of an instruction set, by its number. Throw std::invalid_argument as set_of does.
+inline const Passes& passes_of(int set) { return set_of(set).passes; }
+inline const Codecs& codecs_of(int set) { return set_of(set).codecs; }
+inline const Sparse& sparse_of(int set) { return set_of(set).sparse; }
+inline const Streams& streams_of(int set) { return set_of(set).streams; }
 
 void bind_selection(nb::module_& m);
 void bind_sums(nb::module_& m);

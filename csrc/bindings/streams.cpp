@@ -12,15 +12,6 @@ namespace {
 
 using Given = std::tuple<Address, Address, std::size_t, int>;  // places, values, count, type
 
-const Streams& streams_of(int set) {
-#ifdef GRADWIRE_X86
-    if (set == 2) return avx512_streams;
-    if (set == 1) return avx2_streams;
-#endif
-    static_cast<void>(set);
-    return plain_streams;
-}
-
 Stream stream_of(const Given& given) {
     const auto& [place, value, count, type] = given;
     return {at<std::int32_t>(place), at<void>(value), count, static_cast<Float>(type)};

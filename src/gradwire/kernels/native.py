@@ -13,7 +13,7 @@ from gradwire.errors import KernelError
 from gradwire.extension import TRITON, TWIN, VARIABLE, extension
 from gradwire.kernels.core import Core
 
-SETS = ("plain", "avx2", "avx512")  # position = the number that the extension uses
+SETS = ("plain", "avx2", "avx512", "neon")  # of any processor; the extension tells its own
 
 
 class Choice:
@@ -42,7 +42,7 @@ class Choice:
                 return self.take(_checked(wanted, self.found, VARIABLE))
             if self.found is None:
                 _warn_once()
-            best = TWIN if self.found is None else SETS[self.found.best_instruction_set()]
+            best = available_sets(self.found)[-1]
             self.take(best)
             self.asked = False
             return best
@@ -51,7 +51,7 @@ class Choice:
     def take(self, name: str) -> str:
         """Makes this the choice from now on; the name is known to be available."""
         if name in SETS and self.found is not None:
-            self.core, self.number = self.found, SETS.index(name)
+            self.core, self.number = self.found, self.found.instruction_sets().index(name)
         self.name, self.asked = name, True
         return name
 
@@ -92,11 +92,12 @@ def _checked(name: str, core: Core | None, source: str) -> str:
 def available_sets(core: Core | None = None) -> list[str]:
     """Returns the names that `use` accepts here, slowest first."""
     core = core or chosen.found or extension()
-    return [TWIN] if core is None else [TWIN, *SETS[: core.best_instruction_set() + 1]]
+    return [TWIN] if core is None else [TWIN, *core.instruction_sets()]
 
 
 def instruction_set() -> str:
-    """Returns what CPU tensors run on: "avx512", "avx2", "plain", "twin" (torch), or "triton"."""
+    """Returns what CPU tensors run on: "avx512", "avx2", "neon", "plain", "twin" (torch), or
+    "triton"."""
     return chosen.resolve()
 
 

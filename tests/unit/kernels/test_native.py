@@ -40,7 +40,9 @@ def test_use_is_undone(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(KernelError, match="must be one of plain, avx2, avx512, twin, not 'sse'"):
+    with pytest.raises(
+        KernelError, match="must be one of plain, avx2, avx512, neon, twin, not 'sse'"
+    ):
         use("sse").__enter__()
 
 
@@ -52,7 +54,7 @@ def test_the_variable_chooses(name: str) -> None:
 
 def test_the_variable_names_a_set() -> None:
     done = python(CALL, **{VARIABLE: "fast"})
-    assert f"{VARIABLE} must be one of plain, avx2, avx512, twin, not 'fast'" in done.stderr
+    assert f"{VARIABLE} must be one of plain, avx2, avx512, neon, twin, not 'fast'" in done.stderr
 
 
 def test_without_the_extension_the_twin_runs_and_says_so_once() -> None:

@@ -256,4 +256,4 @@ def test_what_is_in_use_is_told() -> None:
     found = native.core_in_use()
     assert (found is None) == (instruction_set() == native.TWIN)
     if found is not None:
-        assert native.SETS[found[1]] == instruction_set()
+        assert found[0].instruction_sets()[found[1]] == instruction_set()

@@ -12,7 +12,7 @@ JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest test-wheels test-aarch64 wheels lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -109,18 +109,33 @@ $(PY):
 
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
-$(VENV)/.ready: $(SOURCES) constraints.txt | $(PY)
+$(VENV)/.ready: $(SOURCES) constraints.txt requirements.txt | $(PY)
 	$(call part,2 of 3: torch; compiling the kernels,{ $(INSTALL) --quiet --no-deps --editable . & $(INSTALL) torch; torch=$$?; wait $$! && test $$torch = 0; })
-	$(call part,3 of 3: all other packages,$(INSTALL) 'gradwire[dev]')
+	$(call part,3 of 3: all other packages,$(HASHED) -r requirements.txt)
 	@touch $@
 
 # Downloads move on a terminal, and are quiet elsewhere.
 INSTALL = $(PY) -m pip install --no-compile $$(test -t 1 || echo --quiet) --constraint $(CONSTRAINTS)
+# All but torch, of which there are builds for many machines, is checked against its hash; nothing is resolved.
+HASHED = $(PY) -m pip install --no-compile $$(test -t 1 || echo --quiet) --require-hashes --no-deps
 # $(call part,WORDS,COMMAND): what is done, and how many seconds it took.
 part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date +%s) - began)) s"
 
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+wheels:  ## the wheels of Linux, for x86-64 and ARM, in dist: 10 minutes, by all of python3.11 and python3.12 that are here
+	$(PYTHON) release/wheels.py
+
+# Those that this machine can install: one per Python for which there is one.
+test-wheels:  ## install the wheels in dist in a clean environment without a compiler, and use them
+	@for python in python3.11 python3.12; do $$python --version >/dev/null 2>&1 || continue; \
+	  case $$python in python3.11) tag=cp311-cp311;; *) tag=cp312-abi3;; esac; \
+	  $$python release/try_wheel.py dist/gradwire-*-$$tag-*_$$(uname -m).whl --torch "$$(grep '^torch==' $(CONSTRAINTS))" $(ARGS) || exit 1; \
+	done
+
+test-aarch64:  ## bits of the wheel for ARM, under qemu: minutes; with torch, hours: ARGS=tests/unit/kernels
+	release/test_aarch64.sh $(ARGS)
 
 # Whatever bytes arrive, no kernel may read or write out of bounds: what decodes is run where every address is checked, but for
 # the twins, which are of torch.

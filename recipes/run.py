@@ -54,7 +54,8 @@ class Prepared:
         }  # fmt: skip
         arguments = [a.format(**words) for a in self.recipe["arguments"]]
         command = [
-            sys.executable, "-m", "gradwire", "lab", "run", "--hosts", f"{hosts}", "--rate", rate, "--timeout", "1200",
+            sys.executable, "-m", "gradwire", "lab", "run", "--hosts", f"{hosts}", "--rate", rate,
+            "--timeout", "1200",
             "--", sys.executable, f"{HERE / 'start.py'}", f"{notes}", self.recipe["script"],
             *arguments,
         ]  # fmt: skip

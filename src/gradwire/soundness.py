@@ -89,7 +89,11 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
         )
     verdicts = [_verdict(member, made, rule) for member in deciding]
     worst = ("unsound", "unknown", "sound")
-    return min(verdicts, key=lambda verdict: worst.index(verdict.kind))
+    found = min(verdicts, key=lambda verdict: worst.index(verdict.kind))
+    if found.kind == "sound" and found.evidence is not None and _never_forgets(optimizer):
+        why = "and Adagrad's sum of squares never forgets what compression adds to it"
+        return Verdict("unknown", f"{found.why}, {why}", found.evidence)
+    return found
 
 
 def answering(strategies: Iterable[Strategy]) -> list[Strategy]:
@@ -122,6 +126,14 @@ def update_rule(optimizer: object) -> UpdateRule | None:
             if rule := _RULE_OF.get(kind.__name__.lower()):
                 return rule
     return None
+
+
+def _never_forgets(optimizer: object) -> bool:
+    """Whether the runs of its rule, which are AdamW's, do not speak for it."""
+    if isinstance(optimizer, str):
+        return optimizer.lower() == "adagrad"
+    kinds = (kind for wrapped in _wrapped(optimizer) for kind in type(wrapped).__mro__)
+    return any(kind.__name__ == "Adagrad" for kind in kinds)
 
 
 def name_of(optimizer: object) -> str:

@@ -147,6 +147,17 @@ def _known(name: str) -> bool:
         return False
 
 
+def test_runs_of_adamw_do_not_speak_for_adagrad() -> None:
+    """What is as good as exact is sound beside it, too."""
+    for adagrad in ("adagrad", torch.optim.Adagrad(WEIGHTS)):
+        found = gradwire.sound("qsgd(4) | alltoall", adagrad)
+        assert found.kind == "unknown"
+        assert "never forgets" in found.why
+        assert gradwire.sound("int8 | alltoall", adagrad).kind == "sound"
+        assert gradwire.sound("topk(0.01)+ef | allgather", adagrad).kind == "unsound"
+    assert gradwire.sound("qsgd(4) | alltoall", "rmsprop").kind == "sound"
+
+
 def test_an_unknown_optimizer_is_said_to_be() -> None:
     verdict = gradwire.sound("topk(0.01)+ef | allgather", torch.optim.LBFGS(WEIGHTS))
     assert verdict.kind == "unknown"

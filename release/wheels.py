@@ -99,7 +99,9 @@ def cross(tools: Path, architecture: str) -> dict[str, str]:
     return {
         **os.environ,
         **launcher,
-        "CXX": f"{told.stdout.strip()} c++ -O3 -target {architecture}-linux-gnu.{GLIBC}",
+        # The stable ABI's Python.h leaves stdio.h out, of which nanobind's headers use stderr.
+        "CXX": f"{told.stdout.strip()} c++ -O3 -include stdio.h "
+        f"-target {architecture}-linux-gnu.{GLIBC}",
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{minor}-{architecture}-linux-gnu.so",
         "_PYTHON_HOST_PLATFORM": f"linux-{architecture}",
     }

@@ -33,7 +33,8 @@ WIDTH, LAYERS, WORDS = 256, 12, 32000
 
 class Way(NamedTuple):
     """A way of averaging. plan: "" for none at all, "ddp" for DDP as it is. steps: of a round.
-    local: ranks take them alone, and exchange at its end. turns: of Muon's orthogonal steps."""
+    local: ranks take them alone, and exchange at its end. turns: of Muon's orthogonal steps.
+    lanes: in which buckets of local steps' progress travel."""
 
     name: str
     plan: str
@@ -41,6 +42,7 @@ class Way(NamedTuple):
     steps: int = 1
     local: bool = False
     turns: int = 1
+    lanes: int = 1
 
 
 HALF_A_BIT = 'lloyd(2)+muon(turns=4, rest="lloyd(1, turns=2) | alltoall") | alltoall'
@@ -61,6 +63,7 @@ WAYS = (
     Way("every 8th step, none | allreduce", "none | allreduce", True, 8, local=True),
     Way("every 8th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", True, 8, local=True),
     Way("every 8th step, one bit, turns=4", "lloyd(1)+ef | alltoall", True, 8, True, turns=4),
+    Way("the same in 4 lanes", "lloyd(1)+ef | alltoall", True, 8, True, turns=4, lanes=4),
 )
 
 
@@ -82,7 +85,7 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
     if way.plan == "ddp":
         whole = DistributedDataParallel(own)
     elif way.local:
-        gradwire.LocalSteps(own, optimizer, way.steps, way.plan)
+        gradwire.LocalSteps(own, optimizer, way.steps, way.plan, lanes=way.lanes)
     elif way.plan:
         gradwire.attach(own, way.plan, optimizer=optimizer)
     drawn = torch.randint(WORDS, (tokens // 64, 65))

@@ -160,14 +160,9 @@ def _apart(own: Tensor, first: Tensor) -> Tensor:
     not finite where the other is. NaN is equal to NaN, whatever its bits."""
     alike = (own == first) | (own.isnan() & first.isnan())
     difference = (own - first).abs().masked_fill(alike, 0.0).max().to(torch.float32)
-    largest = (
-        first.abs()
-        .nan_to_num(0.0, torch.inf)
-        .max()
-        .to(torch.float32)
-        .clamp_min(torch.finfo(torch.float32).tiny)
-    )
-    return (difference / largest).nan_to_num(torch.inf, torch.inf)
+    largest = first.abs().nan_to_num(0.0, torch.inf).max().to(torch.float32)
+    least = torch.finfo(torch.float32).tiny
+    return (difference / largest.clamp_min(least)).nan_to_num(torch.inf, torch.inf)
 
 
 def bits_of(x: Tensor) -> Tensor:

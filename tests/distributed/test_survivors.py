@@ -67,8 +67,8 @@ def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
 
 def attached(model: nn.Module, plan: str, optimizer: Any, **options: Any) -> gradwire.Handle:
     return gradwire.attach(
-        model, plan, optimizer=optimizer, on_failure="shrink", bucket_bytes=1,
-        **{"timeout_seconds": 30.0, "check_every": 1, **options},
+        model, plan, optimizer=optimizer, on_failure="shrink",
+        **{"timeout_seconds": 30.0, "check_every": 1, "bucket_bytes": 1, **options},
     )  # fmt: skip
 
 
@@ -284,8 +284,6 @@ def _refused(what: str) -> str:
     module: nn.Module = model
     if what == "ddp":
         module = DistributedDataParallel(model)
-    elif what == "auto":
-        plan = "auto"
     elif what == "group":
         options["process_group"] = dist.new_group()
     elif what == "name":
@@ -301,7 +299,6 @@ def _refused(what: str) -> str:
     ("what", "words"),
     [
         ("ddp", "needs a plain module"),
-        ("auto", "a plan that is given"),
         ("group", "the default process group"),
         ("name", "the optimizer itself"),
         ("scaler", "no GradScaler"),

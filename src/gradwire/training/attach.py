@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
@@ -25,6 +24,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.agreed import on_all, same_plan
+from gradwire.training.asked import asked_plan
 from gradwire.training.attachable import (
     check_carried,
     check_lanes,
@@ -44,7 +44,6 @@ from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
-from gradwire.training.recommend import advise
 from gradwire.training.same_weights import CHECK_EVERY, SameWeights
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
@@ -56,7 +55,7 @@ from gradwire.training.trainable import (
     shards_of,
     trainable,
 )
-from gradwire.warmup import Warmup, at_density
+from gradwire.warmup import Warmup
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import StorageReader
@@ -99,6 +98,11 @@ class Handle:
     def attached(self) -> bool:
         """Whether gradients are synchronized; False after `detach`, and in a forked child."""
         return not (self._detached or self._session.conductor.is_orphan)
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether plan="auto" still looks for plans, or may look again."""
+        return False
 
     @property
     def optimizers(self) -> list[object]:
@@ -391,7 +395,7 @@ def attach_plan(
     def find() -> Plan:
         if problem is not None:
             raise problem
-        return _resolve(
+        return asked_plan(
             plan, describe(shards_of(parameters), module), settings, group,
             bucket_bytes=bucket_bytes, buckets=buckets,
             lanes=lanes or (2 if device.type == "cpu" else 1),
@@ -450,49 +454,3 @@ def _frontend(
     if is_sharded(module):
         return FsdpFrontend(session, module, process_group)
     return ModuleFrontend(session)
-
-
-def _resolve(
-    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], settings: Settings,
-    group: dist.ProcessGroup, *, dense: Sequence[str], everywhere: Collection[str],
-    **grouping: Any,
-) -> Plan:  # fmt: skip
-    """Returns the requested plan. grouping: as in `Plan.make`; everywhere: as in `Plan.of_parts`.
-    Raises PlanError if it does not fit, UsageError if it is unsound and strict is set."""
-    plan = _asked(asked, parameters, dense, everywhere, grouping)
-    if settings.warmup is not None:
-        for density in settings.warmup.densities:
-            at_density(plan, density, group.size())
-    if settings.optimizer is not None:
-        advise(
-            plan.strategies, settings.optimizer, group.size(), strict=settings.strict,
-            warmup=settings.warmup, quiet=group.rank() > 0,
-        )  # fmt: skip
-    return plan
-
-
-def _asked(
-    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], dense: Sequence[str],
-    everywhere: Collection[str], grouping: Mapping[str, Any],
-) -> Plan:  # fmt: skip
-    if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
-        asked = Path(asked)
-    if isinstance(asked, Path):
-        asked = Plan.load(asked)
-    if isinstance(asked, Plan):
-        if dense:
-            raise PlanError(
-                "a Plan already decides how each parameter is sent, so exclude= cannot be added; "
-                f"got it for {', '.join(dense[:5])}. Leave exclude out, or attach a strategy."
-            )
-        if everywhere:
-            asked = asked.of_parts(parameters, everywhere)
-        asked.check(parameters)
-        return asked
-    strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
-    if not isinstance(strategy, Strategy):
-        raise UsageError(
-            "a plan must be a strategy's text, a Strategy, a Plan or a plan file's path; got "
-            f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
-        )
-    return Plan.make(parameters, strategy, dense=dense, **grouping)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.errors import UsageError
+from gradwire.errors import PeerError, UsageError
 from gradwire.training.session import Session
 from gradwire.training.trainable import shard_of
 
@@ -86,6 +86,7 @@ class ModuleFrontend:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
         self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
+        self._lost: PeerError | None = None  # raised as a step began, for the end of backward
         self._thread = 0
         self.averages = Averages()
         self._hooks: list[Any] = [
@@ -127,6 +128,9 @@ class ModuleFrontend:
                 self._session.wait()
         finally:
             self._active, self._backward = False, None
+            lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
         self._session.refuse_failed()
         self.averages.refuse()
         if self._session.has_memory:
@@ -198,6 +202,8 @@ class ModuleFrontend:
         try:
             if self._exchanges:
                 self._session.begin()
+        except PeerError as error:
+            self._lost, self._exchanges = error, False
         except BaseException:
             self._active = False
             raise

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from io import BytesIO
 from time import monotonic
@@ -30,9 +32,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from gradwire.errors import GradwireError, PeerError, UsageError
+from gradwire.errors import GradwireError, PeerError, PlanError, UsageError
 from gradwire.local import MOMENTS
 from gradwire.moves import AllGather, Broadcast
+from gradwire.plan import Plan
 from gradwire.runtime.process_groups import attaching
 from gradwire.runtime.roster import CONNECT_SECONDS, Roster, joined
 from gradwire.training.attach import Handle
@@ -130,7 +133,7 @@ def _wait_for_all() -> None:
 
 
 def check_survivors(
-    on_failure: str, module: nn.Module, plan: Any, group: Any, optimizer: Any, scaler: Any
+    on_failure: str, module: nn.Module, group: Any, optimizer: Any, scaler: Any
 ) -> None:
     """Raises UsageError unless on_failure is "raise", or "shrink" and the job can go on without
     some of its ranks."""
@@ -141,7 +144,6 @@ def check_survivors(
     wrong = {
         "a plain module": type(module).__name__ == "DistributedDataParallel"
         or hasattr(module, "set_requires_gradient_sync"),
-        "a plan that is given": plan == "auto",
         "the default process group": group is not None,
         "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
         "no GradScaler": scaler is not None,
@@ -160,6 +162,16 @@ def check_survivors(
 def _watched_is_attached() -> bool:
     handle = _WATCHED() if _WATCHED is not None else None
     return handle is not None and handle.attached
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a rank brings along from the last epoch. is_tuning: whether plan="auto" looked for
+    plans."""
+
+    state: Mapping[str, Any]
+    plan: Plan
+    is_tuning: bool
 
 
 class Survivors:
@@ -217,7 +229,7 @@ class Survivors:
         finally:
             self._is_meeting = False
 
-    def _go_on(self, before: Mapping[str, Any]) -> None:
+    def _go_on(self, before: Before) -> None:
         """Go on with the ranks that are left."""
         timeout, known = self._handle._session.settings.timeout_seconds, self._roster.processes
         for _ in range(ATTEMPTS):
@@ -232,13 +244,14 @@ class Survivors:
             "Restart all from a checkpoint."
         )
 
-    def _before(self) -> Mapping[str, Any]:
+    def _before(self) -> Before:
         """Closes what exchanged until now. Returns what it remembered."""
-        before = state_of(self._handle._session)
+        session = self._handle._session
+        before = Before(state_of(session), session.whole_plan, self._handle.is_tuning)
         self._handle.detach()  # the others notice by their connections
         return before
 
-    def _goes_on(self, before: Mapping[str, Any]) -> bool:
+    def _goes_on(self, before: Before) -> bool:
         """Attach again among the processes of the roster; False if another one was lost
         meanwhile."""
         try:
@@ -292,13 +305,16 @@ class Survivors:
             else:
                 self._go_on(before)
 
-    def catch_up(self, before: Mapping[str, Any] | None) -> None:
+    def catch_up(self, before: Before | None) -> None:
         """Take over what all ranks share from rank 0, and keep this rank's residuals. Collective.
 
-        before: the state of this rank among the processes of the last epoch; None if it has come.
+        before: of this rank among the processes of the last epoch; None if it has come.
         """
-        session, memory = self._handle._session, _Memory(self._optimizer, before)
-        own = [memory.digest(), self._steps, before["step"] if before else 0, memory.taken]
+        session = self._handle._session
+        self._take_plan(before)
+        own_state = before.state if before else None
+        memory = _Memory(self._optimizer, own_state)
+        own = [memory.digest(), self._steps, own_state["step"] if own_state else 0, memory.taken]
         rows = session.moved(AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
         if any(row[0] != rows[0][0] for row in rows):
             arrived = _sent_by_first(session, memory.packed)
@@ -308,9 +324,27 @@ class Survivors:
         entry = memory.entry(session)
         if entry is not None:
             state = {**state_of(session), **entry, "taken": rows[0][3]}
-            load(session, {**state, "step": max(row[2] for row in rows)}, strict=True)
+            load(session, {**state, "step": max(row[2] for row in rows)}, strict=False)
         if self._handle._same is not None:
             self._handle._same.look_soon()
+
+    def _take_plan(self, before: Before | None) -> None:
+        """Adopt rank 0's plan of the last epoch, which may not be the one that was attached.
+        Collective."""
+
+        def told() -> bytes:
+            assert before is not None, "rank 0 is one of those that are left"
+            return json.dumps([before.is_tuning, before.plan.to_json()]).encode()
+
+        is_tuning, text = json.loads(_sent_by_first(self._handle._session, told))
+        plan, now = Plan.from_json(text), self._handle._session.whole_plan
+        if (plan.digest(), is_tuning) == (now.digest(), self._handle.is_tuning):
+            return
+        if not is_tuning:
+            self._handle.adopt(plan)
+            return
+        with suppress(PlanError):  # on all ranks, where machines have other numbers of ranks now
+            Handle.adopt(self._handle, plan)  # the tuner goes on from there
 
 
 class _Memory:

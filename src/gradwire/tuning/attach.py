@@ -43,6 +43,11 @@ class TunedHandle(Handle):
 
     tuner: Tuner | None = None
 
+    @property
+    def is_tuning(self) -> bool:
+        """Whether the tuner still looks for plans, or may look again."""
+        return self.tuner is not None and not self.tuner.is_over
+
     def state_dict(self) -> dict[str, object]:
         """Returns this rank's residuals, all in the form that is added to the next gradients: it
         loads under any plan, as another one may be in force when the job is resumed. Where plans
@@ -164,7 +169,7 @@ def attach(
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled
     check_module(module)
-    check_survivors(on_failure, module, plan, process_group, optimizer, scaler)
+    check_survivors(on_failure, module, process_group, optimizer, scaler)
     if finds:
         _check_dtypes(module, 'plan="auto"' if is_auto else "gradwire profile")
     if is_auto:
@@ -180,7 +185,7 @@ def attach(
     if finds:  # buckets for every lane, so that several lanes can be tried
         first = first if is_auto else FP32
         bucket_bytes = min(bucket_bytes, _bytes(module) // 4 + 1)
-    attach_here = partial(
+    attach_plainly = partial(
         attach_plan, module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
@@ -188,16 +193,26 @@ def attach(
         guard=is_auto if guard is None else guard, check_every=check_every,
         kind=TunedHandle if is_auto and not only_profiled else Handle,
     )  # fmt: skip
+    tuned = partial(_tuned, module=module, strategies=strategies, warmup=warmup)
     if is_sharded(module):
         check_group(process_group)
         sharded_parameters(module, process_group, clip_norm)  # raises on all ranks or none
-        handle = _on_all(module, process_group, timeout_seconds, attach_here)
+        handle = tuned(_on_all(module, process_group, timeout_seconds, attach_plainly))
     elif on_failure == "shrink" and not only_profiled:
-        handle = attach_for_survivors(module, attach_here)
+        handle = attach_for_survivors(module, lambda: tuned(attach_plainly()))
     else:
-        handle = attach_here()
+        handle = tuned(attach_plainly())
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
+    return handle
+
+
+def _tuned(
+    handle: Handle, *, module: nn.Module, strategies: Sequence[str] | None,
+    warmup: Warmup | int | None,
+) -> Handle:  # fmt: skip
+    """Gives the handle of a plan that is to be found its tuner. Collective. strategies, warmup: as
+    in `attach`."""
     if not isinstance(handle, TunedHandle):
         return handle
     try:

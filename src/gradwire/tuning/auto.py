@@ -60,7 +60,7 @@ class Tuner:
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # each plan's step seconds
-        self.is_settled = False
+        self.is_settled, self.is_over = False, False
         self._session.expects_memory = any(Strategy.parse(example(s)).feedback for s in strategies)
         self._recorder: Recorder | None = None
         if handle.guard is not None:
@@ -69,6 +69,7 @@ class Tuner:
 
     def close(self) -> None:
         """Stops tuning; the plan in force stays."""
+        self.is_over = True
         self._session.expects_memory = False
         self._steps.close()
         if self._recorder is not None:
@@ -77,7 +78,7 @@ class Tuner:
     def plan_again(self, profile: Profile) -> None:
         """Races, from the next step on, for the best plan of this profile. Call it on all ranks
         with the same profile, between two steps, and only once the model has settled."""
-        self.profile, self.is_settled = profile, False
+        self.profile, self.is_settled, self.is_over = profile, False, False
         self._steps.live(self._lives(profile))
 
     def _lives(self, profile: Profile | None = None) -> Life:
@@ -107,6 +108,7 @@ class Tuner:
     def _go_back(self) -> None:
         """Goes back to the plan with which the model was attached, and stops tuning."""
         self._adopt(self._first)
+        self.is_over = True
         self._say(
             f"the guard found that compression does harm: back to '{self._first.main_strategy}' "
             "for the rest of the run"

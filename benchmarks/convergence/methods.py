@@ -294,7 +294,7 @@ LOCAL = (
     ),
     *(
         Method(f"local-8-1-delay-{delay}", "lloyd(1)+ef | alltoall", every=8, delay=delay)
-        for delay in (1, 4)
+        for delay in (1, 4, 8)
     ),
     Method("local-8-1-turns-4", "lloyd(1)+ef | alltoall", every=8, optimizer=muon_in_turns),
 )  # fmt: skip

@@ -215,7 +215,9 @@ class LocalTraining(Training):
                 group["lr"] = rate
             optimizer.step()
             losses.append(float(loss.detach()))
-        done = self.step + 1
+        done, late = self.step + 1, self._delay == self._every
+        if late and self._means and done % self._every == 0:
+            self._land()
         if done % self._every == 0:
             self._launch()
         if self._means and (done % self._every == self._delay or done == self.run.steps):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from broken import WIDE
 from ranks import Ranks
 from small import attached, fingerprint, from_all, loss_of, raised, small
 from torch import Tensor, nn
@@ -428,6 +431,62 @@ def test_what_is_learnt_meanwhile_is_added(three: Ranks) -> None:
     assert max(three.run(gone_on)) < 1e-6
 
 
+def late(fragments: int, delay: int) -> tuple[float, float]:
+    """How far the mean is from what all ranks learnt in all their steps, and the number of
+    exchanges, where each arrives when the next one begins."""
+    model, world = small(), dist.get_world_size()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 4, DENSE, fragments=fragments, delay=delay, **AVERAGE)
+    begin, made = flat(model), torch.zeros(flat(model).numel())
+    for step in range(15):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        made += 0.1 * torch.cat([p.grad.flatten() for p in model.parameters()])  # type: ignore[union-attr]
+        optimizer.step()
+        assert step < 3 or any(own.under_way for own in local.fragments)
+    local.synchronize()
+    exchanges = local.stats()[0]["steps"]
+    wanted = begin - sum(from_all(made)) / world
+    off = float((flat(model) - wanted).abs().max())
+    local.detach()
+    return off, exchanges
+
+
+@pytest.mark.parametrize(("fragments", "delay"), [(1, 4), (2, 2)])
+def test_what_arrives_a_whole_round_late_counts_once(
+    three: Ranks, fragments: int, delay: int
+) -> None:
+    for off, exchanges in three.run(late, fragments, delay):
+        assert off < 1e-5
+        assert exchanges == 4
+
+
+def behind(place: str) -> bool:
+    """Rank 2 takes its fourth step, which begins an exchange, once the others have taken their
+    seventh."""
+    store, model = dist.FileStore(place, 3), small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 4, SPARSE, delay=4, timeout_seconds=30.0)
+    for step in range(12):
+        if step == 3 and dist.get_rank() == 2:
+            store.wait(["0", "1"], timedelta(seconds=WIDE))
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        if step == 6:
+            store.set(f"{dist.get_rank()}", "")
+    local.synchronize()
+    same = len({fingerprint([x]) for x in from_all(flat(model))}) == 1
+    local.detach()
+    return same
+
+
+def test_nobody_waits_for_a_rank_that_is_less_than_a_round_behind(
+    three: Ranks, tmp_path: Path
+) -> None:
+    assert three.run(behind, str(tmp_path / "steps")) == [True] * 3
+
+
 def refused(options: dict[str, Any]) -> str:
     model: Any = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -470,7 +529,8 @@ def refused(options: dict[str, Any]) -> str:
         ({"every": None, "fragments": 2}, "got fragments=2, delay=0"),
         ({"every": None, "delay": 1}, "Pass every"),
         ({"fragments": 5}, "fragments=5"),
-        ({"fragments": 2, "delay": 2}, "delay=2"),
+        ({"delay": 5}, "delay one from 0 to every/fragments; got every=4, fragments=1, delay=5"),
+        ({"fragments": 2, "delay": 3}, "delay=3"),
         ({"scaler": None}, "without a scaler"),
     ],
 )

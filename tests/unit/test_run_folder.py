@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import socket
 from itertools import islice
 from pathlib import Path
 
@@ -74,6 +76,25 @@ def test_a_line_that_is_written_in_part_is_an_error(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert [row.step for row in run.first.steps] == [1]
     assert len(run.problems) == 1
+
+
+def test_a_child_that_outlives_its_rank_does_not_hold_the_file(tmp_path: Path) -> None:
+    """As a worker of a DataLoader: forked while the rank records, and alive when it is gone."""
+    killed, (ours, child_s) = RankFile(tmp_path, 0), socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        child_s.send(b"forked")
+        child_s.recv(1)
+        os._exit(0)
+    child_s.close()
+    ours.recv(6)
+    try:
+        killed.close()  # as the kernel closes it
+        RankFile(tmp_path, 0).close()
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
 
 
 def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def demo(seconds: float, arrives: float | None = None) -> Summary:
     ("arrives", "said"),
     [
         (4.0, "the loss of DDP fp32 2.5 times as soon, after 4.0 s, and DDP fp32 after 10.0."),
+        (9.6, "the loss of DDP fp32 after 9.6 s, and DDP fp32 after 10.0."),
         (20.0, "the loss of DDP fp32 after 20.0 s, and DDP fp32 after 10.0."),
         (None, "and did not reach the loss of DDP fp32 in 20 steps."),
     ],
@@ -189,5 +190,6 @@ def test_the_demo_says_whether_it_helps(arrives: float | None, said: str) -> Non
     assert EVIL not in text
     assert said in text
     assert ("It helps:" in text) == (arrives == 4.0)
+    assert ("No difference shows here:" in text) == (arrives == 9.6)
     assert "more than 5.0 times as fast" in text
     assert text.count("<polyline") == 2 * 3

@@ -63,7 +63,8 @@ def summarize(ran: Sequence[Ran]) -> Summary:
     """Compares the rows. DDP fp32 must be one of them."""
     target = target_loss(ran)
     assert target is not None
-    steps = next(each.measured.curve[-1].step for each in ran if each.row == DDP)
+    evaluated = [{point.step for point in each.measured.curve} for each in ran]
+    steps = max(set.intersection(*evaluated))  # DDP's last, unless another row has ended earlier
     results = [_result(each, steps, target) for each in ran]
     return Summary(ran[0].measured.parameters, steps, target, results)
 

@@ -69,6 +69,15 @@ def test_losses_are_compared_at_the_same_step(made: summary.Summary) -> None:
     assert [result.loss for result in made.results] == [7.5, 6.991, 8.0]
 
 
+def test_a_row_may_end_at_an_earlier_step_than_ddp() -> None:
+    """Where steps are short, DDP goes on until it has trained for some seconds, and rows whose
+    steps take longer have fewer of them by then."""
+    early = [Ran(RAN[0].row, measured(3.0, [9.0, 8.0])), *RAN[1:]]
+    found = summary.summarize(early)
+    assert found.steps == 5
+    assert [result.loss for result in found.results] == [8.0, 8.0, 8.5]
+
+
 def test_bytes_are_per_step(made: summary.Summary) -> None:
     assert made.results[1].bytes_per_step_and_host == pytest.approx(120e6)
 

@@ -193,6 +193,18 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def terminable() -> Iterator[None]:
+    """SIGTERM is an exception where the command does not take it."""
+
+    def leave(*_: object) -> None:
+        raise RuntimeError("nobody took SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, leave)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_job_has_time_to_end(profile: Profiling, path: Path) -> None:
     """A launcher that is killed leaves its ranks behind."""
@@ -209,3 +221,25 @@ def test_a_job_that_was_not_interrupted_is_ended(
     monkeypatch.setattr("gradwire.cli.profile._ENDING_SECONDS", 0.1)
     assert profile(script=INTERRUPTED.replace("sleep(1)", "sleep(60)")).code == 130
     assert not path.with_name("ended").exists()
+
+
+TERMINATED = """
+import os, signal, sys, time
+from pathlib import Path
+
+def end(*_):
+    Path(__file__).with_name("told").touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("terminable")
+def test_a_terminated_command_ends_its_job(profile: Profiling, path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        profile(script=TERMINATED)
+    assert ended.value.code == 143
+    assert path.with_name("told").exists()

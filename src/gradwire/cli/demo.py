@@ -18,6 +18,7 @@ from gradwire.cli.arguments import (
     write_page,
     writing,
 )
+from gradwire.cli.endings import ending_on_sigterm
 from gradwire.cli.progress import telling
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_folder(arguments.out)
     if not arguments.quiet:
         _announce(setting, cluster)
-    with telling(arguments, "demo") as progress, cluster:
+    with ending_on_sigterm(), telling(arguments, "demo") as progress, cluster:
         ran = runner.run(setting, cluster, progress, _say)
     seconds = time.monotonic() - began
     found = summary.summarize(ran)

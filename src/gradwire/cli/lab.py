@@ -7,12 +7,12 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import above_0, add_quiet, after_dashes, say
+from gradwire.cli.endings import ending_on_sigterm
 from gradwire.cli.progress import telling
 from gradwire.lab.addresses import LARGEST_CLUSTER
 from gradwire.lab.availability import available, refused
@@ -89,7 +89,7 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser, hosts: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand; returns its exit code: for `run`, that of the first rank to fail."""
-    with _ending_on_sigterm():
+    with ending_on_sigterm():
         try:
             return _probe(arguments) if arguments.action == "probe" else _run(arguments)
         except LabTimeoutError as error:
@@ -100,20 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             _say("interrupted; all processes have ended")
             return _INTERRUPTED
-
-
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM end the block with the same cleanup as an error, and exit code 143."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import add_quiet, after_dashes, check_output, say
+from gradwire.cli.endings import ending_on_sigterm
 from gradwire.errors import UsageError
 from gradwire.report.terminal import printable
 from gradwire.strategy import Strategy
@@ -65,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     environment = {**os.environ, **wanted}
     stdout = (sys.stderr or subprocess.DEVNULL) if arguments.json else None
     try:
-        code = _ended(subprocess.Popen(command, env=environment, stdout=stdout))
+        with ending_on_sigterm():
+            code = _ended(subprocess.Popen(command, env=environment, stdout=stdout))
     except OSError as error:
         raise UsageError(
             f"the job must be a command that can be started; '{command[0]}': {error.strerror}. "
@@ -87,9 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _ended(job: subprocess.Popen[bytes]) -> int:
     """Waits for the job's end, and returns its exit code. After Ctrl-C, which a terminal sends to
     the job as well, it has time to end its ranks: torchrun takes up to 30 s, and if it were killed
-    meanwhile, they would train on. A second Ctrl-C kills it."""
+    meanwhile, they would train on. A second Ctrl-C kills it. After SIGTERM, which only this process
+    was sent, the job is sent it and has as long."""
     try:
         return job.wait()
+    except SystemExit:
+        job.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(_ENDING_SECONDS)
+        raise
     except KeyboardInterrupt:
         say("interrupted; waiting for the job to end. Ctrl-C again kills it", "gradwire profile")
         try:

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,31 @@ def test_json_is_one_document_and_nothing_else(
     assert Path(document["plot"]).exists()
     assert "the loss of DDP fp32 4.0 times as soon" in Path(document["page"]).read_text("utf-8")
     assert json.loads((tmp_path / "demo.json").read_text()) == document
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text and the tasks of all rows are in a temporary folder."""
+    made = list[Path]()
+
+    def run(setting: runner.Setting, cluster: Any, progress: Progress, note: Any) -> list[Ran]:
+        with tempfile.TemporaryDirectory() as folder:
+            made.append(Path(folder))
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        raise AssertionError
+
+    def leave(*_: object) -> None:
+        raise RuntimeError("nobody took SIGTERM")
+
+    monkeypatch.setattr(runner, "run", run)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            demo.run(parse("--loopback", "--hosts", "2", "--out", str(tmp_path)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert not made[0].exists()
 
 
 def test_without_namespaces_it_says_so_and_runs_on_loopback(

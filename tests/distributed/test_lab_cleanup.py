@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gradwire.lab import Cluster, available
-from gradwire.lab.guarded import with_package_on_path
+from gradwire.lab.guarded import _launch, with_package_on_path
+from gradwire.lab.wire import connection, send
 from suites import first
 
 MODE = available().mode
@@ -151,6 +152,17 @@ def test_after_the_guard_is_killed(mark, options):
     if options:  # a killed loopback guard cannot end processes in other sessions
         for pid in processes_of(mark):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_guard_whose_lab_is_gone_has_nobody_to_tell(capfd):
+    """As after Ctrl-C while it builds the network."""
+    ours, far_end = connection()
+    with far_end:
+        guard = _launch(far_end)
+    with ours:
+        send(ours, {"mode": "none"})
+    assert guard.wait(PATIENCE_SECONDS) == 0
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("options", KINDS)

@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _ended(job: subprocess.Popen[bytes]) -> int:
     """Waits for the job's end, and returns its exit code. After Ctrl-C, which a terminal sends to
     the job as well, it has time to end its ranks: torchrun takes up to 30 s, and if it were killed
-    meanwhile, they would train on. A second Ctrl-C kills it. After SIGTERM, which only this process
-    was sent, the job is sent it and has as long."""
+    meanwhile, they would train on. A second Ctrl-C kills it. After SIGTERM, which nobody
+    sent to the job, the job is sent it, and has as much time."""
     try:
         return job.wait()
     except SystemExit:

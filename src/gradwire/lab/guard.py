@@ -25,8 +25,10 @@ from gradwire.lab.wiring import Wiring
 
 
 def main() -> None:
-    """Serve the lab at the other end of the inherited socket given as first argument."""
-    with socket.socket(fileno=int(sys.argv[1])) as channel:
+    """Serve the lab at the other end of the inherited socket given as first argument. If the lab
+    is gone, as after Ctrl-C while the network is built, nobody is left to tell."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    with channel, contextlib.suppress(ConnectionError):
         settings, lab_process = receive(channel)
         try:
             built = _settle(settings)

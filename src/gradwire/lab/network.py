@@ -164,7 +164,8 @@ def _name_hosts(addresses: Sequence[str]) -> None:
         # must still give the plain one, hence two names.
         lines += [f"{address} {name}", f"::ffff:{address} {name}.mapped"]
     with contextlib.suppress(OSError):  # there may be no such file
-        syscalls.cover_file(_HOSTS_FILE, _HOSTS_FILE.read_text() + "\n".join([*lines, ""]))
+        own = "\n".join([*lines, ""]).encode()  # what stands before it may be in any encoding
+        syscalls.cover_file(_HOSTS_FILE, _HOSTS_FILE.read_bytes() + own)
 
 
 def _open(kind: str) -> int:

@@ -59,7 +59,7 @@ def mount_proc() -> None:
     _call("mount", b"proc", b"/proc", b"proc", _MOUNT_NO_SUID_DEV_EXEC, None)
 
 
-def cover_file(path: Path, text: str) -> None:
+def cover_file(path: Path, text: bytes) -> None:
     """Show `text` in place of a file, in this mount namespace only.
 
     The text is in a memory file system that is mounted for a moment over the directory for
@@ -69,7 +69,7 @@ def cover_file(path: Path, text: str) -> None:
     _call("mount", b"tmpfs", stage, b"tmpfs", _MOUNT_NO_SUID_DEV_EXEC, None)
     try:
         source = Path(os.fsdecode(stage), "text")
-        source.write_text(text)
+        source.write_bytes(text)
         source.chmod(0o644)
         _call("mount", os.fsencode(source), os.fsencode(path), None, _MOUNT_BIND, None)
     finally:

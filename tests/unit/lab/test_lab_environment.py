@@ -2,6 +2,7 @@
 
 import pytest
 
+from gradwire.lab import network
 from gradwire.lab.addresses import host_address
 from gradwire.lab.environment import Layout, rank_environment
 
@@ -69,3 +70,13 @@ def test_ranks_fill_hosts_in_the_order_asked_for():
 
 def test_without_planes_none_are_named():
     assert "GRADWIRE_PLANES" not in rank_environment(LAYOUT, 0, 1)
+
+
+def test_names_of_hosts_follow_those_of_the_machine_in_any_encoding(monkeypatch, tmp_path):
+    own, shown = tmp_path / "hosts", list[bytes]()
+    own.write_bytes("127.0.0.1 localhost # Büro\n".encode("latin-1"))
+    monkeypatch.setattr(network, "_HOSTS_FILE", own)
+    monkeypatch.setattr(network.syscalls, "cover_file", lambda path, text: shown.append(text))
+    network._name_hosts(["10.77.0.1"])
+    assert shown[0].startswith(own.read_bytes())
+    assert b"10.77.0.1 host0\n" in shown[0]

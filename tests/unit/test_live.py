@@ -71,6 +71,30 @@ def test_it_fits_the_terminal(tmp_path: Path, height: int, ranks: int, shown: in
     assert (hidden in lines[-1]) == (shown < ranks)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_no_number_is_cut(tmp_path: Path, width: int) -> None:
+    """A narrow terminal shows fewer columns, and less of a host's long name."""
+    facts = {"step": 123_000, "host": "trainer-worker-0123.cluster.local"}
+    times = {"seconds": 1.2345, "encode": 0.1234, "wire": 0.4567, "decode": 0.1021}
+    for rank in (0, 1):
+        own = step(123_456, **times, bytes_sent=123_456_789, residual_norm=1.25e-7)
+        write(tmp_path, rank, ("about", about(rank=rank, world=2, **facts)), ("step", own))
+    out = io.StringIO()
+    Console(file=out, width=width).print(view(Run(tmp_path), {}, 0.0))
+    *_, head, first, last = out.getvalue().splitlines()
+    assert max(map(len, (head, first, last))) <= width
+    numbers = ["123,456", "1234.5", "123.4", "456.7", "102.1", "123_MB", "1.2e-07"]
+    own = [cell for cell in last.replace("123 MB", "123_MB").split() if cell[0] not in "█▓░"]
+    assert own[0] == "1"
+    assert own[2:] == numbers[: len(own) - 2]
+    assert ("norm" in head, "wire" in head) == (width > 80, width > 60)
+
+
+def test_more_than_the_gradient_is_not_fewer(tmp_path: Path) -> None:
+    write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0, bytes_sent=150)))
+    assert "1.5 times the gradient's bytes" in text_of(Run(tmp_path))
+
+
 def test_nothing_yet(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0, world=4)))
     assert "no step has ended yet; 1 of 4 ranks" in text_of(Run(tmp_path))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from gradwire.report.terminal import printable
 from gradwire.run_folder import StepRow
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 RECENT = 20
@@ -24,7 +26,7 @@ RECENT = 20
 SILENT_SECONDS = 30.0
 """A rank is silent if nothing was read from it for so long, and for ten of its steps."""
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 17
+_WIDTH, _LEAST_OF_HOST = 17, 4  # characters
 _STYLES = {"compute": ("█", "blue"), "backward": ("▓", "cyan"), "wait": ("░", "red")}
 MOST_RANKS = 24
 """Rows to show when the terminal's height is unknown: of more ranks, those that compute
@@ -85,7 +87,13 @@ def _head(s: Summary) -> str:
 
 
 def _fewer(s: Summary) -> str:
-    return f"{s.fewer:.1f} times fewer bytes" if s.bytes_sent else "nothing is sent"
+    if not s.bytes_sent:
+        return "nothing is sent"
+    if s.fewer > 1:
+        return f"{s.fewer:.1f} times fewer bytes"
+    if s.bytes_given:
+        return f"{s.bytes_sent / s.bytes_given:.1f} times the gradient's bytes"
+    return f"{as_bytes(s.bytes_sent)} a step"
 
 
 def _second(s: Summary) -> str:
@@ -94,31 +102,63 @@ def _second(s: Summary) -> str:
     return f"{lately}   overlap {100 * s.overlap:.0f} %"
 
 
-def _table(run: Run, most: int) -> Any:
-    from rich.table import Table
+def _table(run: Run, most: int) -> _Ranks:
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
     named = [(f"{cell}{name[:4]} ", style) for name, (cell, style) in _STYLES.items()]
     parts = Text.assemble(*named, end="")
     parts.rstrip()
-    for head in ("rank", "host", "step", "ms", parts, *LANE_KINDS, "sent", "norm"):
-        justify: Any = "left" if head in ("host", parts) else "right"
-        table.add_column(head, justify=justify, no_wrap=True)
+    rows: list[Sequence[str | Text]] = []
     for rank in _shown(run, most):
-        rows = _recent(rank)
-        if not rows:
-            table.add_row(str(rank.rank), _line(rank.about.host), "-")
+        recent = _recent(rank)
+        named_rank = str(rank.rank), _line(rank.about.host)
+        if not recent:
+            rows.append((*named_rank, "-", *[""] * (4 + len(LANE_KINDS))))
             continue
-        means = {name: mean_of(rows, attrgetter(name)) for name in _MEANS}
+        means = {name: mean_of(recent, attrgetter(name)) for name in _MEANS}
         norms = [r.residual_norm for r in rank.steps if r.residual_norm is not None]
-        table.add_row(
-            str(rank.rank), _line(rank.about.host), f"{rows[-1].step:,}",
+        rows.append((
+            *named_rank, f"{recent[-1].step:,}",
             as_milliseconds(means["seconds"]), _bar(means),
             *(as_milliseconds(means[kind]) for kind in LANE_KINDS),
             as_bytes(means["bytes_sent"]), f"{norms[-1]:.2g}" if norms else "",
-        )  # fmt: skip
-    return table
+        ))  # fmt: skip
+    return _Ranks(("rank", "host", "step", "ms", parts, *LANE_KINDS, "sent", "norm"), rows)
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """A table that fits its terminal: names of hosts are cut, then the last columns left out, as a
+    number that is cut may be taken for another."""
+
+    heads: Sequence[str | Text]
+    rows: Sequence[Sequence[str | Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        from rich.cells import cell_len
+        from rich.table import Table
+
+        columns = list(zip(self.heads, *self.rows))
+        widths = [max(cell_len(str(cell)) for cell in column) for column in columns]
+        hosts, widths[1] = widths[1], min(widths[1], _LEAST_OF_HOST)
+        many = next(
+            (n for n in range(len(widths), 4, -1) if _wide(widths[:n]) <= options.max_width), 4
+        )
+        left = options.max_width - _wide(widths[:many])
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for number, head in enumerate(self.heads[:many]):
+            table.add_column(
+                head, justify="left" if number in (1, 4) else "right", no_wrap=True,
+                width=widths[number] + max(0, min(left, hosts - widths[1])) * (number == 1),
+            )  # fmt: skip
+        for row in self.rows:
+            table.add_row(*row[:many])
+        yield table
+
+
+def _wide(widths: Sequence[int]) -> int:
+    """The width of columns beside each other."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 _MEANS = ("seconds", "compute", "backward", "wait", *LANE_KINDS, "bytes_sent")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradwire.cli import doctor, main
 
@@ -70,6 +71,29 @@ def test_the_text_is_words_not_names() -> None:
     assert text.splitlines()[-1] == "    gradwire profile -- torchrun … train.py"
     assert "_" not in text.replace("GLOO_SOCKET_IFNAME", "").replace("x86_64", "")
     assert max(map(len, text.splitlines())) < 100
+
+
+def test_large_rates_are_written_out() -> None:
+    text = shown(facts(**FOUR | {"all-reduce bits_per_second": 3.6e12}))
+    assert "large sums run at 3,600 Gbit/s" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("MASTER_PORT", "abc"), ("WORLD_SIZE", "0"), ("MASTER_ADDR", "")]
+)
+def test_variables_by_which_nobody_meets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    usual = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for own, text in {**usual, name: value}.items():
+        monkeypatch.setenv(own, text)
+    monkeypatch.setattr("gradwire.cli.doctor._lab", dict)
+    threads = torch.get_num_threads()
+    try:
+        assert main.main(["doctor", "--quiet"]) == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert f"{name}={value}" in capsys.readouterr().err
 
 
 def test_advice_is_shown_where_there_is_some() -> None:

@@ -16,6 +16,8 @@ from runs import PLAN, about, spans, step, write
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from gradwire.cli import main as cli
+from gradwire.planner.story import ms
+from gradwire.planner.verdict import faster
 from gradwire.report import run_text
 from gradwire.report.alarms import alarms
 from gradwire.report.perfetto import events
@@ -160,6 +162,19 @@ def test_a_start_that_begins_anew_is_the_run(tmp_path: Path) -> None:
     assert found.seconds.mean == pytest.approx(0.01)
     write(tmp_path, 0, ("about", about(rank=0, start=3, step=500)), ("step", step(500)))
     assert shown(tmp_path).steps == 61, "of those between them nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (run_text.as_bytes(999.7e6), "1,000 MB"), (run_text.as_bytes(123.4e6), "123 MB"),
+        (run_text.as_milliseconds(-0.1504), "-150.4"), (run_text.as_milliseconds(-1e-5), "-0.01"),
+        (ms(0.9997), "1,000 ms"), (ms(1234.5), "1,234 s"), (ms(0.01234), "12.3 ms"),
+        (faster(0.25), "300 % slower"), (faster(0.99), "1 % slower"),
+    ],
+)  # fmt: skip
+def test_large_numbers_are_written_out(shown: str, text: str) -> None:
+    assert shown == text
 
 
 def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gradwire.cli.arguments import add_quiet
 from gradwire.cli.progress import telling
 from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
+from gradwire.report.terminal import plain
 
 Facts = dict[str, dict[str, Any]]
 
@@ -167,7 +168,15 @@ def _network(megabytes: float, progress: Progress) -> dict[str, Any]:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     progress("waiting for all ranks")
-    dist.init_process_group("nccl" if cuda else "gloo")
+    try:
+        dist.init_process_group("nccl" if cuda else "gloo")
+    except (ValueError, RuntimeError) as error:
+        asked = ", ".join(f"{name}={os.environ[name]}" for name in _OF_TORCHRUN)
+        raise UsageError(
+            f"all ranks must meet as torchrun's variables say; got {asked}: "
+            f"{str(error).splitlines()[0]:.200}. Unset these to look at this machine alone, or "
+            f"run {MEASURE}."
+        ) from error
     try:
         return measured(megabytes, torch.device("cuda" if cuda else "cpu"), progress)
     finally:
@@ -317,7 +326,7 @@ def _network_lines(network: dict[str, Any]) -> list[str]:
         rate = network["all-reduce bits_per_second"]
         latency = duration(network["all-reduce latency_seconds"])
         lines.append(f"the sum of one number takes {latency}")
-        lines.append(f"large sums run at {rate / 1e9:.3g} Gbit/s from each rank")
+        lines.append(f"large sums run at {plain(rate / 1e9)} Gbit/s from each rank")
     return [*lines, *_advice(network)]
 
 

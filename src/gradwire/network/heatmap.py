@@ -16,6 +16,7 @@ import numpy as np
 
 from gradwire.network.checked import Ints, Reals
 from gradwire.network.routes import Routes
+from gradwire.report.terminal import plain
 
 _LEAST, _GAP, _TEXT, _WIDE = 9, 28, 13, 170  # pixels: a cell, a gap, a line of text, a scheme
 _MOST = 64
@@ -83,5 +84,5 @@ def _cells(
 def _told(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{plain(seconds / scale)} {unit}"
+    return f"{plain(seconds * 1e9)} ns"

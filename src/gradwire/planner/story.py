@@ -11,6 +11,7 @@ from typing import Any
 from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
+from gradwire.report.terminal import plain
 from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
 from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, sound
 from gradwire.strategy import Strategy
@@ -122,7 +123,7 @@ class Explanation:
             lines.append(f"error of a step's average {self.error:.2g}{budget}")
         lines.append(
             f"no plan of these strategies can be shorter than {ms(self.lower_bound)}: at most "
-            f"{100 * max(0.0, self.gap):.2g} % is left to gain"
+            f"{plain(100 * max(0.0, self.gap), 2)} % is left to gain"
         )
         found = self.sound_with.items()
         known = {kind: [name for name, own in found if own == kind] for _, kind in found}
@@ -211,9 +212,9 @@ def _gain(seconds: float) -> str:
 def ms(seconds: float) -> str:
     """Returns a time in three digits."""
     if seconds >= 1.0:
-        return f"{seconds:.3g} s"
-    return f"{1e3 * seconds:.3g} ms"
+        return f"{plain(seconds)} s"
+    return f"{plain(1e3 * seconds)} ms"
 
 
 def _count(n: int) -> str:
-    return f"{n / 1e6:.3g} M" if n >= 1e6 else f"{n:,}"
+    return f"{plain(n / 1e6)} M" if n >= 1e6 else f"{n:,}"

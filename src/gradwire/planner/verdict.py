@@ -10,6 +10,7 @@ from gradwire.layout.message import Layout
 from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate
 from gradwire.planner.choose import WORTH, Choice
+from gradwire.report.terminal import plain
 from gradwire.strategy import Strategy
 
 _MANY = 1 << 20  # elements
@@ -81,5 +82,5 @@ def compresses(strategy: Strategy) -> bool:
 def faster(ratio: float) -> str:
     """Says in words how much shorter a step is, given the ratio of the other one's time to its."""
     if ratio < 1.0:
-        return f"{100 * (1 / ratio - 1):.2g} % slower"
+        return f"{plain(100 * (1 / ratio - 1), 2)} % slower"
     return f"{ratio:.2f}× faster" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g} % faster"

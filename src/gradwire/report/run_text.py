@@ -10,6 +10,7 @@ from gradwire.report import noise
 from gradwire.report.alarms import alarms
 from gradwire.report.summary import LANE_KINDS, Spread, Summary, ratio_of
 from gradwire.report.table import Table
+from gradwire.report.terminal import plain
 from gradwire.run_folder import Planned
 
 
@@ -60,14 +61,14 @@ def sent(s: Summary) -> str:
 
 def as_milliseconds(seconds: float) -> str:
     """Writes seconds as milliseconds, without the unit, in about three figures."""
-    return f"{1e3 * seconds:.1f}" if seconds >= 1e-3 else f"{1e3 * seconds:.2g}"
+    return f"{1e3 * seconds:.1f}" if abs(seconds) >= 1e-3 else f"{1e3 * seconds:.2g}"
 
 
 def as_bytes(count: float) -> str:
     """Writes a number of bytes in the unit that makes it short."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{plain(count / size)} {unit}"
     return f"{count:.0f} B"
 
 

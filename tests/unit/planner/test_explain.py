@@ -45,6 +45,14 @@ def test_the_verdict_comes_first() -> None:
     assert "no plan of these strategies can be shorter than" in story.as_text()
 
 
+def test_large_numbers_are_written_out() -> None:
+    story = explain(choose(SLOW, lanes=[1]), SLOW)
+    large = replace(story.groups[0], elements=6_700_000_000)
+    text = replace(story, lower_bound=story.seconds / 3.5, groups=(large,)).as_text()
+    assert "at most 250 % is left to gain" in text
+    assert "6,700 M elements" in text
+
+
 def test_it_says_with_which_optimizers_the_plan_is_sound() -> None:
     """The group with the worst verdict decides."""
     plan = choose(SLOW, lanes=[1]).best.plan

@@ -3,6 +3,7 @@ training."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -238,9 +239,17 @@ def harmless(folder: Path) -> None:
             exchanged(model)
         assert handle._session.recording is None
         recording.close()
+        recording = gradwire.record(handle, folder)
+        full = OSError(errno.EDQUOT, "Disk quota exceeded")
+        with (
+            patch.object(RankFile, "close", side_effect=full),
+            patch.object(Recording, "_write_spans", side_effect=ZeroDivisionError),
+        ):
+            exchanged(model)
+        assert handle._session.recording is None
         assert all(g.isfinite().all() for g in exchanged(model).values())
     dist.barrier()
-    assert [row.step for row in Run(folder).ranks[rank].steps] == [0, 1, 2]
+    assert [row.step for row in Run(folder).ranks[rank].steps] == [0, 1, 2, 3]
 
 
 def test_a_recording_harms_nobody(two: Ranks, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,27 @@ def test_buckets_say_what_they_send(tmp_path: Path) -> None:
     assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])
     assert cells == ["0: w", "bf16 | allreduce", "1", "20", "40 B", "2.0", "0", "0.5", "0"]
+
+
+def test_a_table_s_rows_are_not_compared_with_all_of_it(tmp_path: Path) -> None:
+    table = {"name": "w", "shape": [5000, 4], "dtype": "float32", "sparse": True}
+    plan = {**PLAN, "buckets": [{"strategy": "none | allgather", "parameters": [table]}]}
+    seen = spans(0) | {"labels": ["bucket 0 [none | allgather] all_gather"]}
+    write(
+        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": plan}),
+        ("step", step(0)), ("spans", seen),
+    )  # fmt: skip
+    text = run_page([Shown(shown(tmp_path))]).html()
+    row = re.search(r"<td class=\"text\">0: w</td>.*?</tr>", text)
+    assert row is not None
+    assert re.findall(r"<td[^>]*>(.*?)</td>", row[0])[3:6] == ["20,000", "40 B", ""]
+
+
+def test_a_folder_with_a_space_is_quoted(tmp_path: Path) -> None:
+    facts = {"folder": "/my runs", "command": ["python", "a b.py"]}
+    write(tmp_path, 0, ("about", about(rank=0, facts=facts)), ("step", step(0)))
+    text = unescape(run_page([Shown(shown(tmp_path))]).html())
+    assert "cd '/my runs'\npython 'a b.py'\n" in text
 
 
 def test_a_run_that_sends_nothing(tmp_path: Path) -> None:

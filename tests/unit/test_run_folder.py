@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -95,6 +97,19 @@ def test_a_child_that_outlives_its_rank_does_not_hold_the_file(tmp_path: Path) -
     finally:
         ours.close()
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("asked", [["-m", "jobs.train"], ["jobs/train.py"]])
+def test_the_command_can_be_repeated(tmp_path: Path, asked: list[str]) -> None:
+    """A module of a package may import its neighbours only if it is run by its name."""
+    (tmp_path / "jobs").mkdir()
+    script = "from gradwire.training.recording import _command; print(*_command())"
+    (tmp_path / "jobs" / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, *asked, "--lr", "1"], cwd=tmp_path, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [sys.executable, *asked, "--lr", "1"]
 
 
 def test_a_start_that_another_has_replaced_is_named(tmp_path: Path) -> None:

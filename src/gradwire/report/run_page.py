@@ -254,11 +254,14 @@ def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple
     ]
     elements, given = sum(p.elements for p in parameters), sum(p.bytes for p in parameters)
     sent = fmean(sum(s.bytes for s in own) for own in steps) if steps else 0.0
+    if any(p.get("sparse") for p in bucket["parameters"]):
+        given = 0  # of a table only some rows were given, and how many is not known
     names = [p.name for p in parameters]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return (
         f"{i}: {', '.join(names[:2])}{more}", bucket["strategy"], str(len(names)),
-        f"{elements:,}", as_bytes(sent) if steps else "", f"{given / sent:.1f}" if sent else "",
+        f"{elements:,}", as_bytes(sent) if steps else "",
+        f"{given / sent:.1f}" if sent and given else "",
         *(_seconds_of(kind, steps) for kind in LANE_KINDS),
     )  # fmt: skip
 
@@ -277,4 +280,5 @@ def _repeat(run: Run) -> str:
     command = shlex.join(map(str, words if isinstance(words, list) else [words]))
     hosts = {rank.about.host for rank in run.ranks.values()}
     where = f"{run.world} ranks on {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
-    return f"cd {about.get('folder', '')}\n{command}\n\n{where}: {', '.join(facts)}"
+    folder = shlex.quote(str(about.get("folder") or "."))
+    return f"cd {folder}\n{command}\n\n{where}: {', '.join(facts)}"

@@ -391,7 +391,13 @@ def _opened(session: Session, folder: Path, rank: int) -> RankFile:
 
 def _closed(file: RankFile) -> None:
     _OPEN.discard(file.path)
-    file.close()
+    try:
+        file.close()
+    except OSError as error:  # some file systems tell only now that they could not write
+        _warn(
+            f"a recording needs room on its disk; {file.path}: {error.strerror}, so its last "
+            "lines may be lost. Training goes on. Free some space, or record into another folder."
+        )
 
 
 def _number(name: str, value: Any) -> float:
@@ -416,7 +422,7 @@ def _facts(session: Session) -> dict[str, Any]:
         folder = ""
     optimizer = session.settings.optimizer
     return {
-        "command": [sys.executable, *sys.argv], "folder": folder,
+        "command": _command(), "folder": folder,
         "gradwire": version("gradwire"), "torch": torch.__version__,
         "python": platform.python_version(), "device": str(session.device),
         "backend": str(dist.get_backend(session.performers[0].group)),
@@ -424,3 +430,12 @@ def _facts(session: Session) -> dict[str, Any]:
         "threads": torch.get_num_threads(), "seed": session.settings.seed,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
     }  # fmt: skip
+
+
+def _command() -> list[str]:
+    """Returns the command line of this process. What `python -m` runs is named as a module, as its
+    file alone would not find its package."""
+    main = sys.modules["__main__"]
+    spec, is_file = getattr(main, "__spec__", None), getattr(main, "__file__", "") == sys.argv[0]
+    begin = sys.argv[:1] if spec is None or not is_file else ["-m", spec.name]
+    return [sys.executable, *begin, *sys.argv[1:]]

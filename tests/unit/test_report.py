@@ -419,6 +419,37 @@ def test_torch_s_events_stand_beside_ours(
     assert "a trace of torch must be of a rank of this run; none of [1]" in err
 
 
+def test_torch_s_events_of_hosts_whose_processes_have_the_same_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In containers a rank is often the same process on each host. Each file is placed by the
+    clock of its own rank, and no process is taken for another's."""
+    run, files = tmp_path / "run", [tmp_path / "torch-1.json", tmp_path / "torch-0.json"]
+    for rank, file in zip((1, 0), files):
+        own = about(rank=rank, world=3, host=f"h{rank}", pid=7, unix_seconds=100.0 + rank)
+        write(run, rank, ("about", own), ("step", step(0)), ("spans", spans(0)))
+        on = [
+            {"name": f"op{rank}", "ph": "X", "ts": 5, "dur": 1, "pid": 7, "tid": 1},
+            {"name": f"kernel{rank}", "ph": "X", "ts": 5, "dur": 1, "pid": 0, "tid": 1},
+        ]
+        document = {"traceEvents": on, "baseTimeNanoseconds": 101 * 10**9,
+                    "distributedInfo": {"rank": rank}}  # fmt: skip
+        file.write_text(json.dumps(document))
+    write(run, 2, ("about", about(rank=2, world=3, pid=7)), ("step", step(0)), ("spans", spans(0)))
+    later = tmp_path / "later.json"
+    later.write_text(files[0].read_text().replace("op1", "later").replace("kernel1", "more"))
+    code, _, err = told(capsys, run, "--perfetto", tmp_path / "t", "--torch-trace", *files, later)
+    assert code == 0, err
+    every = json.loads((tmp_path / "t").read_text())["traceEvents"]
+    placed = {e["name"]: e for e in every if e["ph"] == "X"}
+    assert placed["op0"]["ts"] - placed["op1"]["ts"] == pytest.approx(1e6)
+    names = {e["pid"]: e["args"]["name"][:6] for e in every if e["name"] == "process_name"}
+    assert sorted(names.values()) == ["rank 0", "rank 1", "rank 2"]
+    assert [names[placed[f"op{rank}"]["pid"]] for rank in (0, 1)] == ["rank 0", "rank 1"]
+    assert placed["later"]["pid"] == placed["op1"]["pid"], "one rank's files belong together"
+    assert len({placed[f"kernel{rank}"]["pid"] for rank in (0, 1)} | set(names)) == 5
+
+
 def test_runs_whose_folders_are_called_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -227,33 +227,40 @@ def _timeline(run: Run, asked: str | None, torch_traces: list[Path]) -> _Events:
     if not torch_traces:
         zero = min((span.start_seconds for span in trace.spans), default=0.0)
         return perfetto.events(trace, names, zero_seconds=zero)
-    pids = {rank: own.pid for rank, own in about.items()}
-    theirs, zero = _beside(run, torch_traces)
+    theirs, zero, pids = _beside(run, torch_traces)
     return [*theirs, *perfetto.events(trace, names, pids, zero)]
 
 
-def _beside(run: Run, torch_traces: list[Path]) -> tuple[list[dict[str, Any]], float]:
-    """Returns the events of torch's profiler, each file's placed by the clock of its rank, and the
-    run's second that is 0 in them: where the first file begins."""
+def _beside(run: Run, torch_traces: list[Path]) -> tuple[_Events, float, dict[int, int | str]]:
+    """Returns the events of torch's profiler, each file's placed by the clock of its rank; the
+    run's second that is 0 in them: where the first file begins; and each rank's process."""
     from gradwire.report import perfetto
 
-    found, zero = list[dict[str, Any]](), None
+    found, zero = _Events(), None
+    numbers, taken = dict[int, dict[int | str, int | str]](), set[int | str]()
     for file in torch_traces:
-        theirs, unix_seconds = perfetto.read_torch(file)
+        theirs, unix_seconds, known = perfetto.read_torch(file)
         there = perfetto.processes(theirs)
-        rank = next((own for own in run.ranks.values() if own.about.pid in there), None)
+        ranks = [own for own in run.ranks.values() if own.about.pid in there]
+        # On several hosts processes may have the same number; a group may number its ranks anew.
+        rank = next((own for own in ranks if own.rank == known), ranks[0] if ranks else None)
         if rank is None:
-            pids = sorted(own.about.pid for own in run.ranks.values())
+            wanted = sorted(own.about.pid for own in run.ranks.values())
             raise UsageError(
-                f"a trace of torch must be of a rank of this run; none of {pids}, the processes "
+                f"a trace of torch must be of a rank of this run; none of {wanted}, the processes "
                 f"of '{run.folder}', is in '{file}'. Pass the trace of a process that recorded "
                 "this run."
             )
         begin = run.begin_of(rank.about.start) or 0.0
         at = rank.lives[-1].zero - begin + unix_seconds - rank.about.unix_seconds
         zero = at if zero is None else zero
+        theirs = perfetto.renumbered(theirs, numbers.setdefault(rank.rank, {}), taken)
         found += perfetto.moved(theirs, at - zero)
-    return found, zero or 0.0
+    pids = {
+        n: numbers[n][own.about.pid] if n in numbers else perfetto.take(own.about.pid, taken)
+        for n, own in run.ranks.items()
+    }
+    return found, zero or 0.0, pids
 
 
 def _steps(run: Run, asked: str | None) -> list[int]:

@@ -28,8 +28,8 @@ _DAMAGE = (
 
 
 def events(
-    trace: Trace, names: Mapping[int, str] | None = None, pids: Mapping[int, int] | None = None,
-    zero_seconds: float = 0.0,
+    trace: Trace, names: Mapping[int, str] | None = None,
+    pids: Mapping[int, int | str] | None = None, zero_seconds: float = 0.0,
 ) -> list[Event]:  # fmt: skip
     """Returns the trace's spans as complete events: a process per rank, a thread per lane.
 
@@ -67,9 +67,9 @@ def save(events: Sequence[Event], path: Path) -> None:
         ) from error
 
 
-def read_torch(path: Path) -> tuple[list[Event], float]:
-    """Reads what torch's profiler exported by `export_chrome_trace`. Returns its events, and the
-    time that is 0 in them, in seconds since 1970.
+def read_torch(path: Path) -> tuple[list[Event], float, object]:
+    """Reads what torch's profiler exported by `export_chrome_trace`. Returns its events, the time
+    that is 0 in them, in seconds since 1970, and the rank that it was of; None: it does not say.
 
     Raises:
         UsageError: the file is no such trace.
@@ -80,18 +80,22 @@ def read_torch(path: Path) -> tuple[list[Event], float]:
         document = json.loads(text)
         found, zero = list(document["traceEvents"]), int(document["baseTimeNanoseconds"]) / 1e9
         if not all(map(_is_event, found)):
-            raise ValueError("an event is no table, or its ts no number")
+            raise ValueError("an event is no table, or its ts or pid is none")
+        group = document.get("distributedInfo")
     except _DAMAGE as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UsageError(
             "a trace of torch must be what its profiler's export_chrome_trace() wrote, with "
             f"baseTimeNanoseconds; '{path}': {why}. Export it again."
         ) from error
-    return found, zero
+    return found, zero, group.get("rank") if isinstance(group, dict) else None
 
 
 def _is_event(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("ts", 0), int | float)
+    return (
+        isinstance(value, dict) and isinstance(value.get("ts", 0), int | float)
+        and isinstance(value.get("pid", 0), int | str)
+    )  # fmt: skip
 
 
 def moved(events: Iterable[Event], by_seconds: float) -> list[Event]:
@@ -104,11 +108,31 @@ def processes(events: Iterable[Event]) -> set[int]:
     return {int(e["pid"]) for e in events if e.get("ph") == "X" and isinstance(e.get("pid"), int)}
 
 
-def _pid(rank: int, pids: Mapping[int, int]) -> int:
+def renumbered(
+    events: Sequence[Event], new: dict[int | str, int | str], taken: set[int | str]
+) -> list[Event]:
+    """Returns a rank's events, with other numbers for processes whose own are taken: those of
+    several hosts may be the same, and GPUs are numbered from 0 on each. new: the new numbers by
+    the old ones; updated."""
+    for pid in dict.fromkeys(e["pid"] for e in events if "pid" in e):
+        if pid not in new:
+            new[pid] = take(pid, taken)
+    return [e | {"pid": new[e["pid"]]} if "pid" in e else e for e in events]
+
+
+def take(pid: int | str, taken: set[int | str]) -> int | str:
+    """Returns a process's number, or one like it that is not taken, and takes it."""
+    while pid in taken:
+        pid = pid + 10_000_000 if isinstance(pid, int) else f"{pid}'"
+    taken.add(pid)
+    return pid
+
+
+def _pid(rank: int, pids: Mapping[int, int | str]) -> int | str:
     return pids.get(rank, rank)
 
 
-def _named_process(rank: int, name: str, pids: Mapping[int, int]) -> list[Event]:
+def _named_process(rank: int, name: str, pids: Mapping[int, int | str]) -> list[Event]:
     own = {"ph": "M", "pid": _pid(rank, pids), "tid": 0}
     return [
         {"name": "process_name", **own, "args": {"name": name}},
@@ -116,7 +140,7 @@ def _named_process(rank: int, name: str, pids: Mapping[int, int]) -> list[Event]
     ]
 
 
-def _named_thread(rank: int, lane: int, pids: Mapping[int, int]) -> Event:
+def _named_thread(rank: int, lane: int, pids: Mapping[int, int | str]) -> Event:
     name = "trains" if lane == TRAINING_THREAD else f"lane {lane}"
     own = {"ph": "M", "pid": _pid(rank, pids), "tid": _thread(lane)}
     return {"name": "thread_name", **own, "args": {"name": name}}
@@ -127,7 +151,7 @@ def _thread(lane: int) -> int:
     return lane - TRAINING_THREAD + 1
 
 
-def _event(span: Span, pids: Mapping[int, int], zero: float) -> Event:
+def _event(span: Span, pids: Mapping[int, int | str], zero: float) -> Event:
     is_lane = span.lane != TRAINING_THREAD
     # Whole microseconds: fractions that a reader rounds may make neighbours overlap.
     start, end = (round(1e6 * (at - zero)) for at in (span.start_seconds, span.end_seconds))

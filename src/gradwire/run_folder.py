@@ -39,6 +39,8 @@ from gradwire.schema import (
 FORMAT = 1
 EVERY = "steps_to_an_exchange"
 """A fact that runs with local steps have. Their rows count steps, their spans exchanges."""
+OVER = "averaged_over"
+"""A fact: how many ranks average their gradients, which is fewer than all of a sharded model."""
 _SECONDS, _LENGTH = Number(-1e12, 1e12), Number(0, 1e12)
 _BYTES = Number(0, 1e18)
 _STEP = Whole(0, 1 << 53)

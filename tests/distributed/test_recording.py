@@ -57,7 +57,7 @@ def recorded(folder: Path) -> None:
         exchanged(model)
     dist.barrier()
     run = Run(folder)
-    assert run.world == dist.get_world_size()
+    assert run.world == run.averaged_over == dist.get_world_size()
     assert not run.problems
     assert sorted(run.ranks) == list(range(run.world))
     own = run.ranks[dist.get_rank()]

@@ -17,6 +17,7 @@ from gradwire.report.alarms import alarms, residual_growth
 from gradwire.report.live import MOST_RANKS, follow, view
 from gradwire.report.run import Run
 from gradwire.report.summary import summarize
+from gradwire.run_folder import OVER
 
 
 def text_of(run: Run, seen: dict[int, tuple[int, float]] | None = None, now: float = 0.0) -> str:
@@ -191,6 +192,20 @@ def test_residuals_that_grow(tmp_path: Path) -> None:
     found = summarize(piled)
     assert found is not None
     assert any("residuals grow: their norm is 2.3 times" in text for text in alarms(found))
+
+
+@pytest.mark.parametrize(("ranks", "many"), [(4, 0), (16, 1), (None, 0)])
+def test_a_plan_of_other_ranks(tmp_path: Path, ranks: int | None, many: int) -> None:
+    """What it predicts is of its own number of ranks. Of a sharded model fewer ranks than all
+    average; older recordings do not say how many."""
+    plan = {"step": 0, "plan": {**PLAN, "prediction": {"seconds": 0.02, "workers": 4}}}
+    own = about(rank=0, world=16, facts={} if ranks is None else {OVER: ranks})
+    write(tmp_path, 0, ("about", own), ("plan", plan), ("step", step(0)))
+    found = summarize(Run(tmp_path))
+    assert found is not None
+    said = list(alarms(found))
+    assert sum("as its plan said" in text for text in said) == 1 - many
+    assert sum("plan again, by gradwire plan --workers 16" in text for text in said) == many
 
 
 @pytest.mark.parametrize(

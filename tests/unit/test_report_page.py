@@ -15,11 +15,13 @@ from test_documents import PREDICTION
 from test_report import run_of, told
 
 from gradwire.plan import Plan
+from gradwire.planner.profile import Profile
 from gradwire.report import charts
 from gradwire.report.charts import Line, Part
 from gradwire.report.run import Run
 from gradwire.report.run_page import Shown, run_page
 from gradwire.report.summary import Summary, summarize
+from gradwire.run_folder import OVER
 from gradwire.trace import Span, Trace
 
 EVIL = "</script><script>alert(1)</script>"
@@ -151,6 +153,24 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     code, _, err = told(capsys, run, "-o", file, "--profile", "profile.json")
     assert code == 2
     assert "rank 0 recorded" in err
+
+
+@pytest.mark.parametrize(("ranks", "code"), [(4, 0), (16, 2)])
+def test_a_prediction_is_of_as_many_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ranks: int, code: int
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "profile.json"
+    plan = Plan.make(list(Profile.load(example).parameters), "none | allreduce")
+    run, own = tmp_path / "run", about(rank=0, world=ranks, facts={OVER: ranks})
+    document = {"step": 0, "plan": json.loads(plan.to_json())}
+    write(run, 0, ("about", own), ("plan", document), ("step", step(0)), ("spans", spans(0)))
+    for rank in range(1, ranks):
+        own = about(rank=rank, world=ranks)
+        write(run, rank, ("about", own), ("step", step(0)), ("spans", spans(0)))
+    asked = "-o", tmp_path / "report.html", "--profile", example
+    found, _, err = told(capsys, run, *asked)
+    assert found == code, err
+    assert ("got one of 4 for" in err) == bool(code)
 
 
 def test_why_the_plan_is_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,12 @@ def _predicted(run: Run, profile: Path) -> tuple[str, Trace]:
             "rank 0's file into the folder, or leave --profile out."
         )
     own = with_named(Profile.load(profile), map(str, plan.strategies))
+    if run.averaged_over not in (None, own.world):
+        raise UsageError(
+            f"a prediction needs a profile of as many ranks as the run; got one of {own.world} "
+            f"for '{run.folder}', where {run.averaged_over} average. Profile this job, or leave "
+            "--profile out."
+        )
     choice = judge(own, plan)
     return explain(choice, own).as_text(), choice.best.timeline.trace()
 

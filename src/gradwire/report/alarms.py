@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from typing import Any
 
 from gradwire.report.run import Rank
 from gradwire.report.summary import Summary
@@ -27,7 +28,12 @@ def alarms(s: Summary) -> Iterator[str]:
             f"residuals grow: their norm is {growth:.1f} times that of earlier in the run. Lower "
             "the learning rate, or send more"
         )
-    if (planned := planned_seconds(s)) and s.seconds.mean > OFF_PLAN * planned:
+    if (workers := _planned_for(s)) is not None:
+        yield (
+            f"the plan is of {workers} ranks, and {s.run.averaged_over} average here: plan again, "
+            f"by gradwire plan --workers {s.run.averaged_over}, or from a profile of this job"
+        )
+    elif (planned := planned_seconds(s)) and s.seconds.mean > OFF_PLAN * planned:
         yield (
             f"a step takes {s.seconds.mean / planned:.2f} times as long as its plan said, "
             f"{1e3 * planned:.1f} ms: profile the job again"
@@ -65,11 +71,22 @@ def residual_growth(rank: Rank, since: int = 0) -> float:
     return last / before if before else 1.0
 
 
-def planned_seconds(s: Summary) -> float | None:
-    """Returns a step's seconds as the plan in force predicts them; None if it does not."""
+def _predicted(s: Summary, name: str) -> Any:
+    """Returns a value of the prediction that the plan in force carries; None if it has none."""
     _, plan = s.run.in_force
     prediction = plan.document.get("prediction") if plan is not None else None
-    seconds = prediction.get("seconds") if isinstance(prediction, dict) else None
+    return prediction.get(name) if isinstance(prediction, dict) else None
+
+
+def _planned_for(s: Summary) -> int | None:
+    """Returns the number of ranks that the plan in force was made for, if others use it."""
+    workers, over = _predicted(s, "workers"), s.run.averaged_over
+    return workers if isinstance(workers, int) and over not in (None, workers) else None
+
+
+def planned_seconds(s: Summary) -> float | None:
+    """Returns a step's seconds as the plan in force predicts them; None if it does not."""
+    seconds = _predicted(s, "seconds")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None
     return float(seconds) if 0 < seconds < 1e9 else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
-from gradwire.run_folder import EVERY, LINES, About, Event, Log, Planned, StepRow, spans_of
+from gradwire.run_folder import EVERY, LINES, OVER, About, Event, Log, Planned, StepRow, spans_of
 from gradwire.schema import Broken
 from gradwire.trace import Span, Trace
 
@@ -237,6 +237,12 @@ class Run:
         found = self.first.about.facts.get(EVERY, 1)
         is_number = isinstance(found, int | float) and not isinstance(found, bool)
         return float(found) if is_number and 1 <= found < math.inf else 1.0
+
+    @property
+    def averaged_over(self) -> int | None:
+        """The number of ranks that average their gradients; None: older recordings do not say."""
+        found = self.first.about.facts.get(OVER)
+        return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     def steps_with_spans(self) -> list[int]:
         """Returns the steps that every rank here has recorded span by span in the same start of

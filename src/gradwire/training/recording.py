@@ -30,7 +30,7 @@ import torch.distributed as dist
 from gradwire import kernels
 from gradwire.errors import UsageError
 from gradwire.progress import to_stderr
-from gradwire.run_folder import FORMAT, RankFile, StepRow, number, path_of
+from gradwire.run_folder import FORMAT, OVER, RankFile, StepRow, number, path_of
 from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle
@@ -429,6 +429,7 @@ def _facts(session: Session) -> dict[str, Any]:
         "kernels": kernels.instruction_set(), "cores": os.cpu_count(),
         "threads": torch.get_num_threads(), "seed": session.settings.seed,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
+        OVER: session.world,
     }  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwire
 from gradwire import Handle, Warmup
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import GradwireError, PlanError, UsageError
+from gradwire.report.run import Run
 from gradwire.training.trainable import shard_of
 from suites import first
 
@@ -810,3 +811,22 @@ def test_the_example() -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "bytes a step to the other replica" in ran.stdout.splitlines()[-1]
+
+
+def recorded(folder: Path) -> str:
+    """A folder that one rank cannot write: the ranks of the other replicate group learn of it,
+    and all can record elsewhere."""
+    with joined(model := sharded(), TOPK) as handle:
+        nowhere = Path(os.devnull) if dist.get_rank() == 3 else folder
+        said = raised(lambda: gradwire.record(handle, nowhere), GradwireError)
+        with gradwire.record(handle, folder):
+            loss_of(model).backward()
+    dist.barrier()
+    run = Run(folder)
+    assert (sorted(run.ranks), run.world, run.averaged_over) == ([0, 1, 2, 3], 4, 2)
+    assert run.steps_with_spans() == [0], "of one start"
+    return said
+
+
+def test_a_recording_begins_on_all_ranks_or_none(four: Ranks, tmp_path: Path) -> None:
+    assert all("rank must be able to write" in said for said in four.run(recorded, tmp_path))

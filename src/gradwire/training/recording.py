@@ -115,21 +115,21 @@ class Recording:
     """A recording of one rank into a run folder, made by `gradwire.record`."""
 
     def __init__(
-        self, recorded: Recorded, file: RankFile, group: dist.ProcessGroup | None,
+        self, recorded: Recorded, file: RankFile, names: dist.ProcessGroup | None,
         to: Iterable[To],
     ) -> None:  # fmt: skip
         self._recorded, session = recorded, recorded.sessions[0]
-        self._file, self._rank, self._pid = file, dist.get_rank(group), os.getpid()
+        self._file, self._rank, self._pid = file, dist.get_rank(names), os.getpid()
         self._pace, self._spans = Pace(ROWS), Pace(SPANS)
         self._most, self._last, self._written = 0.0, recorded.over, -math.inf
         self._turn = session.step
         self._to, self._is_open = list(to), True
         self._zero, now = perf_counter(), time.time()
-        begun = torch.tensor([time.time_ns()], dtype=torch.int64)
+        group, begun = session.circle.group, torch.tensor([time.time_ns()], dtype=torch.int64)
         start = int(of_first(begun, group, session.device)[0])
         ahead = ahead_of_first(group, session.device)
         self._begin(
-            format=FORMAT, rank=self._rank, world=dist.get_world_size(group), start=start,
+            format=FORMAT, rank=self._rank, world=dist.get_world_size(names), start=start,
             step=recorded.over + 1, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
             clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session) | recorded.facts,
         )  # fmt: skip
@@ -322,8 +322,9 @@ def record(
     """
     recorded = _recorded(handle)
     session = recorded.sessions[0]
-    group = session.performers[0].group
-    # A sharded model has several replicate groups, but files are numbered by the global rank.
+    group = session.circle.group  # of a sharded model, all replicate groups
+    # These are not all of the job's ranks, if other parts of it are other models: files are
+    # numbered by the global rank.
     is_sharded = isinstance(handle, Handle) and isinstance(handle._frontend, FsdpFrontend)
     group_of_names = None if is_sharded else group
     opened: list[RankFile] = []

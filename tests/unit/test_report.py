@@ -198,6 +198,8 @@ def test_a_loss_that_is_not_finite_is_no_success_but_single_ones_are_left_out(
         loss = "nan" if n in bad else 5.0 - 0.1 * n
         write(own, 0, ("log", {"step": n, "at": 0.1 * n, "numbers": {"loss": loss}}))
     assert run_text.learns_less(dense, shown(own)) is less
+    _, said = run_text.verdict([dense, shown(own)])
+    assert any("the mean loss of own is nan" in text for text in said) is less
 
 
 def test_exchanges_that_took_no_time_would_leave_the_slowest_rank(tmp_path: Path) -> None:
@@ -246,6 +248,18 @@ def test_who_waits_for_a_rank_does_not_wait_for_the_wire() -> None:
     ]  # fmt: skip
     found = waited(Trace(2, trained + lanes))
     assert found == {"wire": 3.0, "encode": 0.0, "decode": 0.0, "ranks": 3.0, "other": 0.0}
+
+
+def test_steps_in_which_nobody_waits_count(tmp_path: Path) -> None:
+    """An exchange may end before backward does. The parts are those of a mean wait."""
+    write(tmp_path, 0, ("about", about(rank=0)))
+    for n in range(4):
+        seen = {"kinds": ["wire", "wait"], "labels": ["bucket 0", ""]}
+        rows = [[0, 0, 0, 0, 8000, 40, "world"], [-1, 1, 1, 4000, 4000, 0, "world"]]
+        own = {"step": n, **seen, "spans": rows if n == 3 else rows[:1]}
+        write(tmp_path, 0, ("step", step(n, wait=0.004 * (n == 3))), ("spans", own))
+    found = shown(tmp_path)
+    assert found.waits_for["wire"] == pytest.approx(0.001) == found.waits.mean
 
 
 def test_events_are_counted_with_their_like(tmp_path: Path) -> None:

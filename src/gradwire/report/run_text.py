@@ -165,7 +165,11 @@ def learns_less(first: Summary, last: Summary) -> bool:
 
 def _losses(first: Summary, last: Summary) -> Iterator[str]:
     """Compares the runs' losses over the same steps: a faster run that learns less is no gain."""
-    if both := _last_losses(first, last):
+    both = _last_losses(first, last)
+    finite = [pair for pair in both if math.isfinite(pair[1]) and math.isfinite(pair[2])]
+    if 2 * len(finite) >= len(both) and finite[-1:] == both[-1:]:
+        both = finite  # single losses that are not finite do not count
+    if both:
         names = first.run.name, last.run.name
         means = fmean(b for _, _, b in both), fmean(a for _, a, _ in both)
         yield (

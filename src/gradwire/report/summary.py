@@ -150,9 +150,10 @@ def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
     steps = [step for step in run.steps_with_spans() if step >= since]
     steps = steps[len(steps) // 10 :]
     chosen = steps[:: max(1, len(steps) // most)][:most]
-    found = [found for step in chosen if (found := waited(run.trace([step])))]
-    names = found[0] if found else ()
-    return {name: fmean(each[name] for each in found) / run.every for name in names}
+    found = [waited(run.trace([step])) for step in chosen]
+    names = next((each for each in found if each), ())
+    return {name: fmean(each[name] if each else 0.0 for each in found) / run.every
+            for name in names}  # fmt: skip
 
 
 def waited(trace: Trace) -> dict[str, float] | None:

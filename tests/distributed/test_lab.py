@@ -1,6 +1,8 @@
 """Commands on emulated clusters: variables, output, exit codes, shaping; also on loopback."""
 
+import errno
 import json
+import os
 import sys
 from collections import defaultdict
 
@@ -211,3 +213,15 @@ def test_ranks_run_at_the_same_time(lab, tmp_path):
     # Each waits until all four have left a file, so it would hang if they ran one after the other.
     words = f"cd {tmp_path}; touch $RANK; while [ $(ls | wc -l) -lt 4 ]; do sleep 0.05; done"
     assert lab.run(shell(words), on_line=Heard(), timeout_seconds=60) == 0
+
+
+def test_more_ranks_than_files_may_be_open(monkeypatch):
+    def refused():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Cluster(2, loopback=True) as cluster:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pipe", refused)
+            with pytest.raises(LabError, match=r"rank 0 cannot be opened: Too many .* ulimit -n"):
+                cluster.run(["true"])
+        assert cluster.run(["true"]) == 0

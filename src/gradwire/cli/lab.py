@@ -123,11 +123,11 @@ def _run(arguments: argparse.Namespace) -> int:
         loss=arguments.loss,
     )
     _announce(cluster, arguments)
-    started = time.monotonic()
     with contextlib.ExitStack() as built:
         with telling(arguments, "lab run") as progress:
             progress(f"building {cluster.hosts} hosts")
             built.enter_context(cluster)
+        started = time.monotonic()
         code = cluster.run(
             command,
             on_line=_to_stderr if arguments.json else None,

@@ -94,7 +94,13 @@ class Job:
         self, rank: int, host: int, command: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         """Start one rank."""
-        pipes = [LinePipe(rank, stream, self._on_line) for stream in ("stdout", "stderr")]
+        try:
+            pipes = [LinePipe(rank, stream, self._on_line) for stream in ("stdout", "stderr")]
+        except OSError as error:
+            raise LabError(
+                f"the output of each rank needs two open files; those of rank {rank} cannot be "
+                f"opened: {error.strerror}. Start fewer ranks, or allow more files by ulimit -n."
+            ) from error
         for pipe in pipes:
             self._selector.register(pipe, selectors.EVENT_READ)
         self._running.add(rank)

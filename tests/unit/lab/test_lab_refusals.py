@@ -1,5 +1,6 @@
 """What the lab refuses before it builds anything, and with which words."""
 
+import json
 import subprocess
 import sys
 
@@ -119,3 +120,17 @@ def test_every_rate_is_read_before_the_first_is_measured(monkeypatch, capsys):
     monkeypatch.setattr("gradwire.lab.probe.probe", lambda *_: pytest.fail("it measures"))
     assert main(["lab", "probe", "--loopback", "--rate", "1gbit", "fast"]) == 2
     assert "got 'fast'" in capsys.readouterr().err
+
+
+def test_the_seconds_of_a_command_are_without_the_building(monkeypatch, capsys):
+    clock = iter(range(100))
+
+    def enters(own):
+        next(clock)  # it takes a second
+        return own
+
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(Cluster, "__enter__", enters)
+    monkeypatch.setattr(Cluster, "run", lambda *_, **__: next(clock) * 0)
+    assert main(["lab", "run", "--loopback", "--json", "--quiet", "--", "true"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] == 2

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from runs import PLAN, about, step, write
+from test_progress import Terminal
 from test_report import run_of
 
 from gradwire.cli import main as cli
@@ -168,6 +172,38 @@ def test_a_terminal_that_cannot_draw_is_shown_it_once(
     monkeypatch.setattr(sys, "stdout", out := Dumb())
     assert cli.main(["top", str(run_of(tmp_path))]) == 0
     assert "2 of 2 ranks" in out.getvalue()
+
+
+def test_sigterm_gives_the_terminal_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    def leave(*_: object) -> None:
+        raise RuntimeError("nobody took SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, leave)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("gradwire.report.live.follow", ended)
+    with closing(Terminal()) as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal.stream)
+        try:
+            with pytest.raises(SystemExit) as error:
+                cli.main(["top", str(run_of(tmp_path))])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        written = terminal.text()
+    assert error.value.code == 143
+    assert written.count("\x1b[?1049h") == written.count("\x1b[?1049l") == 1
+
+
+def test_a_pause_of_centuries_is_a_long_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, shown = list[float](), list[Any]()
+    monkeypatch.setattr("time.sleep", waited.append)
+    follow(Run(run_of(tmp_path)), 1e12, shown.append, is_over=lambda: len(shown) == 2)
+    assert waited == [86_400.0]
 
 
 def no_wait(seconds: float) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from gradwire.cli.arguments import above_0
+from gradwire.cli.endings import ending_on_sigterm
 from gradwire.cli.progress import moves
 from gradwire.errors import UsageError
 
@@ -42,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once or not moves(sys.stdout):
         follow(found, arguments.every, console.print, is_over=lambda: True)
         return 0
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    screen = Live(console=console, auto_refresh=False, screen=True)
+    with ending_on_sigterm(), screen as live:  # which gives the terminal back
         follow(
             found, arguments.every, lambda shown: live.update(shown, refresh=True), console=console
         )  # fmt: skip

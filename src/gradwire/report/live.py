@@ -32,6 +32,7 @@ MOST_RANKS = 24
 """Rows to show when the terminal's height is unknown: of more ranks, those that compute
 longest."""
 _ALARMS, _SUMMED = 8, 200
+_LONGEST_SECONDS = 86_400.0  # of a pause: the system refuses centuries
 
 
 def view(
@@ -232,5 +233,5 @@ def follow(
         show(view(run, seen, time.monotonic(), console))
         if is_over():
             return
-        time.sleep(every_seconds)
+        time.sleep(min(every_seconds, _LONGEST_SECONDS))
         run.look()

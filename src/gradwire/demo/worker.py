@@ -23,6 +23,7 @@ from gradwire.demo.model import Hidden, LanguageModel, batches, loss_sum, share,
 from gradwire.demo.rows import keeps_momentum
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.lab import bytes_sent
+from gradwire.lab.counters import counted_hosts
 
 
 def main(path: str) -> None:
@@ -92,7 +93,7 @@ class Run:
             self._step()
             self._seconds.append(time.perf_counter() - began)
         dist.barrier()  # until then others may still have bytes for us to acknowledge
-        self._sent.append((steps, float(bytes_sent() - before)))
+        self._sent.append((steps, (bytes_sent() - before) / counted_hosts()))
 
     def _step(self) -> None:
         words, following, fresh = next(self._batches)

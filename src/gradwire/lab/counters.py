@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gradwire.errors import LabError
-from gradwire.lab.addresses import INTERFACE
+from gradwire.lab.addresses import INTERFACE, LOOPBACK_INTERFACE
 
 _TRANSMITTED_BYTES_COLUMN = 8
 
@@ -23,6 +23,14 @@ def bytes_sent() -> int:
         f"bytes_sent() counts on the lab's interface; this process has no {interface!r}; call it "
         "in a process that `gradwire lab run` or Cluster.run() started"
     )
+
+
+def counted_hosts() -> int:
+    """Return how many hosts' traffic this host's counters count: its own alone, or, in loopback
+    mode, where all are on one interface, that of all hosts."""
+    interface = os.environ.get("GRADWIRE_LAB_INTERFACE", INTERFACE)
+    alone = interface != LOOPBACK_INTERFACE
+    return 1 if alone else int(os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
 def interface_bytes() -> dict[str, int]:

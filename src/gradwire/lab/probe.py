@@ -15,7 +15,7 @@ from gradwire.lab.job import print_prefixed
 from gradwire.lab.rates import format_rate
 from gradwire.progress import Progress, silent
 
-_TIMEOUT_SECONDS = 180.0
+_TIMEOUT_SECONDS, _SLOW_BITS_PER_SECOND = 180.0, 100_000
 _WORKER = "gradwire.lab.probe_worker"
 _SEGMENT_BYTES = 1448
 
@@ -69,7 +69,7 @@ class ProbeReport:
         lines = [
             f"{self.hosts} hosts, asked of each link: {asked}{far}",
             f"  all-reduce   {format_rate(self.all_reduce_bits_per_second)}/s each way{percent}",
-            f"               {self.all_reduce_bytes / 1e6:.1f} MB in "
+            f"               {self.all_reduce_bytes / 1e6:.3g} MB in "
             f"{self.all_reduce_seconds:.3f} s; {self.segments_resent} segments resent",
             f"  one stream   {format_rate(self.stream_bits_per_second)}/s",
             f"  incast       {format_rate(self.incast_bits_per_second)}/s "
@@ -82,7 +82,8 @@ class ProbeReport:
 
 
 def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
-    """Measure an entered cluster of two or more hosts with one process each; under 30 seconds.
+    """Measure an entered cluster of two or more hosts with one process each; under 30 seconds,
+    but for links of less than a mbit.
 
     Raises `LabError` when the cluster has another shape, or the measuring program fails.
     """
@@ -100,7 +101,9 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
 
     command = [sys.executable, "-P", "-m", _WORKER, str(_expected(cluster))]
     path = {"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]}
-    code = cluster.run(command, env=path, on_line=collect, timeout_seconds=_TIMEOUT_SECONDS)
+    code = cluster.run(
+        command, env=path, on_line=collect, timeout_seconds=timeout_seconds(cluster)
+    )
     if code != 0 or not printed:
         raise LabError(
             f"the probe's program must end with exit code 0; it ended with {code}, and its output "
@@ -114,6 +117,11 @@ def probe(cluster: Cluster, progress: Progress = silent) -> ProbeReport:
         distance=cluster.distance,
         forwarded=cluster.forwarded(),
     )
+
+
+def timeout_seconds(cluster: Cluster) -> float:
+    """Return how long the measurement may take: longer on slow links, which carry little."""
+    return _TIMEOUT_SECONDS * max(1.0, _SLOW_BITS_PER_SECOND / _expected(cluster))
 
 
 def _expected(cluster: Cluster) -> int:

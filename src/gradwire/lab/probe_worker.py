@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.lab.counters import bytes_sent, segments_resent
+from gradwire.lab.counters import bytes_sent, counted_hosts, segments_resent
 
 LARGEST_ALL_REDUCE_BYTES = 100_000_000
 _ALL_REDUCE_SECONDS = 3.0
@@ -26,6 +26,7 @@ _ALL_REDUCE_TIMES = 3
 _STREAM_SECONDS = 1.5
 _SMALL_TIMES = 50
 _CHUNK_BYTES = 1 << 20
+_LEAST_STREAM_BYTES = 1 << 16  # some twenty times what a slow link lets pass at once
 
 
 def main() -> None:
@@ -68,8 +69,8 @@ def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
         "all_reduce_bytes": elements * 4,
         "all_reduce_seconds": seconds,
         "all_reduce_bits_per_second": 8 * elements * 4 * share / seconds,
-        "bytes_sent": int(ended[0]),
-        "segments_resent": int(ended[1]),
+        "bytes_sent": int(ended[0]) // counted_hosts(),
+        "segments_resent": int(ended[1]) // counted_hosts(),
     }
 
 
@@ -85,9 +86,15 @@ def _all_reduce_seconds(elements: int, times: int) -> float:
     return statistics.median(seconds)
 
 
+def stream_bytes(bits_per_second: int) -> int:
+    """Return how much a stream sends: what the link carries in a second or two, but not so little
+    that its burst would count."""
+    return max(_LEAST_STREAM_BYTES, int(bits_per_second / 8 * _STREAM_SECONDS))
+
+
 def _stream(senders: int, bits_per_second: int) -> float:
     """Let ranks 1 … `senders` send to rank 0 at once; return the payload's bits per second."""
-    size = max(_CHUNK_BYTES, int(bits_per_second / 8 * _STREAM_SECONDS)) // senders
+    size = stream_bytes(bits_per_second) // senders
     with ExitStack() as opened:
         links = _connect_to_first(senders, opened)
         dist.barrier()

@@ -27,6 +27,22 @@ def test_when_a_row_ends(target: float | None, now: Point, ends: bool) -> None:
     assert worker.finished(task, now) is ends
 
 
+@pytest.mark.parametrize(("interface", "sent"), [("lo", 2000.0), ("eth0", 8000.0)])
+def test_bytes_are_a_host_s_own(
+    monkeypatch: pytest.MonkeyPatch, interface: str, sent: float
+) -> None:
+    """On loopback, all hosts share an interface and its counter."""
+    counter, own = iter([500, 8500]), worker.Run.__new__(worker.Run)
+    own._seconds, own._sent = [], []
+    monkeypatch.setattr(own, "_step", lambda: None, raising=False)
+    monkeypatch.setattr(worker, "bytes_sent", lambda: next(counter))
+    monkeypatch.setattr(worker.dist, "barrier", lambda: None)
+    monkeypatch.setenv("GRADWIRE_LAB_INTERFACE", interface)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "4")
+    own._train(3)
+    assert own._sent == [(3, sent)]
+
+
 def test_alone_nothing_is_attached() -> None:
     model = LanguageModel(vocabulary=20, hidden=4)
     trained, momentum = worker.synchronized(model, dataclasses.replace(TASK, method="alone"))

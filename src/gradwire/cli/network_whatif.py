@@ -151,8 +151,20 @@ def _as_json(told: dict[str, Any]) -> str:
 def _as_text(told: dict[str, Any]) -> str:
     from gradwire.report.table import Table
 
-    cut = _cut_off(told)
-    return Table(*_table(told)).as_text() + (f"\n\n{cut}" if cut else "")
+    return "\n\n".join([Table(*_table(told)).as_text(), *_notes(told)])
+
+
+def _notes(told: dict[str, Any]) -> list[str]:
+    """Says what the seconds of failures do not say."""
+    from gradwire.network.routing.route import scheme_of
+
+    hashed = (
+        f"What fails is gone around as if '{told['scheme']}' were pinned: its flows take the "
+        "least loaded paths. Switches would hash them anew, to paths that may be shared; network "
+        "simulate --fail shows such a draw."
+    )
+    is_drawn = _failing(told) and scheme_of(told["scheme"]).is_hashed
+    return [note for note in (_cut_off(told), hashed if is_drawn else "") if note]
 
 
 def _cut_off(told: dict[str, Any]) -> str:
@@ -171,7 +183,7 @@ def _page(told: dict[str, Any], traffic: Traffic, arguments: argparse.Namespace)
     routes = route(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
     return network_page(
         f"gradwire network whatif: {arguments.topology}", _verdict(told), Grid(*_table(told)),
-        repeats(arguments), heading="What if", notes=[_cut_off(told)] if _cut_off(told) else [],
+        repeats(arguments), heading="What if", notes=_notes(told),
         loads=heatmap({arguments.scheme: routes}),
     )  # fmt: skip
 

@@ -131,6 +131,18 @@ def test_what_if_tells_failures_spines_and_places(
         assert line in text
 
 
+@pytest.mark.parametrize(("scheme", "is_hashed"), [("ecmp", True), ("coloured", False)])
+def test_failures_of_hashed_paths_are_those_of_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, scheme: str, is_hashed: bool
+) -> None:
+    """Switches would hash anew what used a failed link; a plan finds it the least loaded paths."""
+    page = tmp_path / "page.html"
+    asked = ["--topology", "leaf_spine(2, 2, 2)", "--places", "0", "--html", str(page)]
+    assert main(["network", "whatif", *asked, "--scheme", scheme]) == 0
+    said = "Switches would hash them anew"
+    assert (said in capsys.readouterr().out) == is_hashed == (said in page.read_text("utf-8"))
+
+
 def test_what_failed_is_missing_from_every_topology_that_is_tried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

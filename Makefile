@@ -124,7 +124,7 @@ part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
-wheels:  ## the wheels of Linux, for x86-64 and ARM, in dist: 10 minutes, by all of python3.11 and python3.12 that are here
+wheels:  ## the wheels of Linux, for x86-64 and ARM, in dist: 10 to 25 minutes, by all of python3.11 and python3.12 that are here
 	$(PYTHON) release/wheels.py
 
 # Those that this machine can install: one per Python for which there is one.

@@ -296,7 +296,13 @@ LOCAL = (
         Method(f"local-8-1-delay-{delay}", "lloyd(1)+ef | alltoall", every=8, delay=delay)
         for delay in (1, 4, 8)
     ),
-    Method("local-8-1-turns-4", "lloyd(1)+ef | alltoall", every=8, optimizer=muon_in_turns),
+    *(
+        Method(
+            f"local-{every}-{bits}-turns-4", f"lloyd({bits})+ef | alltoall", every=every,
+            optimizer=muon_in_turns,
+        )
+        for every, bits in ((8, 1), (12, 1), (16, 1), (16, 2))
+    ),
 )  # fmt: skip
 """Local steps, also on request."""
 

@@ -86,7 +86,7 @@ class ModuleFrontend:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
         self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
-        self._lost: PeerError | None = None  # raised as a step began, for the end of backward
+        self._lost: PeerError | None = None  # as a step began; raised when backward is over
         self._thread = 0
         self.averages = Averages()
         self._hooks: list[Any] = [
@@ -203,6 +203,9 @@ class ModuleFrontend:
             if self._exchanges:
                 self._session.begin()
         except PeerError as error:
+            if self._session.on_lost is None:
+                self._active = False
+                raise
             self._lost, self._exchanges = error, False
         except BaseException:
             self._active = False

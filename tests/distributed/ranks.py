@@ -71,6 +71,11 @@ class Outcome:
         return not self.story
 
 
+def stories(outcomes: Sequence[Outcome]) -> str:
+    """What became of each rank, whole: pytest cuts what it shows of objects."""
+    return "\n".join(f"--- rank {r}: {o.story or 'fine'}" for r, o in enumerate(outcomes))
+
+
 class Ranks:
     """N processes in one default process group, whose store is a FileStore or, by "tcp", a
     TCPStore."""
@@ -87,8 +92,7 @@ class Ranks:
         outcomes = self.outcomes(function, *args, **options)
         if not all(o.ok for o in outcomes):
             self.close()  # whatever state the ranks are in, the next test begins with new ones
-            stories = (f"--- rank {r}: {o.story or 'fine'}" for r, o in enumerate(outcomes))
-            raise RanksFailed("\n".join(stories))
+            raise RanksFailed(stories(outcomes))
         return [o.value for o in outcomes]
 
     def outcomes(

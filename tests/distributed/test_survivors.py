@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from broken import WIDE
-from ranks import Ranks
+from ranks import Ranks, stories
 from small import batch, fingerprint, raised, small
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -112,7 +112,7 @@ def test_a_rank_is_killed_and_the_others_go_on(tmp_path: Path, plan: str) -> Non
         outcomes = ranks.outcomes(with_a_death, plan, 1, 13)
     assert outcomes[1].died
     left = [outcomes[r].value for r in (0, 2)]
-    assert all(outcome.ok for r, outcome in enumerate(outcomes) if r != 1), outcomes
+    assert all(outcome.ok for r, outcome in enumerate(outcomes) if r != 1), stories(outcomes)
     same(left, world=2, step=8)
     assert "process 1 was lost; 2 ranks go on, from step" in left[0].said[0]
     assert left[1].said == []
@@ -139,7 +139,7 @@ def test_another_rank_is_killed_while_the_others_meet(tmp_path: Path) -> None:
     with Ranks(4, tmp_path) as ranks:
         outcomes = ranks.outcomes(_two_deaths)
     assert [outcome.died for outcome in outcomes] == [False, True, True, False]
-    assert all(outcomes[r].ok for r in (0, 3)), outcomes
+    assert all(outcomes[r].ok for r in (0, 3)), stories(outcomes)
     found = [outcomes[r].value for r in (0, 3)]
     same(found, world=2, step=8)
     assert "process 1, 2 was lost" in found[0].said[0]
@@ -248,7 +248,7 @@ def test_a_rank_comes_back(tmp_path: Path, plan: str) -> None:
     with Ranks(4, tmp_path) as ranks:
         outcomes = ranks.outcomes(_with_a_newcomer, str(tmp_path / "own"), plan)
     assert outcomes[2].died
-    assert all(outcomes[r].ok for r in (0, 1, 3)), outcomes
+    assert all(outcomes[r].ok for r in (0, 1, 3)), stories(outcomes)
     ends = [outcomes[r].value[0] for r in (0, 1, 3)]
     same(ends, world=3, step=ends[0].step)
     step, entries = outcomes[3].value[1]

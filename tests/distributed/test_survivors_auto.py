@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import Ranks, stories
 from small import batch, brief, fingerprint, small, won_by
 from test_survivors import TOPK, attached
 
@@ -116,7 +116,7 @@ def test_a_rank_is_killed_while_plans_are_looked_for(tmp_path: Path, moment: str
     with Ranks(3, tmp_path) as ranks:
         outcomes = ranks.outcomes(_auto, moment)
     assert outcomes[1].died
-    assert all(outcomes[r].ok for r in (0, 2)), outcomes
+    assert all(outcomes[r].ok for r in (0, 2)), stories(outcomes)
     one, other = (outcomes[r].value for r in (0, 2))
     assert one == other
     assert (one.world, one.is_tuning, one.waits) == (2, True, True)
@@ -146,7 +146,7 @@ def _harmed() -> tuple[End, int]:
 def test_what_did_harm_is_not_looked_for_again(tmp_path: Path) -> None:
     with Ranks(3, tmp_path) as ranks:
         outcomes = ranks.outcomes(_harmed)
-    assert all(outcomes[r].ok for r in (0, 2)), outcomes
+    assert all(outcomes[r].ok for r in (0, 2)), stories(outcomes)
     (one, begun), other = (outcomes[r].value for r in (0, 2))
     assert (one, begun) == other
     assert (one.step - begun, one.is_tuning) == (100, False)
@@ -194,7 +194,7 @@ def test_an_adopted_plan_stays_in_force(tmp_path: Path, plan: str) -> None:
     with Ranks(4, tmp_path) as ranks:
         outcomes = ranks.outcomes(_adopted_then_lost, str(tmp_path / "own"), plan)
     assert outcomes[2].died
-    assert all(outcomes[r].ok for r in (0, 1, 3)), outcomes
+    assert all(outcomes[r].ok for r in (0, 1, 3)), stories(outcomes)
     ends = [outcomes[r].value[0] for r in (0, 1, 3)]
     assert len({(end.weights, end.plan, end.is_tuning) for end in ends}) == 1
     assert INT8 in ends[0].plan
@@ -228,7 +228,7 @@ def _lost_amid_adoption() -> tuple[End, bool]:
 def test_a_rank_is_killed_while_the_others_adopt_a_plan(tmp_path: Path) -> None:
     with Ranks(3, tmp_path) as ranks:
         outcomes = ranks.outcomes(_lost_amid_adoption)
-    assert all(outcomes[r].ok for r in (0, 2)), outcomes
+    assert all(outcomes[r].ok for r in (0, 2)), stories(outcomes)
     (one, waits), (other, others_wait) = (outcomes[r].value for r in (0, 2))
     assert (one.weights, one.plan, one.step) == (other.weights, other.plan, other.step)
     assert INT8 in one.plan

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Outcome, Ranks
+from ranks import Outcome, Ranks, stories
 from small import batch, fingerprint, small
 from test_survivors import TOPK, End, attached, same, train
 
@@ -37,7 +37,7 @@ def _die() -> None:
 def _left(outcomes: list[Outcome], lost: int = 1) -> list[Any]:
     assert outcomes[lost].died
     left = [outcome for r, outcome in enumerate(outcomes) if r != lost]
-    assert all(outcome.ok for outcome in left), left
+    assert all(outcome.ok for outcome in left), stories(outcomes)
     return [outcome.value for outcome in left]
 
 
@@ -340,7 +340,7 @@ def test_one_that_comes_and_is_lost_before_it_attaches(tmp_path: Path) -> None:
     with Ranks(4, tmp_path) as ranks:
         outcomes = ranks.outcomes(_comes_and_dies, str(tmp_path / "own"), timeout_seconds=90.0)
     assert [outcome.died for outcome in outcomes] == [False, False, True, True]
-    assert all(outcome.ok for outcome in outcomes[:2]), outcomes
+    assert all(outcome.ok for outcome in outcomes[:2]), stories(outcomes)
     one, other = (outcome.value for outcome in outcomes[:2])
     assert one == other
     assert one[:2] == (3, 2)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -298,6 +299,34 @@ def _let_go() -> tuple[bool, int]:
 def test_nothing_keeps_a_model_that_was_detached(tmp_path: Path) -> None:
     with Ranks(2, tmp_path) as ranks:
         assert ranks.run(_let_go) == [(True, 0)] * 2
+
+
+# -- groups that cannot be made ----------------------------------------------------------------
+
+
+def _cannot_connect_at_first() -> End:
+    """The first group after the loss cannot be made on rank 0, and can on the other."""
+    handle, model, optimizer = _begun()
+    inject(handle, Die(at=9), rank=1, lane=0)
+    make, failed = dist.init_process_group, list[bool]()
+
+    def fails_once(*args: Any, **options: Any) -> None:
+        make(*args, **options)
+        if not failed:
+            failed.append(True)
+            dist.destroy_process_group()
+            dist.distributed_c10d._world.group_count = 1  # which torch counts before it connects
+            raise RuntimeError("Gloo connectFullMesh failed with: Connection closed by peer")
+
+    if dist.get_rank() == 0:
+        dist.init_process_group = fails_once
+    with patch.object(survivors, "CONNECT_SECONDS", 3.0):
+        return train(handle, model, optimizer, 8)
+
+
+def test_a_group_that_one_rank_could_not_make_is_made_again(tmp_path: Path) -> None:
+    with Ranks(3, tmp_path) as ranks:
+        same(_left(ranks.outcomes(_cannot_connect_at_first)), world=2, step=8)
 
 
 # -- one that comes and is lost at once --------------------------------------------------------

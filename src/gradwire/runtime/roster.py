@@ -202,6 +202,8 @@ class Roster:
         if dist.is_initialized():
             dist.destroy_process_group()
         sys.excepthook = self._excepthook  # to which torch adds its own each time
+        # Groups find each other by number, and one that could not be made has counted, too.
+        dist.distributed_c10d._world.group_count = 0
         name = f"gradwire/{self.epoch}/group"
         store = dist.distributed_c10d.PrefixStore(name, self.store)
         dist.init_process_group(

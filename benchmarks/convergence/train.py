@@ -215,12 +215,12 @@ class LocalTraining(Training):
                 group["lr"] = rate
             optimizer.step()
             losses.append(float(loss.detach()))
-        done, late = self.step + 1, self._delay == self._every
-        if late and self._means and done % self._every == 0:
+        done = self.step + 1
+        if self._means and done % self._every == self._delay % self._every:
             self._land()
         if done % self._every == 0:
             self._launch()
-        if self._means and (done % self._every == self._delay or done == self.run.steps):
+        if self._means and (not self._delay or done == self.run.steps):
             self._land()
         if done == self.run.steps and done % self._every:
             self._launch()

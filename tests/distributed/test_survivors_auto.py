@@ -234,3 +234,32 @@ def test_a_rank_is_killed_while_the_others_adopt_a_plan(tmp_path: Path) -> None:
     assert INT8 in one.plan
     assert waits, "what rank 0 has not sent"
     assert others_wait, "what rank 2 has not sent by the plan before"
+
+
+@brief()
+def _unequal_machines() -> tuple[str, End]:
+    """Two machines of two ranks sum inside themselves first; one of them loses a rank."""
+    os.environ["GROUP_RANK"] = f"{dist.get_rank() // 2}"
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with won_by("bf16 | hierarchical"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        handle: Any = attached(model, "auto", optimizer, bucket_bytes=BUCKET_BYTES)
+        _until(lambda: handle.tuner.is_settled, handle, model, optimizer)
+        before = str(handle.plan.main_strategy)
+        if dist.get_rank() == 3:
+            _die()
+        _until(lambda: dist.get_world_size() == 3, handle, model, optimizer)
+        _step(handle, model, optimizer)
+    return before, _end(handle, model)
+
+
+def test_auto_begins_anew_where_machines_become_unequal(tmp_path: Path) -> None:
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_unequal_machines)
+    assert all(outcome.ok for outcome in outcomes[:3]), stories(outcomes)
+    before, one = outcomes[0].value
+    assert all(outcome.value == (before, one) for outcome in outcomes[:3])
+    assert "hierarchical" in before
+    assert "hierarchical" not in one.plan
+    assert one.is_tuning

@@ -24,7 +24,7 @@ namespace {
 inline const float* as_fp32(const float* x, std::size_t, float*) { return x; }
 template <class T>
 inline const float* as_fp32(const T* x, std::size_t m, float* held) {
-    write(held, m, false,
+    write(x, held, m, false,
           [&](std::size_t i, std::size_t count) { return load_some(x + i, count); });
     return held;
 }

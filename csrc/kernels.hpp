@@ -93,11 +93,12 @@ struct Passes {
     // target = sum / divisor, rounded to the type. stream: write around the cache.
     void (*divide)(Float type, const float* sum, float divisor, void* target, std::size_t n,
                    bool stream);
-    // Measure the machine, for the benchmark: u = m u + g, v = v + u without selecting; and one
-    // read.
+    // Measure the machine, for the benchmark: u = m u + g, v = v + u without selecting; one read;
+    // and a read that writes half as many bytes around the cache, as a cast does.
     void (*stream_update)(const float* gradient, float* u, float* v, std::size_t n,
                           float momentum);
     std::uint32_t (*stream_read)(const float* x, std::size_t n);
+    void (*stream_halve)(const float* x, float* target, std::size_t n);
     // Advances moments and residual by one gradient. An element whose moments or residual would
     // become non-finite keeps all three. Returns whether none did.
     bool (*adam)(Float type, const void* gradient, float* m, float* q, float* v, std::size_t n,

@@ -24,6 +24,12 @@ std::uint32_t stream_read_at(int set, Address x, std::size_t n) {
     return passes.stream_read(at<float>(x), n);
 }
 
+void stream_halve_at(int set, Address x, Address target, std::size_t n) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.stream_halve(at<float>(x), at<float>(target), n);
+}
+
 }  // namespace
 }  // namespace gradwire
 
@@ -32,6 +38,7 @@ NB_MODULE(_native, m) {
     m.def("instruction_sets", &names_of_sets);
     m.def("stream_update", &stream_update_at);
     m.def("stream_read", &stream_read_at);
+    m.def("stream_halve", &stream_halve_at);
     bind_selection(m);
     bind_sums(m);
     bind_codes(m);

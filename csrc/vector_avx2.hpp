@@ -14,6 +14,10 @@ struct Vector {
     __m256 a;
 };
 
+// Processors without AVX-512 have few instructions in flight at once: the loads of a dozen lines.
+// Only fetching ahead, or reading two places side by side, keeps the memory busy.
+constexpr bool has_short_window = true;
+
 inline Vector load(const float* from) { return {_mm256_loadu_ps(from)}; }
 
 inline Vector load(const bf16* from) {

@@ -14,6 +14,8 @@ struct Vector {
     __m512 a;
 };
 
+constexpr bool has_short_window = false;
+
 inline Vector load(const float* from) { return {_mm512_loadu_ps(from)}; }
 
 inline Vector load(const bf16* from) {

@@ -17,6 +17,8 @@ struct Vector {
     Floats half[2];
 };
 
+constexpr bool has_short_window = false;
+
 inline Words words_of(Floats a) { return reinterpret_cast<Words>(a); }
 inline Ints ints_of(Words a) { return reinterpret_cast<Ints>(a); }
 inline Floats floats_of(Words a) { return reinterpret_cast<Floats>(a); }

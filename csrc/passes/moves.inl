@@ -13,9 +13,10 @@ inline std::size_t head(const T* target, std::size_t n) {
     return count < n ? count : n;
 }
 
-// target[i] = source(i) for whole vectors, with plain stores outside the aligned middle.
-template <class T, class Source>
-inline void write(T* target, std::size_t n, bool around, Source source) {
+// target[i] = source(i) for whole vectors, with plain stores outside the aligned middle. read: what
+// source reads.
+template <class S, class T, class Source>
+inline void write(const S* read, T* target, std::size_t n, bool around, Source source) {
     const auto partial = [&](std::size_t from, std::size_t to) {
         for (; from < to; from += W) {
             const std::size_t count = to - from < W ? to - from : W;
@@ -28,6 +29,12 @@ inline void write(T* target, std::size_t n, bool around, Source source) {
     if (around) {
         i = head(target, n);
         partial(0, i);
+        constexpr std::size_t several = 64;  // whole lines of any type
+        for (; has_short_window && i + several <= n; i += several) {
+            fetch_far(read + i, several);
+#pragma GCC unroll 8
+            for (std::size_t j = i; j < i + several; j += W) stream(target + j, source(j, W));
+        }
         for (; i + W <= n; i += W) stream(target + i, source(i, W));
         fence();
     }
@@ -45,7 +52,7 @@ bool cast(Float from, Float to, const void* source, void* target, std::size_t n,
     Seen seen;
     with_type(from, source, [&](const auto* in) {
         with_type(to, target, [&](auto* out) {
-            write(out, n, around, [&](std::size_t i, std::size_t count) {
+            write(in, out, n, around, [&](std::size_t i, std::size_t count) {
                 const Vector v = load_some(in + i, count);
                 seen.look(v, limit);
                 return v;
@@ -58,7 +65,7 @@ bool cast(Float from, Float to, const void* source, void* target, std::size_t n,
 void add_into(Float type, const void* source, float* sum, std::size_t n, float factor) {
     const Vector by = fill(factor);
     with_type(type, source, [&](const auto* in) {
-        write(sum, n, false, [&](std::size_t i, std::size_t count) {
+        write(in, sum, n, false, [&](std::size_t i, std::size_t count) {
             return add(load_some(sum + i, count), mul(load_some(in + i, count), by));
         });
     });
@@ -77,11 +84,11 @@ void divide(Float type, const float* sum, float divisor, void* target, std::size
     const Vector by = fill(exact ? 1.0f / divisor : divisor);
     with_type(type, target, [&](auto* out) {
         if (exact) {
-            write(out, n, around, [&](std::size_t i, std::size_t count) {
+            write(sum, out, n, around, [&](std::size_t i, std::size_t count) {
                 return mul(load_some(sum + i, count), by);
             });
         } else {
-            write(out, n, around, [&](std::size_t i, std::size_t count) {
+            write(sum, out, n, around, [&](std::size_t i, std::size_t count) {
                 return div(load_some(sum + i, count), by);
             });
         }
@@ -118,6 +125,13 @@ std::uint32_t stream_read(const float* x, std::size_t n) {
     for (std::size_t j = 0; j < W; ++j) out |= bits_of(lane[j]);
     for (; i < n; ++i) out |= bits_of(x[i]);
     return out;
+}
+
+// target: aligned to a line. Elements that fill no two vectors are left out.
+void stream_halve(const float* x, float* target, std::size_t n) {
+    for (std::size_t i = 0; i + 2 * W <= n; i += 2 * W)
+        stream(target + i / 2, bit_or(load(x + i), load(x + i + W)));
+    fence();
 }
 
 }  // namespace

@@ -3,25 +3,34 @@
 namespace gradwire {
 namespace {
 
-// The groups of a block that have a candidate. The main loop only notes them, without a branch that
-// is hard to predict; they are read again while the block is in the first-level cache.
-template <int U>
+// The groups of a block that have a candidate, and which of their lanes. The main loop only notes
+// them, without a branch that is hard to predict; they are read again while the block is in a cache.
+template <int U, std::size_t size = watched_block>
 struct Notes {
-    static constexpr std::size_t groups = watched_block / (U * W);
+    static constexpr std::size_t groups = size / (U * W);
     static constexpr std::size_t block = groups * U * W;
     std::uint32_t at[groups + 1];
+    std::uint64_t lanes[groups + 1];
     std::size_t count = 0;
 
-    void add(std::size_t group_start, bool wanted) {
+    void add(std::size_t group_start, std::uint64_t wanted) {
         at[count] = static_cast<std::uint32_t>(group_start);
-        count += wanted;
+        lanes[count] = wanted;
+        count += wanted != 0;
     }
 };
 
+// A mask of vector j of a group, at its place in the mask of the group.
+inline std::uint64_t lanes_at(int j, std::uint32_t mask) { return std::uint64_t{mask} << (j * W); }
+
+// Few lanes of a group are taken one by one: packing all its vectors takes longer.
+constexpr int few_lanes = 4;
+
 // Appends the candidates among the noted groups of x, whose first index is `first`. Returns
 // whether those groups are finite.
-template <int U, class T>
-inline bool collect(const T* x, const Notes<U>& notes, Candidates& found, std::size_t first) {
+template <int U, std::size_t size, class T>
+inline bool collect(const T* x, const Notes<U, size>& notes, Candidates& found,
+                    std::size_t first) {
     std::uint32_t bad = 0;
     Bound least = bound(found.threshold);
     std::size_t count = found.count;
@@ -31,6 +40,20 @@ inline bool collect(const T* x, const Notes<U>& notes, Candidates& found, std::s
             found.make_room(found);
             count = found.count;
             least = bound(found.threshold);
+        }
+        std::uint64_t lanes = notes.lanes[group];
+        if (__builtin_expect(__builtin_popcountll(lanes) <= few_lanes, 1)) {
+            for (; lanes != 0; lanes &= lanes - 1) {
+                const std::size_t at =
+                    notes.at[group] + static_cast<std::size_t>(__builtin_ctzll(lanes));
+                const std::uint32_t bits = bits_of(widen(x[at]));
+                found.bits[count] = bits;
+                found.index[count] = static_cast<std::uint32_t>(first + at);
+                const std::uint32_t absolute = bits & magnitude_mask;
+                bad |= absolute >= infinity_bits;
+                count += absolute >= found.threshold && absolute < infinity_bits;
+            }
+            continue;
         }
 #pragma GCC unroll 8
         for (int j = 0; j < U; ++j) {
@@ -48,22 +71,32 @@ inline bool collect(const T* x, const Notes<U>& notes, Candidates& found, std::s
 }
 
 constexpr int scan_unroll = 4;
+constexpr std::size_t scanned_block = 4096;
 
-template <int U, class T>
+// Scans groups of U vectors, S blocks side by side; returns where it stopped.
+template <int U, int S, class T>
 std::size_t scan_blocks(const T* x, std::size_t i, std::size_t n, Candidates& found, bool& finite,
                         std::size_t first = 0) {
-    while (i + U * W <= n) {
-        const std::size_t end = n - i < Notes<U>::block ? n : i + Notes<U>::block;
+    using Block = Notes<U, scanned_block>;
+    while (i + S * U * W <= n) {
+        const std::size_t share = (n - i) / (S * U * W) * (U * W);
+        const std::size_t size = share < Block::block ? share : Block::block;
         const Bound least = bound(found.threshold);
-        Notes<U> notes;
-        for (; i + U * W <= end; i += U * W) {
-            std::uint32_t any = 0;
-            fetch_far(x + i, U * W);
+        Block notes[S];
+        for (const std::size_t end = i + size; i < end; i += U * W) {
 #pragma GCC unroll 8
-            for (int j = 0; j < U; ++j) any |= reaches(load(x + i + j * W), least);
-            notes.add(i, any != 0);
+            for (int s = 0; s < S; ++s) {
+                const std::size_t at = i + s * size;
+                fetch_far(x + at, U * W);
+                std::uint64_t lanes = 0;
+#pragma GCC unroll 8
+                for (int j = 0; j < U; ++j)
+                    lanes |= lanes_at(j, reaches(load(x + at + j * W), least));
+                notes[s].add(at, lanes);
+            }
         }
-        finite &= collect(x, notes, found, first);
+        for (const Block& own : notes) finite &= collect(x, own, found, first);
+        i += (S - 1) * size;
     }
     return i;
 }
@@ -71,12 +104,12 @@ std::size_t scan_blocks(const T* x, std::size_t i, std::size_t n, Candidates& fo
 template <class T>
 bool scan_all(const T* x, std::size_t n, Candidates& found) {
     bool finite = true;
-    std::size_t i = scan_blocks<scan_unroll>(x, 0, n, found, finite);
-    i = scan_blocks<1>(x, i, n, found, finite);
+    std::size_t i = scan_blocks<scan_unroll, has_short_window ? 2 : 1>(x, 0, n, found, finite);
+    i = scan_blocks<1, 1>(x, i, n, found, finite);
     if (i < n) {
         T last[W] = {};
         __builtin_memcpy(last, x + i, (n - i) * sizeof(T));
-        scan_blocks<1>(last, 0, W, found, finite, i);
+        scan_blocks<1, 1>(last, 0, W, found, finite, i);
     }
     return finite;
 }

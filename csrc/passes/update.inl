@@ -32,21 +32,21 @@ inline Pair forward(Vector d, Vector u, Vector v, Vector m) {
     }
 }
 
-// Advances U vectors. A non-finite u always makes v non-finite, so only v is checked. Returns
-// whether any of the new v reaches the bound; clears finite if an element had to be kept.
+// Advances U vectors. A non-finite u always makes v non-finite, so only v is checked. Returns the
+// lanes in which the new v reaches the bound; clears finite if an element had to be kept.
 template <Mode mode, int U, class G>
-inline bool update_group(const G* g, float* u, float* v, Vector m, Vector s, Bound least,
-                         bool& finite) {
+inline std::uint64_t update_group(const G* g, float* u, float* v, Vector m, Vector s, Bound least,
+                                  bool& finite) {
     constexpr bool has_u = mode != Mode::feedback;
     Pair next[U];
-    std::uint32_t any = 0;
+    std::uint64_t lanes = 0;
     std::uint32_t bad = 0;
 #pragma GCC unroll 8
     for (int j = 0; j < U; ++j) {
         const Vector d = mul(load(g + j * W), s);
         const Vector old = has_u ? load(u + j * W) : d;
         next[j] = forward<mode>(d, old, load(v + j * W), m);
-        any |= reaches(next[j].v, least);
+        lanes |= lanes_at(j, reaches(next[j].v, least));
         bad |= reaches(next[j].v, finite_bound());
     }
     if (__builtin_expect(bad != 0, 0)) {
@@ -56,7 +56,7 @@ inline bool update_group(const G* g, float* u, float* v, Vector m, Vector s, Bou
             const std::uint32_t kept = reaches(next[j].v, finite_bound());
             next[j].v = restored(next[j].v, v + j * W, kept);
             if constexpr (has_u) next[j].u = restored(next[j].u, u + j * W, kept);
-            any |= reaches(next[j].v, least);
+            lanes |= lanes_at(j, reaches(next[j].v, least));
         }
     }
 #pragma GCC unroll 8
@@ -64,7 +64,7 @@ inline bool update_group(const G* g, float* u, float* v, Vector m, Vector s, Bou
         if constexpr (has_u) store(u + j * W, next[j].u);
         store(v + j * W, next[j].v);
     }
-    return any != 0;
+    return lanes;
 }
 
 // Runs a group of one vector on the last n < W elements, in buffers padded with zeros.

@@ -169,14 +169,20 @@ def _copies(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
 
 def _references(gradients: list[torch.Tensor]) -> list[_Contestant]:
-    """Shows what memory allows: one read, and the update's traffic without any selection."""
+    """Shows what memory allows: one read, one that writes half as many bytes, and the update's
+    traffic without any selection."""
+    import torch
+
     from gradwire.kernels.memory import zeros
 
     n, (core, which) = gradients[0].numel(), native()
-    u, v = zeros(n), zeros(n)
+    u, v, half = zeros(n), zeros(n), torch.empty(n, dtype=torch.bfloat16)
 
     def read(turn: int) -> None:
         core.stream_read(which, gradients[turn % BUFFERS].data_ptr(), n)
+
+    def halve(turn: int) -> None:
+        core.stream_halve(which, gradients[(turn + 1) % BUFFERS].data_ptr(), half.data_ptr(), n)
 
     def update(turn: int) -> None:
         g = gradients[turn % BUFFERS]
@@ -187,6 +193,7 @@ def _references(gradients: list[torch.Tensor]) -> list[_Contestant]:
         _Contestant(
             "torch sum", lambda turn: gradients[(turn + 1) % BUFFERS].sum(), 4 * n, "read"
         ),
+        _Contestant("stream cast", halve, 6 * n, "stream cast"),
         _Contestant("stream update", update, 20 * n, "stream update"),
     ]
 
@@ -350,8 +357,8 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
     return [
         _Contestant(f"accumulate, {RANKS} payloads", native_sum, 4 * n, "read", rivals[:1]),
         _Contestant(rivals[0], twin_sum, 4 * n, "read"),
-        _Contestant("cast to bf16", native_cast, 6 * n, "stream update", rivals[1:]),
-        _Contestant(rivals[1], twin_cast, 6 * n, "stream update"),
+        _Contestant("cast to bf16", native_cast, 6 * n, "stream cast", rivals[1:]),
+        _Contestant(rivals[1], twin_cast, 6 * n, "stream cast"),
     ]
 
 

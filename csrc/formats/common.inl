@@ -52,9 +52,13 @@ struct LaneSums {
         sum = gradwire::add(sum, v);
     }
     double total(int term) const {
-        float one[sum_lanes];
-        for (std::size_t j = 0; j < sum_lanes / W; ++j) store(one + j * W, lane[term][j]);
-        for (std::size_t half = sum_lanes / 2; half > 0; half /= 2)
+        Vector sum[sum_lanes / W];
+        for (std::size_t j = 0; j < sum_lanes / W; ++j) sum[j] = lane[term][j];
+        for (std::size_t half = sum_lanes / W / 2; half > 0; half /= 2)
+            for (std::size_t j = 0; j < half; ++j) sum[j] = gradwire::add(sum[j], sum[j + half]);
+        float one[W];
+        store(one, sum[0]);
+        for (std::size_t half = W / 2; half > 0; half /= 2)
             for (std::size_t j = 0; j < half; ++j) one[j] += one[j + half];
         return one[0];
     }
@@ -88,8 +92,14 @@ inline float capped(float scale, float most) { return scale < most ? scale : mos
 inline float mean_of(const float* x, std::size_t m) {
     LaneSums<1> sums;
     const Vector part = fill(0x1p-9f);
-    for (std::size_t i = 0; i < m; i += W) {
-        fetch_far(x + i, W);
+    std::size_t i = 0;
+    for (; i + sum_lanes <= m; i += sum_lanes) {
+        fetch_far(x + i, sum_lanes);
+#pragma GCC unroll 8
+        for (std::size_t j = 0; j < sum_lanes; j += W)
+            sums.add_to(0, j, mul(larger(fill(0), load(x + i + j)), part));
+    }
+    for (; i < m; i += W) {
         const Vector magnitudes = larger(fill(0), load_some(x + i, m - i < W ? m - i : W));
         sums.add_to(0, i, mul(magnitudes, part));
     }

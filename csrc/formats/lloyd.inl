@@ -20,15 +20,29 @@ struct Lloyd : Packed<Lloyd<width>, width> {
         return code < 2 ? -magnitude : magnitude;
     }
 
+    static std::uint32_t code_of(float x, float limit) {
+        if (width == 1) return x < 0.0f ? 0u : 1u;
+        const std::uint32_t far = float_of(bits_of(x) & magnitude_mask) > limit ? 1u : 0u;
+        return x < 0.0f ? 1u - far : 2u + far;
+    }
+
     static void encode(const float* x, std::size_t m, float scale, const std::uint32_t*,
                        std::uint8_t* out) {
-        constexpr int positive = 1 << (width - 1);
         const float limit = threshold * scale;
-        std::uint8_t code[Lloyd::block];
-        for (std::size_t i = 0; i < m; ++i) {
-            const int far = width == 2 && float_of(bits_of(x[i]) & magnitude_mask) > limit ? 1 : 0;
-            code[i] = static_cast<std::uint8_t>(x[i] < 0.0f ? positive - 1 - far : positive + far);
+        if (m == Lloyd::block) {
+            constexpr std::size_t h = Lloyd::bytes(Lloyd::block);
+            for (std::size_t j = 0; j < h; ++j) {
+                std::uint32_t byte = 0;
+#pragma GCC unroll 8
+                for (std::size_t p = 0; p < Lloyd::parts; ++p)
+                    byte |= code_of(x[p * h + j], limit) << (p * width);
+                out[j] = static_cast<std::uint8_t>(byte);
+            }
+            return;
         }
+        std::uint8_t code[Lloyd::block];
+        for (std::size_t i = 0; i < m; ++i)
+            code[i] = static_cast<std::uint8_t>(code_of(x[i], limit));
         Lloyd::pack(code, m, out);
     }
 };

@@ -7,12 +7,17 @@
     PlanError: in a list of costs costs[0].seconds must be a finite number, 0 or more; got -1.
     Measure again.
 
-A dictionary that torch.save wrote is a document, too: `take` reads it.
+A dictionary that torch.save wrote is a document, too: `take` reads it. `save_file` writes
+any file.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
+import socket
 import tomllib
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
@@ -141,6 +146,31 @@ class Document:
             if kind.name != self.name and kind.names <= names and len(kind.names) >= own:
                 use = kind.use.replace("FILE", file or "FILE")
                 raise self.error(f"{self.name} is needed here; got {kind.name}. {use}.")
+
+
+def save_file(path: str | Path, content: str | bytes) -> None:
+    """Writes a file; text as UTF-8. A full disk or a crash leaves the former file as it was, and
+    ranks on several machines may write to one shared folder.
+
+    Raises OSError.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    end = Path(os.path.realpath(path))  # a link stays one
+    if end.exists() and not end.is_file():  # a terminal or a pipe, which cannot be replaced
+        end.write_bytes(data)
+        return
+    draft = end.with_name(f".{end.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        if end.exists():
+            shutil.copymode(end, draft)
+        draft.replace(end)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        # A folder that is not ours, or a single file that a container mounts.
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY):
+            raise
+        end.write_bytes(data)
 
 
 def _parsed(text: str) -> object:

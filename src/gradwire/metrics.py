@@ -9,12 +9,12 @@ A receiver is any function of numbers by name and a step; none of these packages
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gradwire.document import save_file
 from gradwire.errors import UsageError
 from gradwire.run_folder import StepRow
 
@@ -82,9 +82,7 @@ class OpenMetrics:
         for name, value in {**numbers, "gradwire/step": float(step)}.items():
             gauge = re.sub(r"\W", "_", name, flags=re.ASCII)
             lines += [f"# TYPE {gauge} gauge", f"{gauge}{self._labels} {_shown(value)}"]
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
-        new.write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
-        os.replace(new, self._path)
+        save_file(self._path, "\n".join([*lines, "# EOF", ""]))
 
 
 def _escaped(value: str) -> str:

@@ -21,7 +21,7 @@ from gradwire.buckets import (
     group,
     parameter_of,
 )
-from gradwire.document import Document
+from gradwire.document import Document, save_file
 from gradwire.errors import PlanError
 from gradwire.schema import List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
 from gradwire.strategy import Strategy
@@ -224,8 +224,8 @@ class Plan:
         return plan
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as JSON."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        """Write it to a file, as JSON. A crash leaves a former file as it was."""
+        save_file(path, self.to_json() + "\n")
 
     @staticmethod
     def load(path: str | Path) -> Plan:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradwire.document import TOML, Document
+from gradwire.document import TOML, Document, save_file
 from gradwire.errors import PlanError
 from gradwire.schema import Broken, Maybe, Number, Schema, Table, Whole
 
@@ -96,8 +96,8 @@ class Cluster:
         return cluster
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as TOML."""
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
+        """Write it to a file, as TOML. A crash leaves a former file as it was."""
+        save_file(path, self.to_toml())
 
     @staticmethod
     def load(path: str | Path) -> Cluster:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
+import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +19,7 @@ from damage import damaged
 from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.cli import main as cli
-from gradwire.document import Document
+from gradwire.document import Document, save_file
 from gradwire.errors import GradwireError, NetworkError, PlanError
 from gradwire.network import Routes, dual_plane, fat_tree, leaf_spine, route
 from gradwire.network.exports import pins_of
@@ -287,3 +291,60 @@ def test_a_profile_that_is_to_be_explained_says_what_to_run(
     assert cli.main(["explain", str(path)]) == 2
     said = f"got a profile. Run `gradwire plan --profile {path}`."
     assert said in capsys.readouterr().err
+
+
+# -- written ------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_former_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    save_file(path, "former")
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_file(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("plan.json", "former")]
+
+
+def test_a_link_stays_one_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    path, link = tmp_path / "plan.json", tmp_path / "link.json"
+    path.write_text("former")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    save_file(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        save_file(pipe, "all of it")
+        assert read.result() == "all of it"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY])
+def test_a_file_that_cannot_be_replaced_is_written_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Containers mount single files, and files stand in folders of others."""
+    path = tmp_path / "plan.json"
+    path.write_text("former")
+
+    def refuse(self: Path, end: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    save_file(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("plan.json", "new")]

@@ -1,7 +1,8 @@
 """Kernels of processors or of a GPU against torch, and against the memory that they work on.
 
-One thread. The contestants take turns, so that a disturbance hits them alike; gradients rotate
-among several buffers, so that none is in a cache; each range printed is that of all turns. On a
+One thread. The contestants take turns, each time in another order, so that a disturbance hits them
+alike; gradients rotate among several buffers, so that none is in a cache; each range printed is
+that of all turns. On a
 GPU a turn lasts from the call to its last kernel's end, with gaps where the host is the slower of
 both, and what memory allows is a copy.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -92,8 +94,9 @@ def measure(
     try:
         progress("drawing gradients")
         contestants = _contestants(elements, device, references)
+        order = Random(0)
         for turn in range(repeats + 1):
-            for contestant in contestants:
+            for contestant in order.sample(contestants, len(contestants)):
                 if turn == 0:  # how long a turn takes is not known
                     progress("first turns", now=contestant.name)
                 contestant.take_turn(turn, clock)

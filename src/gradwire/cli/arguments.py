@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.document import save_file
 from gradwire.errors import UsageError
 from gradwire.progress import to_stderr
 from gradwire.report.terminal import printable
@@ -134,9 +135,9 @@ def write_page(page: Page, path: Path) -> None:
 
     Raises UsageError if it cannot be written.
     """
-    text = page.html()
+    text = page.html().encode(errors="replace")
     with writing(path):
-        path.write_text(text, encoding="utf-8", errors="replace")
+        save_file(path, text)
 
 
 def save_page(page: Page, path: Path) -> None:

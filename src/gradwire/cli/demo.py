@@ -20,6 +20,7 @@ from gradwire.cli.arguments import (
 )
 from gradwire.cli.endings import ending_on_sigterm
 from gradwire.cli.progress import telling
+from gradwire.document import save_file
 
 if TYPE_CHECKING:
     from gradwire.demo.runner import Setting
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_page(page(found, cluster, repeats(arguments)), shown)
     document["page"] = str(shown)
     with writing(arguments.out):
-        (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
+        save_file(arguments.out / "demo.json", json.dumps(document, indent=1) + "\n")
     told = f"\nLoss against seconds: {plot}\nAll of it: {shown}"
     print(json.dumps(document) if arguments.json else told)
     return 0

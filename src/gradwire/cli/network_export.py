@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gradwire.cli.arguments import add_quiet, check_output, writing
 from gradwire.cli.progress import telling
+from gradwire.document import save_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = written(arguments.format, routes)
     if arguments.output:
         with writing(arguments.output):
-            arguments.output.write_text(text, encoding="utf-8")
+            save_file(arguments.output, text)
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"
     if arguments.json or not arguments.output:
         print(told if arguments.json else text, end="")

@@ -12,6 +12,7 @@ from pathlib import Path
 from gradwire.cli.arguments import answering, check_output, writing
 from gradwire.cli.network_traffic import add_traffic_arguments, traffic_of
 from gradwire.cli.progress import telling
+from gradwire.document import save_file
 from gradwire.progress import each
 
 
@@ -45,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
     text = "\n".join([f"{arguments.output}: bytes on the fullest link", *lines])
     answer = json.dumps(told, indent=2) if arguments.json else text
     with answering(answer, arguments.json), writing(arguments.output):
-        arguments.output.write_text(drawn, encoding="utf-8")
+        save_file(arguments.output, drawn)
     return 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gradwire.cli.arguments import answering, check_output, repeats, save_page, writing
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
 from gradwire.cli.progress import telling
+from gradwire.document import save_file
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     with answering(answer, arguments.json):
         if arguments.output:
             with writing(arguments.output):
-                arguments.output.write_text(paths, encoding="utf-8")
+                save_file(arguments.output, paths)
         if page is not None:
             save_page(page, arguments.html)
     return 0

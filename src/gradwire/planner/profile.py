@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gradwire import beside
 from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
-from gradwire.document import Document
+from gradwire.document import Document, save_file
 from gradwire.errors import PlanError, StrategyError
 from gradwire.planner.fit import FIT, Fit
 from gradwire.schema import Flag, List, Map, Maybe, Number, Table, Text, Whole, broken
@@ -306,10 +304,7 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Writes the file atomically: ranks on several machines may write to one shared folder."""
-        end = Path(path)
-        draft = end.with_name(f".{end.name}.{socket.gethostname()}.{os.getpid()}")
-        draft.write_text(self.to_json() + "\n", encoding="utf-8")
-        draft.replace(end)
+        save_file(path, self.to_json() + "\n")
 
     @staticmethod
     def load(path: str | Path) -> Profile:

@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gradwire.document import save_file
+
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow.
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _GREY = "#8A8A8A"
@@ -41,7 +43,7 @@ def save(
     lines = [line for line in map(_finite, lines) if line.points]
     if importlib.util.find_spec("matplotlib") is None:
         path = folder / f"{name}.svg"
-        path.write_text(svg(lines, title, target), encoding="utf-8")
+        save_file(path, svg(lines, title, target))
         return path
     path = folder / f"{name}.png"
     _draw(lines, title, target, path)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradwire.document import save_file
 from gradwire.errors import UsageError
 from gradwire.trace import TRAINING_THREAD, Span, Trace
 
@@ -56,10 +57,8 @@ def save(events: Sequence[Event], path: Path) -> None:
     cannot be written."""
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
     try:
-        if path.suffix == ".gz":
-            path.write_bytes(gzip.compress(text.encode(), mtime=0))
-        else:
-            path.write_text(text, encoding="utf-8")
+        packs = path.suffix == ".gz"
+        save_file(path, gzip.compress(text.encode(), mtime=0) if packs else text)
     except OSError as error:
         raise UsageError(
             f"the trace needs a file that can be written; '{path}': {error.strerror}. Pass "

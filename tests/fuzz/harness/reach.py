@@ -23,7 +23,8 @@ WITHOUT_A_FACE = {
 }
 """Files that may call the extension though no target reaches them, and why."""
 ONLY_THERE = {
-    "stream_halve", "stream_read", "stream_update", "Forwarder", "Forwarder.counts", "Forwarder.run"
+    "stream_halve", "stream_read", "stream_update", "Forwarder", "Forwarder.counts",
+    "Forwarder.run",
 }  # fmt: skip
 """Native functions that only these files call."""
 

@@ -2,9 +2,8 @@
 
 One thread. The contestants take turns, each time in another order, so that a disturbance hits them
 alike; gradients rotate among several buffers, so that none is in a cache; each range printed is
-that of all turns. On a
-GPU a turn lasts from the call to its last kernel's end, with gaps where the host is the slower of
-both, and what memory allows is a copy.
+that of all turns. On a GPU a turn lasts from the call to its last kernel's end, with gaps where
+the host is the slower of both, and what memory allows is a copy.
 """
 
 from __future__ import annotations

@@ -86,6 +86,12 @@ class Maker:
         """The strategy that sends vectors whole; None as of `whole`."""
         return self._whole(self.dynamics.of_vectors)
 
+    @property
+    def _sends_vectors(self) -> bool:
+        """Whether there are no vectors, or they can be sent whole."""
+        dense = (r.parameter for r in self.profile.ready if not r.parameter.sparse)
+        return self.of_vectors is not None or not any(map(is_vector, dense))
+
     def _whole(self, dynamics: Dynamics) -> str | None:
         text = dynamics.take(FP32)
         return text if text is not None and self.profile.measured(text) else None
@@ -118,7 +124,7 @@ class Maker:
         for count in self.lanes:
             if whole:
                 yield from self._planned(whole, count, apart=False)
-            if len(whole) < len(options) and self.of_vectors is not None:
+            if len(whole) < len(options) and self._sends_vectors:
                 yield from self._planned(options, count, apart=True)
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:

@@ -213,6 +213,16 @@ def test_vectors_travel_dense_beside_what_is_selected() -> None:
         assert ranks == {1} if str(strategy) == FP32 else ranks == {2}
 
 
+def test_matrices_alone_need_no_strategy_for_vectors() -> None:
+    given = profile(1e7, ready=[r for r in model() if len(r.parameter.shape) == 2])
+    only = replace(given, strategies={TOPK: given.strategies[TOPK]})
+    plan = choose(only).best.plan
+    assert {str(strategy) for strategy in plan.strategies} == {TOPK}
+    assert {p.name for bucket in plan.buckets for p in bucket.parameters} == {
+        r.parameter.name for r in given.ready
+    }
+
+
 def test_buckets_have_one_dtype() -> None:
     ready = [
         replace_dtype(r, "bfloat16" if i % 8 >= 4 else "float32") for i, r in enumerate(model())

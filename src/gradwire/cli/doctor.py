@@ -184,19 +184,29 @@ def _network(megabytes: float, progress: Progress) -> dict[str, Any]:
 
 
 def measured(megabytes: float, device: Any, progress: Progress = silent) -> dict[str, Any]:
-    """Measures the all-reduce of the default process group: latency and bandwidth. Collective."""
+    """Measures the all-reduce of the default process group: latency and bandwidth. Collective.
+    UsageError on all ranks where one has no memory for it."""
     import torch
     import torch.distributed as dist
 
     from gradwire.runtime.process_groups import exchange_text
 
     world = dist.get_world_size()
-    small = torch.ones(1, device=device)
-    large = torch.ones(int(megabytes * 250_000), device=device)
+    small, large, lacks = torch.ones(1, device=device), torch.empty(0, device=device), ""
+    try:
+        large = torch.ones(int(megabytes * 250_000), device=device)
+    except (MemoryError, RuntimeError) as error:
+        lacks = str(error).splitlines()[0]
+    assert dist.group.WORLD is not None
+    for rank, why in enumerate(exchange_text(lacks, dist.group.WORLD, device)):
+        if why:
+            raise UsageError(
+                f"every rank needs memory for --megabytes; rank {rank} has none for "
+                f"{megabytes:g} MB: {why:.200}. Pass less."
+            )
     latency_seconds = _time(small, 20, progress, "latency")
     seconds = _time(large, 3, progress, "bandwidth")
     bits = 2 * (world - 1) / world * large.numel() * 32
-    assert dist.group.WORLD is not None
     hosts = exchange_text(socket.gethostname(), dist.group.WORLD, device)
     return {
         "backend": dist.get_backend(),

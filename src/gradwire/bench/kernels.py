@@ -30,6 +30,9 @@ DENSITY = 0.001
 MOMENTUM = 0.9
 BUFFERS = 6
 RANKS = 4
+SETTLING = 40
+"""Steps until a residual is about as large as it gets: in those before, the threshold of the last
+step lets several times as many candidates through."""
 SLOW_SECONDS = 0.2  # what takes longer gets a fifth of the turns
 
 
@@ -242,7 +245,8 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
 
 def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
-    """Each contestant has a state of its own and sees the same sequence of gradients."""
+    """Each contestant has a state of its own, the same at first, of a job under way, and sees the
+    same sequence of gradients."""
     import torch
 
     import gradwire.kernels.torch as twins
@@ -282,6 +286,11 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
         segment = UpdateTopk(g, u, v, k, indices, values, velocities, MOMENTUM)
         twins.update_topk([segment], status)
 
+    for turn in range(SETTLING):
+        native(turn)
+    for u, v in states[1:]:
+        u.copy_(states[0][0])
+        v.copy_(states[0][1])
     rivals = ("update in torch, with torch.topk", "update_topk twin")
     return [
         _Contestant("update_topk", native, 20 * n, "stream update", rivals),

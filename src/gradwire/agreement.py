@@ -30,6 +30,13 @@ def numbers_of(feedback: Feedback, group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def rate_of(group: Mapping[str, Any]) -> float | None:
+    """Returns a group's learning rate; None if it has none, as where the optimizer finds its own
+    (Adafactor)."""
+    rate = group.get("lr")
+    return None if rate is None else float(rate)
+
+
 def said(numbers: Mapping[str, Any]) -> str:
     """Returns the numbers as text, written as arguments."""
     return ", ".join(f"{name}={value}" for name, value in numbers.items())

@@ -197,6 +197,41 @@ def test_rates_that_a_rank_does_not_know_are_not_compared(three: Ranks) -> None:
         assert len(said) == 1
 
 
+class FindsItsRate(torch.optim.Optimizer):
+    """Steps without a rate of its groups, as Adafactor does with lr=None."""
+
+    update_rule = "linear"
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=0.05)
+
+
+def _without_a_rate(defaults: dict[str, None]) -> tuple[bool, int]:
+    """What asks for the rate: the first step, later ones, `flush`, and weights that differ."""
+    model = small()
+    optimizer = FindsItsRate(model.parameters(), defaults)
+    handle = gradwire.attach(model, TOPK, check_every=3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*rounding")
+        for number in range(4):
+            step(model, optimizer, number)
+            if number == 1 and dist.get_rank() == 1:
+                with torch.no_grad():
+                    model.one.weight.mul_(1.0 + 2e-6)
+    optimizer.zero_grad()
+    handle.flush()
+    optimizer.step()
+    handle.detach()
+    return same(model), len(handle._check._flushed._averages)
+
+
+@pytest.mark.parametrize("defaults", [{"lr": None}, {}])
+def test_an_optimizer_may_have_no_learning_rate(three: Ranks, defaults: dict[str, None]) -> None:
+    assert three.run(_without_a_rate, defaults) == [(True, 0)] * 3
+
+
 def _flip(data: Tensor) -> None:
     data.view(-1).view(torch.uint8)[-1] ^= 3
 

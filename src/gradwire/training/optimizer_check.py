@@ -19,7 +19,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradwire.agreement import numbers_of, said
+from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
 from gradwire.training.attached import keeper_of
@@ -106,7 +106,7 @@ class OptimizerCheck:
             self._began.add(optimizer)
             self._follow_rates(optimizer)  # after a resume residuals have the rate of a past step
             return
-        if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
+        if all(rate_of(g) == 0.0 for g in groups):
             return  # torch initializes optimizers' states by such a step, before training
         self._check_fired()
         self._check_moments(optimizer, groups)
@@ -136,14 +136,14 @@ class OptimizerCheck:
         """
         session, stepping = self._session, _stepping(optimizer)
         rates = {
-            self._names[id(p)]: rate
+            self._names[id(p)]: rate_of(group)
             for group in optimizer.param_groups
-            for rate in [float(group["lr"])]
             for p in group["params"] if id(p) in self._names
         }  # fmt: skip
         linear = isinstance(stepping, torch.optim.SGD | SGD)
         if session.has_memory and (linear or self._sends_steps):
-            session.rates.follow(rates, [session.ledger, self._flushed])
+            known = {name: rate for name, rate in rates.items() if rate is not None}
+            session.rates.follow(known, [session.ledger, self._flushed])
         self._flushed.leave(rates)
 
     def _holds(self, group: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire.agreement import rate_of
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Broadcast
 from gradwire.training.session import Session
@@ -104,7 +105,9 @@ class SameWeights:
         session, rates = self._session, dict[int, float]()
         for optimizer in self._optimizers():
             for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
-                rates |= dict.fromkeys(map(id, group["params"]), float(group.get("lr", -1.0)))
+                rate = rate_of(group)
+                if rate is not None:
+                    rates |= dict.fromkeys(map(id, group["params"]), rate)
         own = [rates.get(id(p), -1.0) for p in session.parameters.values()]
         room = torch.tensor(own, device=session.device, dtype=torch.float64)
         everybody = session.moved(AllGather(room)).tolist()

@@ -132,8 +132,13 @@ def _never_forgets(optimizer: object) -> bool:
     """Whether the runs of its rule, which are AdamW's, do not speak for it."""
     if isinstance(optimizer, str):
         return optimizer.lower() == "adagrad"
+    return is_of(optimizer, "Adagrad")
+
+
+def is_of(optimizer: object, name: str) -> bool:
+    """Whether an optimizer, or one that it wraps, is of a class of this name or a subclass."""
     kinds = (kind for wrapped in _wrapped(optimizer) for kind in type(wrapped).__mro__)
-    return any(kind.__name__ == "Adagrad" for kind in kinds)
+    return any(kind.__name__ == name for kind in kinds)
 
 
 def name_of(optimizer: object) -> str:

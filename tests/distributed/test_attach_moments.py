@@ -267,6 +267,24 @@ def given_to_others() -> tuple[list[int], str, str, str]:
     return sizes, said, other, taken
 
 
+def given_to_a_stranger(kind: type[torch.optim.Optimizer]) -> tuple[str, int]:
+    """What an optimizer that steps by other moments is told, and how many states it then has."""
+    model = model_of()
+    with attached(model, COARSE) as handle:
+        step_of(model, adamw(model), 0)
+        stranger = kind(model.parameters(), lr=0.1)
+        return raised(lambda: handle.give_moments(stranger)), len(stranger.state)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam, gradwire.optim.SGD]
+)
+def test_a_stranger_gets_no_moments(two: Ranks, kind: type[torch.optim.Optimizer]) -> None:
+    for told, states in two.run(given_to_a_stranger, kind):
+        assert f"keeps others than {kind.__name__} has" in told
+        assert states == 0
+
+
 def test_moments_go_to_who_steps_by_them(two: Ranks) -> None:
     for sizes, amsgrad, other, taken in two.run(given_to_others):
         assert sizes == [2, 2]

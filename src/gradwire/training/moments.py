@@ -19,11 +19,12 @@ from torch.optim import Optimizer
 from gradwire.errors import UsageError
 from gradwire.feedback._measured import noise_factor
 from gradwire.local import STEPS
-from gradwire.soundness import update_rule
+from gradwire.soundness import is_of, update_rule
 from gradwire.strategy import Feedback, State
 from gradwire.training.session import Session
 
 MOMENTUM, FIRST, SECOND = "momentum_buffer", "exp_avg", "exp_avg_sq"
+_OF_ADAM = {FIRST, SECOND, "step"}
 
 
 def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
@@ -60,20 +61,26 @@ def give(session: Session, optimizer: Optimizer) -> None:
             "handle.state_dict(), and load it in a job where each rank keeps whole parameters."
         )
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    for name, p, feedback in _kept(session):
-        state = session.ledger.memory[name]
+    given = [kept for kept in _kept(session) if session.step > 0 and id(kept[1]) in groups]
+    for _, p, feedback in given:
+        _check_kind(optimizer, groups[id(p)], feedback, optimizer.state.get(p, {}))
+    for name, p, feedback in given:
         # Moments that a rank lacks, as its gradients were not finite so far, count as zeros.
-        if session.step > 0 and id(p) in groups:
-            _check_kind(optimizer, groups[id(p)], feedback)
-            written = optimizer.state[p] = _written(state, feedback, p, session)
-            beside = groups[id(p)].get("fused") or groups[id(p)].get("capturable")
-            if "step" in written and beside:  # torch wants it on the parameter's device
-                written["step"] = written["step"].to(p.device)
+        state = session.ledger.memory[name]
+        written = optimizer.state[p] = _written(state, feedback, p, session)
+        beside = groups[id(p)].get("fused") or groups[id(p)].get("capturable")
+        if "step" in written and beside:  # torch wants it on the parameter's device
+            written["step"] = written["step"].to(p.device)
 
 
-def _check_kind(optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedback) -> None:
-    is_other = feedback.rule == "orthogonal" and update_rule(optimizer) != "orthogonal"
-    if is_other or group.get("amsgrad"):
+def _check_kind(
+    optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedback, state: Mapping[str, Any]
+) -> None:
+    if feedback.rule == "orthogonal":
+        is_its_own = is_of(optimizer, "Muon")
+    else:  # gradwire's Muon steps by AdamW what is no hidden matrix; others may have a state of it
+        is_its_own = is_of(optimizer, "Adam") or "muon" in group or set(state) >= _OF_ADAM
+    if not is_its_own or group.get("amsgrad"):
         raise UsageError(
             f"an optimizer can take only moments of its own kind; '{feedback}' keeps others than "
             f"{type(optimizer).__name__}{' with amsgrad' * bool(group.get('amsgrad'))} has. Pass "
@@ -95,7 +102,7 @@ def _read(state: State, feedback: Feedback, optimizer: Optimizer) -> dict[str, T
     if feedback.rule == "orthogonal":
         is_muon_s = MOMENTUM in state and update_rule(optimizer) == "orthogonal"
         return {FIRST: _flat(state[MOMENTUM])} if is_muon_s else None
-    if not {FIRST, SECOND, "step"} <= set(state):
+    if not set(state) >= _OF_ADAM:
         return None
     steps = torch.as_tensor(state["step"], dtype=torch.float32, device="cpu")
     return {STEPS: steps.reshape(1).clone(), FIRST: _flat(state[FIRST]),

@@ -131,3 +131,16 @@ def clipped_again() -> bool:
 
 def test_going_back_to_before_the_first_norm(three: Ranks) -> None:
     assert all(three.run(clipped_again))
+
+
+def spike(plan: str) -> float:
+    """The norm of the average where rank 1's gradient is finite, and its square is not."""
+    model = small()
+    with attached(model, plan, clip_norm=0.05):
+        (loss_of(model) * (1e22 if dist.get_rank() == 1 else 1.0)).backward()
+        return norm_of(gradients(model).values())
+
+
+@pytest.mark.parametrize("plan", ["none | allreduce", "int8+ef | allgather"])
+def test_a_norm_whose_square_overflows_is_clipped(three: Ranks, plan: str) -> None:
+    assert all(0.0 < norm < 1.01 * 0.05 * math.sqrt(3) for norm in three.run(spike, plan))

@@ -7,7 +7,7 @@ steps' gradients, as residuals send them at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -73,15 +73,25 @@ class LocalClip:
             self.seen = norm
         return norm
 
+    def learn_all(self, gradients: Sequence[Tensor], loss_scale: float = 1.0) -> float:
+        """Returns the norm of all of a step's gradients, as `look` and `learn` do, also if its
+        square is too large for float32: such a gradient needs clipping most."""
+        self.look(gradients)
+        norm = self.learn(loss_scale)
+        if math.isinf(norm):
+            self._squares = [_norm(g, torch.float64).square() for g in gradients]
+            norm = self.learn(loss_scale)
+        return norm
+
     def scale_for(self, norm: float | None) -> float:
         """Returns the factor that clips gradients of that norm."""
         above = norm is not None and math.isfinite(norm) and norm > self._limit
         return self._limit / norm if above and norm else 1.0
 
 
-def _norm(gradient: Tensor) -> Tensor:
+def _norm(gradient: Tensor, result: torch.dtype = torch.float32) -> Tensor:
     if kernels.is_rows(gradient):
         gradient = kernels.rows_of(gradient, torch.float32)[1]
-    exact = torch.promote_types(gradient.dtype, torch.float32)
+    exact = torch.promote_types(gradient.dtype, result)
     norm: Tensor = torch.linalg.vector_norm(gradient, dtype=exact)
-    return norm.float()
+    return norm.to(result)

@@ -368,8 +368,8 @@ class Session:
         if not self._at_end:
             return
         if self.clip is not None:
-            self.clip.look(g for slots in self._slots for g in slots if g is not None)
-            self.clip_scale = self.clip.scale_for(self.clip.learn(self.loss_scale))
+            whole = [g for slots in self._slots for g in slots if g is not None]
+            self.clip_scale = self.clip.scale_for(self.clip.learn_all(whole, self.loss_scale))
         for b in range(len(self._slots)):
             self._launch(b)
 

@@ -411,6 +411,54 @@ def test_a_state_from_before_there_were_turns_loads() -> None:
     assert again.param_groups[0]["turns"] == 1
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Muon, torch.optim.AdamW, gradwire.optim.SGD])
+def test_a_state_of_another_optimizer_is_refused(kind: Any) -> None:
+    """torch's Muon, too: its rate means steps of another length."""
+    weight = nn.Parameter(drawn(1, shape=(4, 3)))
+    weight.grad = torch.ones_like(weight)
+    other, optimizer = kind([weight], lr=0.1), Muon([weight], lr=0.5)
+    other.step()
+    with pytest.raises(UsageError, match="must have lr, weight_decay, momentum, nesterov"):
+        optimizer.load_state_dict(other.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_an_incomplete_state_is_refused() -> None:
+    weights, optimizer = matrices(1)
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"][1] = {"exp_avg": torch.ones(8, 6)}
+    with pytest.raises(UsageError, match=r"state\[1\] must have momentum_buffer"):
+        Muon(weights).load_state_dict(saved)
+
+
+def test_complex_matrices_and_sparse_gradients_are_refused_before_any_step() -> None:
+    """torch's orthogonal step would lose the imaginary parts, with a warning about a cast."""
+    dense, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3, 2))
+    wave = nn.Parameter(torch.ones(3, 2, dtype=torch.complex64))
+    dense.grad, wave.grad = torch.ones(2), torch.ones_like(wave)
+    other.grad = torch.ones(3, 2).to_sparse(1)
+    for odd, said in ((wave, "one of \\[3, 2\\] is torch.complex64"), (other, "dense gradients")):
+        with pytest.raises(UsageError, match=said):
+            Muon([{"params": [dense]}, {"params": [odd]}]).step()
+    assert torch.equal(dense, torch.ones(2))
+
+
+def test_complex_parameters_are_stepped_by_adamw_and_their_state_resumes() -> None:
+    ours, torch_s = (nn.Parameter(torch.ones(3, 2, dtype=torch.complex64)) for _ in range(2))
+    adamw = torch.optim.AdamW([torch_s], 0.1, weight_decay=0.1)
+    optimizer, again = (Muon([{"params": [ours], "muon": False}], 0.1) for _ in range(2))
+    for step in range(4):
+        ours.grad = torch_s.grad = drawn(step, shape=(3, 2)) * (1 + 2j)
+        adamw.step()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        again.load_state_dict(optimizer.state_dict())
+        optimizer, again = again, optimizer
+    assert torch.equal(ours, torch_s)
+
+
 def test_turns_belong_to_a_plan_that_keeps_the_momentum() -> None:
     weights, optimizer = matrices(2)
     keeper = Strategy.parse("lloyd(2)+muon(momentum=0.95) | alltoall").feedback

@@ -193,6 +193,18 @@ def test_a_state_goes_over_from_torchs_and_to_it(
     assert far(list(one.parameters()), list(other.parameters())) == 0.0
 
 
+def test_a_state_of_complex_parameters_goes_on() -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    one, other = (SGD([weight], LR, 0.9) for _ in range(2))
+    weight.grad = torch.full_like(weight, 1 + 2j)
+    one.step()
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other.state[weight]["momentum_buffer"], weight.grad)
+    real = SGD([nn.Parameter(torch.ones(3))], LR, 0.9)
+    with pytest.raises(UsageError, match="must be a tensor of floating-point numbers"):
+        real.load_state_dict(one.state_dict())
+
+
 def test_a_state_saved_before_groups_said_so_loads() -> None:
     optimizer = SGD(model().parameters(), LR)
     state = optimizer.state_dict()

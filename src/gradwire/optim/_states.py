@@ -25,7 +25,7 @@ from gradwire.schema import (
     broken,
     read_in,
 )
-from gradwire.training.documents import FLOATS
+from gradwire.training.documents import DENSE, FLOATS
 
 _GROUPS = ".param_groups"
 
@@ -43,13 +43,15 @@ class Single:
 
 
 class Like:
-    """A finite floating-point tensor of a parameter's shape."""
+    """A finite floating-point tensor of a parameter's shape; complex if the parameter is."""
 
     def __init__(self, parameter: Tensor) -> None:
-        self.shape = parameter.shape
+        self.shape, self.is_complex = parameter.shape, parameter.is_complex()
 
     def read(self, value: Any) -> Any:
-        found: Tensor = FLOATS.read(value)
+        found: Tensor = DENSE.read(value)
+        if not (self.is_complex and found.is_complex()):
+            FLOATS.read(found)
         if found.shape != self.shape:
             raise broken(f"must have the shape {list(self.shape)}", list(found.shape))
         if not found.isfinite().all():

@@ -5,7 +5,7 @@ The optimizer or an attached plan keeps the momentum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch.optim.adamw import adamw
 from gradwire.errors import UsageError
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
 from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
+from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
+from gradwire.schema import Flag, Number, Row, Schema, Table, Whole
 from gradwire.strategy import Feedback
 from gradwire.training.trainable import hidden_matrices, unwrapped
 
@@ -97,11 +99,21 @@ class Muon(AsksThePlan):
         groups = [{"params": hidden, "muon": True}, {"params": others, "muon": False}]
         return cls([group for group in groups if group["params"]], **options)
 
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load a state. Raises UsageError, and changes nothing, if it is that of another
+        optimizer, such as torch's Muon, whose rate means another length, or is incomplete."""
+        check(self, state_dict, _GROUP, _state_of)
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step with `.grad`. Not collective."""
         loss = self._closed(closure)
-        for group, kept, own in self._all_parted():
+        parted = self._all_parted()
+        for group, _, own in parted:
+            for p in own:
+                _check_plain(p, group)
+        for group, kept, own in parted:
             step_kept(kept, group)
             self._orthogonal([p for p in own if is_muon_s(p, group)], group)
             self._adaptive([p for p in own if not is_muon_s(p, group)], group)
@@ -147,6 +159,7 @@ class Muon(AsksThePlan):
                 parameters, _gradients(parameters), firsts, seconds, [], steps, amsgrad=False,
                 beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"],
                 weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
+                has_complex=any(map(torch.is_complex, parameters)),
             )  # fmt: skip
 
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
@@ -163,9 +176,40 @@ class Muon(AsksThePlan):
             check_keeper(keeper, "adaptive", group, "Muon, for what is no hidden matrix,")
 
 
-def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
+def is_muon_s(parameter: Tensor, group: Mapping[str, Any]) -> bool:
     """Whether Muon steps this parameter, not AdamW."""
     return bool(group.get("muon", True)) and parameter.dim() == 2
+
+
+def _check_plain(parameter: Tensor, group: dict[str, Any]) -> None:
+    """Raise UsageError unless this optimizer can step a parameter by its `.grad`."""
+    if parameter.grad is not None and parameter.grad.layout != torch.strided:
+        raise UsageError(
+            f"Muon needs dense gradients; that of a parameter of {[*parameter.shape]} is "
+            f"{parameter.grad.layout}. Make its module with sparse=False, or give it an optimizer "
+            "of its own, such as torch.optim.SparseAdam."
+        )
+    if is_muon_s(parameter, group) and parameter.is_complex():
+        raise UsageError(
+            f"Muon's orthogonal steps are for real matrices; one of {[*parameter.shape]} is "
+            f"{parameter.dtype}. Put it into a group with muon=False, which AdamW steps."
+        )
+
+
+_GROUP = Table(
+    {
+        "lr": RATE, "weight_decay": Number(0, 1e9), "momentum": BELOW_1, "nesterov": Flag(),
+        "betas": Row(BELOW_1, BELOW_1), "eps": Number(0, 1e9),
+    },
+    {"turns": Whole(1), "turn": Whole()},
+)  # fmt: skip
+
+
+def _state_of(parameter: Tensor, group: Mapping[str, Any]) -> Schema:
+    like = Like(parameter)
+    if is_muon_s(parameter, group):
+        return Table({"momentum_buffer": like})
+    return Table({"step": Single(Number(0, 1 << 48)), "exp_avg": like, "exp_avg_sq": like})
 
 
 def _turns(matrices: Iterable[Tensor], turns: int) -> dict[Tensor, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -40,7 +40,13 @@ class Warmup:
     densities: Sequence[float | str] = PAPER
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "densities", tuple(self.densities))
+        given: Any = self.densities
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise PlanError(
+                "warm-up's densities must be a list of numbers or strategies; got "
+                f"{given!r} alone. Put it in brackets: Warmup({self.steps}, [{given!r}])."
+            )
+        object.__setattr__(self, "densities", tuple(given))
         if type(self.steps) is not int or self.steps < len(self.densities):
             raise PlanError(
                 "warm-up needs a whole number of steps, at least one for each of its "
@@ -67,9 +73,9 @@ class Warmup:
 
         This is the rule in the released code of Lin et al., not the list in their paper.
         """
-        if not 0 < density <= 1 or levels < 1:
+        if not 0 < density <= 1 or type(levels) is not int or levels < 1:
             raise PlanError(
-                "exponential warm-up needs at least one level, and a density above 0 and at "
+                "exponential warm-up needs a whole number of levels, and a density above 0 and at "
                 f"most 1; got levels={levels!r}, density={density!r}. Use for example "
                 "Warmup.exponential(1000, 4, 0.001)."
             )

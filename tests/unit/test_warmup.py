@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,14 @@ def test_what_is_no_warmup(steps: int, densities: tuple[float, ...]) -> None:
 
 
 FINER = "lloyd(2) | allgather"
+
+
+@pytest.mark.parametrize("alone", [FINER, 0.25, None])
+def test_one_density_is_a_list_of_one(alone: Any) -> None:
+    with pytest.raises(PlanError, match=re.escape(f"brackets: Warmup(10, [{alone!r}])")):
+        Warmup(10, alone)
+    with pytest.raises(PlanError, match="a whole number of levels"):
+        Warmup.exponential(10, 2.5, 0.1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

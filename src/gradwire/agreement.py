@@ -10,10 +10,12 @@ from gradwire.strategy import Feedback
 
 
 def agreeing(feedback: Feedback, group: Mapping[str, Any]) -> Feedback:
-    """Returns the feedback with the numbers of an optimizer's group; defaults for missing ones."""
+    """Returns the feedback with the numbers of an optimizer's group; defaults for missing ones.
+    An eps without betas is not Adam's: torch's Muon has one of its orthogonal steps."""
     given: Any = feedback
     betas = group.get("betas") or (None, None)
-    own = {"beta1": betas[0], "beta2": betas[1], "eps": group.get("eps")}
+    eps = None if betas[1] is None else group.get("eps")
+    own = {"beta1": betas[0], "beta2": betas[1], "eps": eps}
     own |= {name: group.get(name) for name in ("momentum", "nesterov")}
     usual = {f.name: f.default for f in fields(given)}
     numbers = {k: usual[k] if v is None else v for k, v in own.items() if k in usual}

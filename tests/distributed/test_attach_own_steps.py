@@ -467,15 +467,18 @@ def refusals_beside_muon() -> list[str]:
         all_adaptive = gradwire.optim.Muon([{"params": list(model.parameters()), "muon": False}])
         ours = gradwire.optim.AdamW(model.parameters(), betas=BETAS)
         theirs = torch.optim.Muon([model.first.weight])
-        return [raised(optimizer.step) for optimizer in (both, all_adaptive, ours, theirs)]
+        rest = gradwire.optim.Muon.of(model, betas=(0.9, 0.95))
+        optimizers = (both, all_adaptive, ours, theirs, rest)
+        return [raised(optimizer.step) for optimizer in optimizers]
 
 
 def test_the_plan_and_muon_agree_on_every_matrix(two: Ranks) -> None:
-    for momentum, adaptive, ours, theirs in two.run(refusals_beside_muon):
+    for momentum, adaptive, ours, theirs, rest in two.run(refusals_beside_muon):
         assert "Make them equal: 'muon(momentum=0.9, beta2=0.99)'" in momentum
         assert "keeps those of gradwire.optim.Muon" in adaptive
         assert "keeps those of gradwire.optim.Muon" in ours
         assert "Use gradwire.optim.Muon(momentum=0.95, nesterov=True)" in theirs
+        assert "Make them equal: 'muon(beta2=0.95)'" in rest  # not server_adam, which it implies
 
 
 def grouped() -> list[str]:

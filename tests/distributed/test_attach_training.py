@@ -579,10 +579,11 @@ def test_another_density_is_refused_or_gone_on_with(three: Ranks) -> None:
     assert three.run(other_density, False) == ["step 1"] * 3
 
 
-def own_optimizer(momentum: float) -> str:
+def own_optimizer(momentum: float, plan: str = DGC, nesterov: bool = False) -> str:
     model = small()
-    optimizer = gradwire.optim.SGD(model.parameters(), 0.05, momentum=momentum)
-    with attached(model, DGC):
+    options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
+    optimizer = gradwire.optim.SGD(model.parameters(), 0.05, **options)
+    with attached(model, plan):
         loss_of(model).backward()
         try:
             optimizer.step()
@@ -594,6 +595,8 @@ def own_optimizer(momentum: float) -> str:
 def test_momentum_is_the_plans(three: Ranks) -> None:
     assert three.run(own_optimizer, 0.9) == ["stepped"] * 3
     assert all("Make them equal" in said for said in three.run(own_optimizer, 0.5))
+    for said in three.run(own_optimizer, 0.9, "topk(0.1)+momentum(0.9) | allgather", True):
+        assert "give the optimizer momentum=0.9, nesterov=False" in said
 
 
 def mixed() -> bool:

@@ -200,6 +200,8 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     assert str(found) == "lloyd(2)+adam(beta1=0.8, beta2=0.95, eps=1e-06) | allgather"
     assert str(gradwire.recommend("adamw", 7.0)) == "lloyd(2)+adam | allgather"
     muon = gradwire.optim.Muon(p, momentum=0.9, nesterov=False, betas=(0.9, 0.98))
+    theirs = torch.optim.Muon([torch.nn.Parameter(torch.zeros(2, 2))], momentum=0.9)
+    assert str(gradwire.recommend(theirs, 15.0)) == "lloyd(2)+muon(momentum=0.9) | alltoall"
     found = gradwire.recommend(muon, 15.0)
     assert str(found) == "lloyd(2)+muon(momentum=0.9, nesterov=False, beta2=0.98) | alltoall"
     assert str(gradwire.recommend("sgd", 32)) == "topk(0.01)+ef | allgather"

@@ -13,7 +13,7 @@ from gradwire.agreement import agreeing, numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.member import UpdateRule
 from gradwire.strategy import Feedback
-from gradwire.training.attached import keeper_of, rest, sessions_of
+from gradwire.training.attached import asked_of, keeper_of, rest, sessions_of
 
 
 class AsksThePlan(Optimizer):
@@ -85,10 +85,12 @@ def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
     torch._foreach_add_(list(parameters), steps, alpha=-rate)
 
 
-def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], owner: str) -> None:
+def check_keeper(
+    feedback: Feedback, rule: UpdateRule, parameter: Tensor, group: dict[str, Any], owner: str
+) -> None:
     """Raise UsageError unless the plan keeps the moments that the optimizer would keep.
 
-    rule: the update rule of this group. owner: the optimizer's name, for the error.
+    rule: the update rule of this parameter. owner: the optimizer's name, for the error.
     """
     if feedback.rule != rule:
         raise UsageError(
@@ -99,9 +101,11 @@ def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], ow
         )
     theirs, own = feedback.moments(), numbers_of(feedback, group)
     if own != theirs:
+        equal = f"Make them equal: '{agreeing(asked_of(parameter) or feedback, group)}'."
+        if agreeing(feedback, group).moments() != own:
+            equal = f"'{feedback}' cannot have these: give the optimizer {said(theirs)}."
         raise UsageError(
             "a plan that keeps the moments must have the optimizer's numbers; "
-            f"'{feedback}' has {said(theirs)}, {owner} has {said(own)}. Make them equal: "
-            f"'{agreeing(feedback, group)}'. A scheduler that changes the momentum, such as "
-            "OneCycleLR, needs cycle_momentum=False."
+            f"'{feedback}' has {said(theirs)}, {owner} has {said(own)}. {equal} A scheduler that "
+            "changes the momentum, such as OneCycleLR, needs cycle_momentum=False."
         )

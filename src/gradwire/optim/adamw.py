@@ -58,7 +58,7 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
         return loss
 
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
-        check_keeper(keeper, "adaptive", group, "AdamW")
+        check_keeper(keeper, "adaptive", parameter, group, "AdamW")
         for switch in ("amsgrad", "maximize"):
             if group[switch]:
                 raise UsageError(

@@ -165,7 +165,7 @@ class Muon(AsksThePlan):
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
         if is_muon_s(parameter, group):
             owner = f"Muon, for a matrix of {[*parameter.shape]},"
-            check_keeper(keeper, "orthogonal", group, owner)
+            check_keeper(keeper, "orthogonal", parameter, group, owner)
             if group["turns"] > 1:
                 raise UsageError(
                     f"a plan that keeps Muon's momentum, as '{keeper}', decides whose turn it is; "
@@ -173,7 +173,8 @@ class Muon(AsksThePlan):
                     "write it into the strategy: muon(turns=4)."
                 )
         else:
-            check_keeper(keeper, "adaptive", group, "Muon, for what is no hidden matrix,")
+            owner = "Muon, for what is no hidden matrix,"
+            check_keeper(keeper, "adaptive", parameter, group, owner)
 
 
 def is_muon_s(parameter: Tensor, group: Mapping[str, Any]) -> bool:

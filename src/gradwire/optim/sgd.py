@@ -99,7 +99,7 @@ class SGD(AsksThePlan):
         return loss
 
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
-        check_keeper(keeper, "linear", group, "SGD")
+        check_keeper(keeper, "linear", parameter, group, "SGD")
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Step by torch's operations in torch's order, so with torch's bits in float32."""

@@ -109,6 +109,14 @@ def feedback_of(parameter: Tensor) -> Feedback | None:
     return None if strategy is None else strategy.feedback
 
 
+def asked_of(parameter: Tensor) -> Feedback | None:
+    """Returns the feedback of the strategy that its plan was made of, which may imply another one
+    for this parameter; None if it keeps no momentum, or the parameter is not attached."""
+    session, _, _ = _ATTACHED.get(parameter, (None, "", None))
+    feedback = None if session is None else session.whole_plan.main_strategy.feedback
+    return feedback if feedback is not None and feedback.moments() else None
+
+
 def keeper_of(parameter: Tensor) -> Feedback | None:
     """Returns the feedback that keeps its momentum in the optimizer's place; None if none does."""
     feedback = feedback_of(parameter)

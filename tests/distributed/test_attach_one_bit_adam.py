@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import (
     attached,
@@ -20,6 +22,11 @@ from small import (
     small,
 )
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import gradwire
 from gradwire import Warmup
@@ -168,6 +175,41 @@ def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> 
     for said in three.run(one_bit_adam_clipped, scaled):
         assert said.startswith("2: while OneBitAdam learns")
         assert "attach(clip_norm=" in said
+
+
+def resumed_by_dcp(folder: str, flat: bool) -> bool:
+    """A new optimizer has a momentum, and after freeze_step the one that was saved has none."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+
+    def job(steps: range, resumes: bool) -> str:
+        model = small()
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=2)
+        plan, warmup = "onebit+shared_momentum | alltoall", Warmup(2, (1.0,))
+        with attached(model, plan, warmup=warmup) as handle:
+            if resumes:
+                state = {"model": model.state_dict(), "optimizer": {}}
+                state["optimizer"] = get_optimizer_state_dict(model, adam, options=options)
+                dcp.load(state, checkpoint_id=folder)
+                model.load_state_dict(state["model"])
+                set_optimizer_state_dict(model, adam, state["optimizer"], options=options)
+                handle.load_checkpoint(folder)
+                assert all("momentum" not in own for own in adam.state.values())
+            for step in steps:
+                adam.zero_grad()
+                loss_of(model, step).backward()
+                adam.step()
+                if step == 3 and not resumes:
+                    state = {"model": model.state_dict(), "gradwire": handle.state_dict()}
+                    state["optimizer"] = get_optimizer_state_dict(model, adam, options=options)
+                    dcp.save(state, checkpoint_id=folder)
+            return fingerprint(model.parameters())
+
+    return job(range(6), False) == job(range(4, 6), True)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_bit_adam_resumes_from_a_checkpoint(three: Ranks, flat: bool, tmp_path: Path) -> None:
+    assert all(three.run(resumed_by_dcp, str(tmp_path / "saved"), flat))
 
 
 def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:

@@ -78,11 +78,25 @@ class OneBitAdam(AsksThePlan):
         super().__init__(params, defaults)
         self._kept = momentum_kept
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state. Each parameter has a momentum in it, zeros after freeze_step, when
+        the plan keeps it: torch.distributed.checkpoint loads only what a new optimizer has, too.
+        """
+        saved = super().state_dict()
+        for key, own in saved["state"].items():
+            if "momentum" not in own:
+                saved["state"][key] = {**own, "momentum": torch.zeros_like(own["variance"])}
+        return saved
+
     def load_state_dict(self, state_dict: Any) -> None:
         """Load a state. Raises UsageError, and changes nothing, if it is no state of this
         optimizer or is incomplete."""
         check(self, state_dict, _GROUP, _State)
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            for own in filter(None, map(self.state.get, group["params"])):
+                if own["step"] >= group["freeze_step"]:
+                    own.pop("momentum", None)  # zeros, or not needed any more
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

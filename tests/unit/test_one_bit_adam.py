@@ -143,6 +143,29 @@ def test_a_copy_goes_on() -> None:
     assert torch.equal(copied, w)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_weights_move_as_their_gradients_say(dtype: torch.dtype) -> None:
+    """The squares of ordinary gradients are zeros in float16, and so was the variance."""
+
+    def run(dtype: torch.dtype) -> Tensor:
+        p = nn.Parameter(torch.zeros(100, dtype=dtype))
+        optimizer, again = (
+            OneBitAdam([p], 0.01, weight_decay=0.0, freeze_step=20, momentum_kept=True)
+            for _ in range(2)
+        )
+        u = torch.zeros(100)
+        for step in range(30):
+            dice = torch.Generator().manual_seed(step)
+            u.lerp_(1e-3 * torch.rand(100, generator=dice), 0.1)
+            p.grad = u.to(dtype)
+            optimizer.step()
+            again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer, again = again, optimizer
+        return p.detach().float()
+
+    assert torch.allclose(run(dtype), run(torch.float32), rtol=0.05)
+
+
 def test_state_goes_on() -> None:
     def run(stop: int) -> Tensor:
         p = nn.Parameter(torch.ones(5))

@@ -25,7 +25,8 @@ class OneBitAdam(AsksThePlan):
         always:              w -= lr·(u/(1 - β1^t) / (√v̂ + ε) + λ·w)
 
     Elements of zero variance do not move: they never had a gradient, so their signs are noise. The
-    variance must be learned from exact gradients, so the plan sends dense until freeze_step:
+    variance is fp32 also for 16-bit parameters. It must be learned from exact gradients, so the
+    plan sends dense until freeze_step:
 
         handle = gradwire.attach(model, "onebit+shared_momentum(0.9) | alltoall",
                                  warmup=gradwire.Warmup(1000, [1.0]))
@@ -83,16 +84,27 @@ class OneBitAdam(AsksThePlan):
         the plan keeps it: torch.distributed.checkpoint loads only what a new optimizer has, too.
         """
         saved = super().state_dict()
-        for key, own in saved["state"].items():
-            if "momentum" not in own:
-                saved["state"][key] = {**own, "momentum": torch.zeros_like(own["variance"])}
+        for key, p in self._by_key(saved):
+            own = saved["state"].get(key)
+            if own and "momentum" not in own:
+                zeros = torch.zeros_like(own["variance"], dtype=p.dtype)
+                saved["state"][key] = {**own, "momentum": zeros}
         return saved
+
+    def _by_key(self, saved: Mapping[str, Any]) -> Iterable[tuple[Any, Tensor]]:
+        """Returns each parameter with its key in a state."""
+        keys = (key for group in saved["param_groups"] for key in group["params"])
+        return zip(keys, self._parameters())
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Load a state. Raises UsageError, and changes nothing, if it is no state of this
         optimizer or is incomplete."""
         check(self, state_dict, _GROUP, _State)
         super().load_state_dict(state_dict)
+        for key, p in self._by_key(state_dict):
+            if self.state.get(p):  # torch has cast it to the parameter's dtype
+                exact = state_dict["state"][key]["variance"].detach().clone()
+                self.state[p]["variance"] = exact.to(p.device, _exact(p))
         for group in self.param_groups:
             for own in filter(None, map(self.state.get, group["params"])):
                 if own["step"] >= group["freeze_step"]:
@@ -116,14 +128,16 @@ class OneBitAdam(AsksThePlan):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-            state["variance"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            state["variance"] = torch.zeros_like(
+                p, dtype=_exact(p), memory_format=torch.preserve_format
+            )
         state["step"] += 1
         step, variance = int(state["step"]), state["variance"]
         if step <= group["freeze_step"]:
             if self._kept is None:
                 _check_exact(p, step, group["freeze_step"])
                 _check_whole(p, u)
-            gradient = u.sub(state["momentum"], alpha=beta1).div_(1 - beta1)
+            gradient = u.to(variance.dtype).sub(state["momentum"], alpha=beta1).div_(1 - beta1)
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             state["momentum"].copy_(u)
         elif "momentum" in state:
@@ -133,6 +147,12 @@ class OneBitAdam(AsksThePlan):
         move = u.div(size.add(group["eps"])).div_(1 - beta1**step)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.add_(move.masked_fill_(size == 0, 0.0), alpha=-group["lr"])
+
+
+def _exact(parameter: Tensor) -> torch.dtype:
+    """The dtype of a variance: squares of gradients below 5e-3 are zeros in float16, and elements
+    of zero variance do not move; in bfloat16 a variance hardly falls."""
+    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 _STEP = Single(Number(0, 1 << 48))

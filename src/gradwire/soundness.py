@@ -142,10 +142,16 @@ def is_of(optimizer: object, name: str) -> bool:
 
 
 def name_of(optimizer: object) -> str:
-    """Returns the optimizer's name, for messages."""
+    """Returns the optimizer's name, for messages; the innermost one's if it wraps others."""
     if optimizer is None:
         return "the optimizer"
-    return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
+    *_, inner = _wrapped(optimizer)
+    return inner if isinstance(inner, str) else type(inner).__name__
+
+
+def leaves_moments(optimizer: object) -> bool:
+    """Whether the optimizer, or one that it wraps, leaves moments to a plan that keeps them."""
+    return any(getattr(own, "asks_the_plan", False) for own in _wrapped(optimizer))
 
 
 def _wrapped(optimizer: object) -> Iterator[object]:

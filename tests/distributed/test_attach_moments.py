@@ -34,6 +34,21 @@ def twin_of(model: nn.Module) -> nn.Module:
     return twin
 
 
+class Wrapped(torch.optim.Optimizer):
+    """What a trainer makes of an optimizer, such as Accelerate's."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.optimizer = inner
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+
 def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     """A step of a regression with much noise, on data of each rank's own."""
     dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
@@ -82,9 +97,10 @@ def went_on(plan: str, loads: str) -> dict[str, tuple[float, float]]:
         optimizer.load_state_dict(copy.deepcopy(state))
         step_of(dense, optimizer, 60)
     optimizer = adamw(model)
-    if loads == "before":
+    told = {"before": optimizer, "before, wrapped": Wrapped(optimizer)}.get(loads)
+    if told is not None:
         optimizer.load_state_dict(copy.deepcopy(state))
-    with attached(model, plan, optimizer=optimizer if loads == "before" else None) as handle:
+    with attached(model, plan, optimizer=told) as handle:
         if loads == "after":
             optimizer.load_state_dict(copy.deepcopy(state))
         if loads == "by name":
@@ -98,7 +114,7 @@ def went_on(plan: str, loads: str) -> dict[str, tuple[float, float]]:
     return {n: compared(moved(model, before, n), moved(dense, before, n)) for n in names}
 
 
-@pytest.mark.parametrize("loads", ["before", "after", "by name"])
+@pytest.mark.parametrize("loads", ["before", "before, wrapped", "after", "by name"])
 def test_a_dense_job_goes_on_by_adam(four: Ranks, loads: str) -> None:
     for found in four.run(went_on, EXACT, loads):
         for name, (length, cosine) in found.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import pytest
@@ -12,7 +13,7 @@ import gradwire
 from gradwire import families
 from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
-from gradwire.soundness import SoundnessWarning, update_rule
+from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import advise, frontier, instead, with_moments_of
 from gradwire.warmup import Warmup
@@ -216,6 +217,12 @@ def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:
         assert said.feedback is None
     ours = Strategy.parse(instead(gradwire.optim.AdamW(p), 2).split("'")[1])
     assert str(ours) == "lloyd(2)+adam | allgather"  # one bit wants a finer beginning
+    assert instead(Wraps(gradwire.optim.AdamW(p)), 2) == instead(gradwire.optim.AdamW(p), 2)
+
+
+def test_messages_name_the_optimizer_that_is_wrapped() -> None:
+    assert name_of(Wraps(torch.optim.SGD(WEIGHTS, 0.1))) == "SGD"
+    assert (name_of("adamw"), name_of(None)) == ("adamw", "the optimizer")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -262,8 +269,10 @@ def test_a_finer_beginning_is_asked_for() -> None:
 
 
 def test_numbers_out_of_range_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"ranks must be at least 2.*got ranks=1 and fewer=32"):
-        gradwire.recommend("adamw", ranks=1)
+    for ranks, fewer in ((1, 32), (2.5, 32), (4, "32"), (4, 0.0)):
+        given = re.escape(f"got ranks={ranks!r} and fewer={fewer!r}")
+        with pytest.raises(UsageError, match=rf"ranks must be a whole number.*{given}"):
+            gradwire.recommend("adamw", fewer, ranks=ranks)  # type: ignore[arg-type]
 
 
 def test_evidence_is_of_strategies_that_it_decides() -> None:

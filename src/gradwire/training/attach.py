@@ -21,6 +21,7 @@ from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.planes import agreed_pins
 from gradwire.runtime.process_groups import find_machines, make_group
 from gradwire.runtime.torch_dist import Performer
+from gradwire.soundness import leaves_moments
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.agreed import on_all, same_plan
@@ -424,7 +425,7 @@ def attach_plan(
         made.callback(frontend.close)
         handle = kind(session, frontend, module)
         made.callback(handle.detach)
-        if isinstance(optimizer, Optimizer) and getattr(optimizer, "asks_the_plan", False):
+        if isinstance(optimizer, Optimizer) and leaves_moments(optimizer):
             take(session, optimizer)
         made.pop_all()
     return handle

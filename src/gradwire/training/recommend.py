@@ -21,6 +21,7 @@ from gradwire.soundness import (
     Verdict,
     answering,
     is_exact_enough,
+    leaves_moments,
     name_of,
     sound,
     update_rule,
@@ -52,10 +53,12 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
         PlanError: no strategy that is known to be sound sends so few bytes; the message lists
             those that are sound.
     """
-    if ranks < 2 or not fewer > 0:
+    numbers = isinstance(ranks, int) and isinstance(fewer, int | float)
+    if not numbers or ranks < 2 or not fewer > 0:
         raise UsageError(
-            "ranks must be at least 2, and fewer (how many times fewer bytes) above 0; got "
-            f"ranks={ranks} and fewer={fewer}. Use for example fewer=32, ranks=4."
+            "ranks must be a whole number, at least 2, and fewer (how many times fewer bytes) a "
+            f"number above 0; got ranks={ranks!r} and fewer={fewer!r}. Use for example fewer=32, "
+            "ranks=4."
         )
     known = frontier(optimizer, ranks)
     for strategy, times in known:
@@ -158,12 +161,12 @@ def instead(optimizer: object, world: int, with_any: bool = False) -> str:
 def works_beside(strategy: Strategy, optimizer: object) -> bool:
     """Whether a sound strategy works with the optimizer as it is, from the first step on."""
     feedback = strategy.feedback
-    asks = getattr(optimizer, "asks_the_plan", False)  # leaves moments to a plan that keeps them
     if feedback is None or not feedback.moments():
         return True
     evidence = sound(strategy, optimizer).evidence
     is_sound_at_once = evidence is None or not evidence.warmup
-    return asks and is_sound_at_once and feedback.rule == update_rule(optimizer)
+    is_its_own = leaves_moments(optimizer) and feedback.rule == update_rule(optimizer)
+    return is_its_own and is_sound_at_once
 
 
 def _candidates() -> Iterator[Strategy]:

@@ -20,7 +20,7 @@ from gradwire.planner.stages import way
 from gradwire.progress import Progress, silent
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
-from gradwire.soundness import update_rule
+from gradwire.soundness import leaves_moments, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import all_sound, with_moments_of, works_beside
 from gradwire.training.session import Session
@@ -54,7 +54,7 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     """Returns the strategies to plan with, unless others are requested, beside an optimizer that
     leaves its moments to the plan: those known to be sound with it from the first step on, of one
     dynamics. Returns none beside any other optimizer."""
-    if not getattr(optimizer, "asks_the_plan", False):
+    if not leaves_moments(optimizer):
         return ()
     rule = update_rule(optimizer)
     known = [

@@ -416,26 +416,6 @@ def test_a_closure_may_do_the_backward(two: Ranks) -> None:
     assert two.run(by_closures) == [True, True]
 
 
-def clipped_in_a_closure() -> str:
-    """What is said where a closure clips what has arrived, and forgets it after the step."""
-    model = wide()
-    with attached(model, PLAN):
-        optimizer = adamw(model)
-
-        def closure() -> float:
-            loss = loss_of(model, 0)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-            return float(loss.detach())
-
-        return raised(lambda: optimizer.step(closure))
-
-
-def test_a_closure_must_not_clip(two: Ranks) -> None:
-    for said in two.run(clipped_in_a_closure):
-        assert "leaves an optimizer's steps in .grad, which must not be changed" in said
-
-
 def accumulated(kind: str) -> bool:
     """Two forwards in the same view, and one exchange."""
     model, views = wide(), list[Tensor]()

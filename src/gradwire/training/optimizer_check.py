@@ -146,10 +146,6 @@ class OptimizerCheck:
             session.rates.follow(known, [session.ledger, self._flushed])
         self._flushed.leave(rates)
 
-    def after_closure(self, optimizer: Optimizer) -> None:
-        """Check what arrived in a closure, which has run inside the step."""
-        self._check_steps([g for g in optimizer.param_groups if self._holds(g)])
-
     def _holds(self, group: dict[str, Any]) -> bool:
         return any(id(p) in self._names for p in group["params"])
 
@@ -380,12 +376,6 @@ def _callers() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def after_closure(optimizer: Optimizer) -> None:
-    """Raises UsageError if the closure of a step changed a plan's step."""
-    for check in list(_WATCHED):
-        check.after_closure(optimizer)
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

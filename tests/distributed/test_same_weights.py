@@ -175,20 +175,26 @@ def test_a_rank_with_another_rate_is_told_of_that(three: Ranks) -> None:
         assert "Load a checkpoint of step 40 or before" in text
 
 
-def _parts_of_an_optimizer() -> tuple[bool, list[str]]:
-    """Each rank knows the rates of the parameters that it steps, and no others."""
-    model = small()
-    optimizer = zero(model, torch.optim.SGD)
-    handle = gradwire.attach(model, "none | allreduce", check_every=3)
+def _told_of_rounding(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """What is said of rounding in four steps, after the first two of which rank 1 rounds."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for number in range(4):
             step(model, optimizer, number)
             if number == 1 and dist.get_rank() == 1:
                 with torch.no_grad():
-                    model.one.weight.mul_(1.0 + 2e-6)
+                    model.get_parameter("one.weight").mul_(1.0 + 2e-6)
+    return [str(w.message) for w in seen if "rounding" in str(w.message)]
+
+
+def _parts_of_an_optimizer() -> tuple[bool, list[str]]:
+    """Each rank knows the rates of the parameters that it steps, and no others."""
+    model = small()
+    optimizer = zero(model, torch.optim.SGD)
+    handle = gradwire.attach(model, "none | allreduce", check_every=3)
+    said = _told_of_rounding(model, optimizer)
     handle.detach()
-    return same(model), [str(w.message) for w in seen if "rounding" in str(w.message)]
+    return same(model), said
 
 
 def test_rates_that_a_rank_does_not_know_are_not_compared(three: Ranks) -> None:
@@ -213,13 +219,7 @@ def _without_a_rate(defaults: dict[str, None]) -> tuple[bool, int]:
     model = small()
     optimizer = FindsItsRate(model.parameters(), defaults)
     handle = gradwire.attach(model, TOPK, check_every=3)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*rounding")
-        for number in range(4):
-            step(model, optimizer, number)
-            if number == 1 and dist.get_rank() == 1:
-                with torch.no_grad():
-                    model.one.weight.mul_(1.0 + 2e-6)
+    _told_of_rounding(model, optimizer)
     optimizer.zero_grad()
     handle.flush()
     optimizer.step()

@@ -78,8 +78,9 @@ def _check_kind(
 ) -> None:
     if feedback.rule == "orthogonal":
         is_its_own = is_of(optimizer, "Muon")
-    else:  # gradwire's Muon steps by AdamW what is no hidden matrix; others may have a state of it
-        is_its_own = is_of(optimizer, "Adam") or "muon" in group or set(state) >= _OF_ADAM
+    else:  # gradwire's Muon steps by AdamW what is no hidden matrix; others may have its state
+        # alone: NAdam's has more in it, which would be lost.
+        is_its_own = is_of(optimizer, "Adam") or "muon" in group or set(state) == _OF_ADAM
     if not is_its_own or group.get("amsgrad"):
         raise UsageError(
             f"an optimizer can take only moments of its own kind; '{feedback}' keeps others than "

@@ -41,8 +41,8 @@ inline Vector load_some(const T* from, std::size_t count) {
 
 namespace gradwire {
 
-extern const Passes GRADWIRE_PASSES = {update,        undo,        scan,         count, is_finite,
-                                       cast,          add_into,    divide,       stream_update,
-                                       stream_read,   stream_halve, adam,        undo_adam};
+extern const Passes GRADWIRE_PASSES = {
+    update,   undo,   scan,          count,       is_finite,    cast,
+    add_into, divide, stream_update, stream_read, stream_halve, adam, undo_adam};
 
 }  // namespace gradwire

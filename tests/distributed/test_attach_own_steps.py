@@ -652,21 +652,30 @@ def test_local_steps_have_the_moments_elsewhere(two: Ranks) -> None:
         assert "keeps moments of gradients; local steps exchange changes of weights" in said
 
 
-def clipped_late(ddp: bool) -> str:
+def clipped_late(ddp: bool, closes: bool) -> str:
     model = wide()
     whole = DistributedDataParallel(model) if ddp else model
     with attached(whole, PLAN):
         optimizer = adamw(model)
         train(whole, range(2), optimizer)
-        optimizer.zero_grad()
-        loss_of(whole, 2).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = loss_of(whole, 2)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            return float(loss.detach())
+
+        if closes:
+            return raised(lambda: optimizer.step(closure))
+        closure()
         return raised(optimizer.step)
 
 
+@pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("ddp", [False, True])
-def test_a_step_is_not_clipped(two: Ranks, ddp: bool) -> None:
-    for said in two.run(clipped_late, ddp):
+def test_a_step_is_not_clipped(two: Ranks, ddp: bool, closes: bool) -> None:
+    for said in two.run(clipped_late, ddp, closes):
         assert "was, after backward(), as by clip_grad_norm_" in said
 
 

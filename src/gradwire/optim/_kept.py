@@ -13,7 +13,7 @@ from gradwire.agreement import agreeing, numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.member import UpdateRule
 from gradwire.strategy import Feedback
-from gradwire.training.attached import asked_of, keeper_of, rest, sessions_of
+from gradwire.training.attached import after_closure, asked_of, keeper_of, sessions_of
 
 
 class AsksThePlan(Optimizer):
@@ -41,12 +41,12 @@ class AsksThePlan(Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def _closed(self, closure: Callable[[], float] | None) -> float | None:
-        """Return the closure's loss, and leave the weights where all ranks have them."""
+        """Return the closure's loss, and check what its backward left."""
         if closure is None:
             return None
         with torch.enable_grad():
             loss = closure()
-        rest(self._parameters())
+        after_closure(self._parameters())
         return loss
 
     def _all_parted(self) -> list[tuple[dict[str, Any], list[Tensor], list[Tensor]]]:

@@ -76,11 +76,13 @@ def sessions_of(parameters: Iterable[Tensor]) -> list[Session]:
     return [session for session in found.values() if session is not None]
 
 
-def rest(parameters: Iterable[Tensor]) -> None:
-    """Put these parameters back from this rank's own view to the values that all ranks share."""
-    for session in sessions_of(parameters):
-        if session.view is not None:
-            session.view.leave()
+def after_closure(parameters: Iterable[Tensor]) -> None:
+    """Do what comes before an optimizer's step and waits for the gradients, once a closure has
+    made these: see `OptimizerCheck.after_closure`."""
+    own = list(parameters)
+    for session in sessions_of(own):
+        if session.after_closure is not None:
+            session.after_closure(own)
 
 
 def velocity_of(parameter: Tensor) -> Tensor | None:

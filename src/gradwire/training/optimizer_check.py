@@ -61,6 +61,7 @@ class OptimizerCheck:
         )
         self._warned, self._flushed = False, _Flushed({}, {})
         _WATCHED[self] = None
+        session.after_closure = self.after_closure
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
 
@@ -91,7 +92,7 @@ class OptimizerCheck:
         self._check_backward_over()
         self._view.before_step()
         self._check_momentum(optimizer, groups)
-        self._check_steps(groups)
+        self._check_steps(p for group in groups for p in group["params"])
         if not with_closure:
             self._check_exchanged(optimizer, groups)
         if not with_closure and self._guard is not None:
@@ -114,6 +115,12 @@ class OptimizerCheck:
         self._check_sound(optimizer, groups)
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
+
+    def after_closure(self, parameters: Iterable[Tensor]) -> None:
+        """Leave this rank's own view of the weights, and check the averages that a closure's
+        backward has left for an optimizer's parameters, before its step goes on."""
+        self._view.leave()
+        self._check_steps(parameters)
 
     def flush(self) -> None:
         """Add the average of residuals to `.grad`, at the rates that schedulers have set since the
@@ -170,12 +177,12 @@ class OptimizerCheck:
         """Whether the plan keeps moments of Adam, or the momentum of Muon."""
         return self._keeper is not None and self._keeper.rule != "linear"
 
-    def _check_steps(self, groups: list[dict[str, Any]]) -> None:
+    def _check_steps(self, parameters: Iterable[Tensor]) -> None:
         """Raise UsageError if a step that arrived was changed, as by clipping: it would not be an
         optimizer's step any more."""
         if not self._sends_steps:
             return
-        for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
+        for name in (self._names.get(id(p)) for p in parameters):
             if name and name not in self._flushed and self._averages.was_changed(name):
                 raise UsageError(
                     f"'{self._own}' leaves an optimizer's steps in .grad, which must not be "

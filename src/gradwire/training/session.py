@@ -52,7 +52,6 @@ class Settings:
 class _View(Protocol):
     """The session's `AttachedView` (`training.own_view`)."""
 
-    def leave(self) -> None: ...
     def send(self, names: Iterable[str]) -> None: ...
     def uncover(self) -> None: ...
 
@@ -128,6 +127,7 @@ class Session:
         self.under_way = False  # whether an exchange has begun and `wait` has not returned
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
+        self.after_closure: Callable[[Iterable[Tensor]], None] | None = None  # in a step
         self.on_part: Callable[[str, Tensor], None] | None = None  # for each sharded gradient
         self.view: _View | None = None
         self.guard: _Watch | None = None

@@ -416,6 +416,26 @@ def test_a_closure_may_do_the_backward(two: Ranks) -> None:
     assert two.run(by_closures) == [True, True]
 
 
+def looked_again() -> bool:
+    """Whether weights stay equal where a closure's last forward has entered the view anew."""
+    model = wide()
+    with attached(model, PLAN):
+        optimizer = adamw(model)
+        for step in range(3):
+
+            def closure(step: int = step) -> float:
+                model.zero_grad()
+                loss_of(model, step).backward()
+                return float(loss_of(model, step).detach())
+
+            optimizer.step(closure)
+        return are_equal(model)
+
+
+def test_a_closure_may_look_again(two: Ranks) -> None:
+    assert two.run(looked_again) == [True, True]
+
+
 def accumulated(kind: str) -> bool:
     """Two forwards in the same view, and one exchange."""
     model, views = wide(), list[Tensor]()

@@ -156,7 +156,19 @@ def lists(core: Any, number: int) -> Iterator[tuple[str, bytes]]:
         yield f"merge {k}", bytes(twice[0].bytes[: 4 * some] + twice[1].bytes[: 4 * some])
 
 
-FAMILIES = (casts, selections, codes, signs, lists)
+def widths(core: Any, number: int) -> Iterator[tuple[str, bytes]]:
+    """Elias-Fano lists whose numbers have each width of lower bits."""
+    k, code = 300, 3
+    for low in range(1, 23):
+        n = k << low
+        index, size = Room(places(low, k, n)), (k * low + 7) // 8 + (2 * k + 7) // 8
+        section, back = Room(size), Room(4 * k + 64)
+        core.encode_indices(code, n, k, index.at, section.at, size)
+        count = core.decode_indices(number, code, n, k, section.at, size, back.at)
+        yield f"places with {low} lower bits", bytes(back.bytes[: 4 * k]) + str(count).encode()
+
+
+FAMILIES = (casts, selections, codes, signs, lists, widths)
 
 
 def digests(core: Any) -> dict[str, dict[str, str]]:

@@ -106,22 +106,35 @@ class Routes:
         """The bytes on the fullest link between switches."""
         return amount(int(self.loads.amount.max(initial=0)), self.loads.unit)
 
-    @cached_property
+    @property
     def fabric_seconds(self) -> float:
         """The seconds until the last link between switches is done, if all are busy from the
         start, in each step, added up."""
-        fabric = self.fabric
-        return sum(_longest(as_bytes(*own.loads), fabric.rates) for own in self._steps)
+        return sum(between for between, _ in self._step_seconds)
 
-    @cached_property
+    @property
     def seconds(self) -> float:
         """The same sum over steps, until the last link of hosts and switches is done."""
-        return sum(max(own.fabric_seconds, own.host_seconds) for own in self._steps)
+        return sum(map(max, self._step_seconds))
 
-    @cached_property
+    @property
     def host_seconds(self) -> float:
         """The same sum over steps, until the last link of hosts is done."""
-        return sum(own._longest_port for own in self._steps)
+        return sum(of_hosts for _, of_hosts in self._step_seconds)
+
+    @cached_property
+    def _step_seconds(self) -> list[tuple[float, float]]:
+        """For each step the seconds of links between switches, and of those of hosts. Steps that
+        repeat another, as those of a ring, are looked at once."""
+        known: dict[object, tuple[float, float]] = {}
+        found = []
+        for own in self._steps:
+            ends = (column[own.flow].tobytes() for column in (self.flows.src, self.flows.dst))
+            what = (*ends, own.path.tobytes(), tuple(own.amount.tolist()))
+            if what not in known:
+                known[what] = own._switch_seconds, own._longest_port
+            found.append(known[what])
+        return found
 
     @cached_property
     def loads(self) -> Loads:
@@ -147,6 +160,11 @@ class Routes:
         for own in np.split(order, np.searchsorted(steps[order], numbers[1:])):
             columns = self.flow[own], self.path[own], self.amount[own]
             yield Routes(self.fabric, self.flows, *columns, self.unit)
+
+    @property
+    def _switch_seconds(self) -> float:
+        """The seconds until the last link between switches is done, of one step."""
+        return _longest(as_bytes(*self.loads), self.fabric.rates)
 
     @property
     def _longest_port(self) -> float:

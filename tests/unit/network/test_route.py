@@ -9,6 +9,7 @@ from demands import SIZE, permutation, unequal
 from gradwire.errors import NetworkError
 from gradwire.families import ROUTING
 from gradwire.network import Flow, Flows, leaf_spine, route
+from gradwire.network.routes import Routes
 from gradwire.network.routing import MEMBERS, EcmpK, Spray
 from gradwire.network.routing.route import scheme_of
 
@@ -55,6 +56,26 @@ def test_seconds_of_steps_add_up_although_links_differ() -> None:
     routes = route([(0, 2, 10**9, 0), (1, 3, 10**9, 1)], fabric)
     assert routes.fabric_seconds == pytest.approx(2.0)
     assert routes.max_load in (10**9, 2 * 10**9)
+
+
+def test_steps_that_differ_in_one_thing_are_not_taken_for_repeated() -> None:
+    # Six steps of two flows: the first, then other sizes, sources, targets, paths; then the first.
+    steps = [
+        [(0, 4, 7), (1, 5, 7)], [(0, 4, 7), (1, 5, 9)], [(0, 4, 7), (8, 5, 7)],
+        [(0, 4, 7), (1, 9, 7)], [(0, 4, 7), (1, 5, 7)], [(0, 4, 7), (1, 5, 7)],
+    ]  # fmt: skip
+    rows = [(*flow, i) for i, step in enumerate(steps) for flow in step]
+    flows = Flows(*np.array(rows).T)
+    path = np.array([0, 0] * 4 + [0, 1] + [0, 0])
+    routes = Routes(FABRIC, flows, np.arange(12), path, flows.bytes)
+    expected = []
+    for i in range(6):
+        own = np.flatnonzero(flows.step == i)
+        alone = Routes(FABRIC, flows[own], np.arange(2), path[own], flows.bytes[own])
+        expected.append((alone.seconds, alone.fabric_seconds, alone.host_seconds))
+    assert len(set(expected)) > 2
+    found = routes.seconds, routes.fabric_seconds, routes.host_seconds
+    assert found == pytest.approx([sum(each) for each in zip(*expected, strict=True)])
 
 
 def test_no_flows_need_no_paths() -> None:

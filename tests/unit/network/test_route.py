@@ -59,17 +59,19 @@ def test_seconds_of_steps_add_up_although_links_differ() -> None:
 
 
 def test_steps_that_differ_in_one_thing_are_not_taken_for_repeated() -> None:
-    # Six steps of two flows: the first, then other sizes, sources, targets, paths; then the first.
+    # Two flows share the link of leaf 0; one is larger, begins elsewhere, or takes another path.
+    # Two share the link of leaf 2; one ends elsewhere. Then the first again.
     steps = [
-        [(0, 4, 7), (1, 5, 7)], [(0, 4, 7), (1, 5, 9)], [(0, 4, 7), (8, 5, 7)],
-        [(0, 4, 7), (1, 9, 7)], [(0, 4, 7), (1, 5, 7)], [(0, 4, 7), (1, 5, 7)],
+        [(0, 4, 7), (1, 9, 7)], [(0, 4, 7), (1, 9, 9)], [(0, 4, 7), (5, 9, 7)],
+        [(0, 4, 7), (1, 9, 7)], [(0, 9, 7), (5, 10, 7)], [(0, 9, 7), (5, 12, 7)],
+        [(0, 4, 7), (1, 9, 7)],
     ]  # fmt: skip
     rows = [(*flow, i) for i, step in enumerate(steps) for flow in step]
     flows = Flows(*np.array(rows).T)
-    path = np.array([0, 0] * 4 + [0, 1] + [0, 0])
-    routes = Routes(FABRIC, flows, np.arange(12), path, flows.bytes)
+    path = np.array([0, 0] * 3 + [0, 1] + [0, 0] * 3)
+    routes = Routes(FABRIC, flows, np.arange(14), path, flows.bytes)
     expected = []
-    for i in range(6):
+    for i in range(7):
         own = np.flatnonzero(flows.step == i)
         alone = Routes(FABRIC, flows[own], np.arange(2), path[own], flows.bytes[own])
         expected.append((alone.seconds, alone.fabric_seconds, alone.host_seconds))

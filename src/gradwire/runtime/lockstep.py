@@ -56,8 +56,9 @@ def lockstep(
         clip_scale: the factor by which every rank multiplies its gradient first.
 
     Returns:
-        The mean on each rank, in the input's shape and dtype, and the trace, whose `bytes_sent`
-        counts every rank's bytes by the formulas of DESIGN section 1.
+        The mean on each rank, in the input's shape and dtype, and the trace. Its `bytes_sent` has
+        what each rank sends to others in all moves, headers included; an all-reduce of b bytes
+        among n ranks counts as that of a ring, 2(n-1)/n·b.
 
     Example:
         >>> gradients = [torch.tensor([1.0, 0.0, 0.0, 4.0]), torch.tensor([0.0, 0.0, 8.0, 2.0])]

@@ -91,8 +91,8 @@ class Handle:
 
     @property
     def step(self) -> int:
-        """The number of exchanges since the model was attached or a state was loaded, the same on
-        every rank, also on one that came later."""
+        """The number of exchanges so far, the same on every rank, also on one that came later. A
+        loaded state brings its own: a resumed run counts on."""
         return self._session.step
 
     @property

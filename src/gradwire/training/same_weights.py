@@ -80,7 +80,7 @@ class SameWeights:
         )
         if not is_rounding:
             raise PayloadError(
-                f"{told}A message or memory was damaged, or a rank took other optimizer's steps, "
+                f"{told}A message or memory was damaged, or a rank stepped otherwise than others, "
                 "or its forward changed them, as nn.Embedding(max_norm=…) does. "
                 f"{self._go_back()}; if it comes back, look at that rank's machine. {_MAY_DIFFER}"
             )

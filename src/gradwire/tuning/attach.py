@@ -143,7 +143,7 @@ def attach(
             where dense gradients would take them, and warn if they differ (docs/training.md).
             On by default with "auto", which then goes back to dense.
         check_every: compare the weights of all ranks after so many exchanges, again and again. If
-            they differ, a message or memory was damaged, or a rank took other optimizer's steps:
+            they differ, a message or memory was damaged, or a rank stepped otherwise than others:
             PayloadError on all ranks, or, where it is rounding, rank 0's weights for all. None:
             ranks may differ.
         on_failure: what happens when a rank is lost. "raise": PeerError on all others. "shrink":

@@ -27,9 +27,9 @@ def route(
     take the same paths.
 
     scheme: 'coloured', 'min_split', 'wrap', 'lpt', 'ethereal', 'spray', 'adaptive', 'reps',
-    'mp_rdma(4)', 'ecmp_k(8)', 'ecmp'. Equal seeds give equal routes. Raises NetworkError for a
-    text that is no scheme, unknown hosts, hosts between which no path works, and flows that the
-    scheme cannot route.
+    'mp_rdma(4)', 'ecmp_k(8)', 'ecmp', or, where scipy is installed, 'optimal'. Equal seeds give
+    equal routes. Raises NetworkError for a text that is no scheme, unknown hosts, hosts between
+    which no path works, and flows that the scheme cannot route.
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)

@@ -4,6 +4,7 @@ is run, and no port is opened to others."""
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from source import FILES
 
@@ -43,3 +44,17 @@ def test_nothing_is_unpickled_or_run_and_nobody_listens() -> None:
                 assert given.get("weights_only") == "True", module
                 loads += 1
     assert loads >= 2
+
+
+def test_the_page_names_the_one_call_that_lets_torch_unpickle() -> None:
+    readers = {
+        module
+        for module, path in FILES.items()
+        for name, _ in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if name in {"FileSystemReader", "read_metadata"}
+    }
+    assert readers == {"gradwire.training.checkpoint"}  # `Handle.load_checkpoint` alone calls it
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    told = [line for line in page.splitlines() if "lets torch unpickle" in line]
+    assert len(told) == 1
+    assert "`handle.load_checkpoint(" in told[0]

@@ -199,7 +199,8 @@ class Handle:
 
         Save it by ``dcp.save({"model": …, key: handle.state_dict()}, checkpoint_id=checkpoint)``:
         each rank writes its own residuals beside its part of the model. Here each rank reads the
-        states that it needs, as in `load_state_dict`, which lists the errors. Not collective, but
+        states that it needs, as in `load_state_dict`, which lists the errors. torch unpickles
+        parts of the folder: load only one that you trust as your own code. Not collective, but
         all ranks must call it.
         """
         self._check_between_steps()

@@ -106,8 +106,9 @@ def attach(
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
             of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
-            adopts the winner; it plans again when steps become much slower or faster. For a
-            sharded model all ranks that keep parts of it take part, and use one plan.
+            adopts the winner; it plans again when steps become much slower or faster. It chooses
+            the buckets, so it takes no buckets, bucket_bytes or exclude. For a sharded model all
+            ranks that keep parts of it take part, and use one plan.
         process_group: the ranks that average; by default DDP's own group, or the default group.
             For a sharded model it is the replicate group.
         strategies: for "auto", the strategies allowed besides fp32 and bf16 all-reduce;

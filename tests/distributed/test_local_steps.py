@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import LocalSteps
 from gradwire.errors import PlanError, UsageError
+from gradwire.soundness import SoundnessWarning
 from gradwire.training.attached import is_attached
 from gradwire.training.fragments import split
 from gradwire.training.rounds import steps_to_a_round
@@ -60,6 +62,21 @@ def every_step() -> float:
 
 def test_one_step_to_a_round_is_data_parallel(three: Ranks) -> None:
     assert max(three.run(every_step)) < 1e-6
+
+
+def told_by_default() -> list[str]:
+    model = small()
+    optimizer = gradwire.optim.Muon.of(model, lr=2e-3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        local = LocalSteps(model, optimizer, 2, strict=True)
+        train(model, optimizer, range(4))
+        local.detach()
+    return [str(each.message) for each in told if each.category is SoundnessWarning]
+
+
+def test_the_outer_step_is_not_judged_as_an_optimizer_of_gradients(two: Ranks) -> None:
+    assert two.run(told_by_default) == [[], []]
 
 
 def rounds(fragments: int, delay: int) -> tuple[list[bool], list[float], list[bool]]:

@@ -60,6 +60,9 @@ class OptimizerCheck:
             weakref.WeakKeyDictionary()
         )
         self._warned, self._flushed = False, _Flushed({}, {})
+        self.judges = True
+        """Whether a strategy that is not sound with the optimizer is told of. Local steps' outer
+        one is not judged: evidence is of averaged gradients."""
         _WATCHED[self] = None
         session.after_closure = self.after_closure
         if not _INSTALLED:
@@ -224,7 +227,7 @@ class OptimizerCheck:
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         session = self._session
-        if session.settings.optimizer is not None:  # `attach` has checked it
+        if session.settings.optimizer is not None or not self.judges:  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [

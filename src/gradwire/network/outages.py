@@ -57,8 +57,12 @@ def outages(
     convergence_seconds: float = CONVERGENCE_SECONDS, seed: int = 0,
 ) -> Outages:  # fmt: skip
     """Routes each job anew by the scheme after each failure, from `convergence_seconds` later on;
-    failures at the same second are one. Raises NetworkError as `route` does, also if hosts have no
-    path any more, and for invalid times."""
+    failures at the same second are one.
+
+    jobs: the flows of each job, as for `routed`. fails: by link, the second at which it dies, one
+    direction of a cable: a cable that is cut is two links. Raises NetworkError as `route` does,
+    also if hosts have no path any more, and for invalid times.
+    """
     count("seed", seed, 0)
     _refuse_time(
         "routing must converge 0 seconds after a failure, or later; got it", convergence_seconds

@@ -22,9 +22,21 @@ from gradwire.trace import Trace
 
 
 class Workers:
-    """The ledgers of all ranks, which step together.
+    """N ranks of one plan in this process, with all that they remember from step to step.
 
-    options: those of `Codec`, as seed and device.
+    Args:
+        plan: the plan of every rank.
+        world: the number of ranks.
+        options: `seed`, of stochastic compressors, and `device`, of the gradients.
+
+    `step` counts exchanges; `trace` has the spans and bytes of the last one.
+
+    Example:
+        >>> plan = gradwire.Plan.make([Parameter("w", (20, 30))], "topk(0.1)+ef | allgather")
+        >>> workers = Workers(plan, 4)
+        >>> averages = workers.exchange([{"w": torch.randn(20, 30)} for _ in range(4)])
+        >>> averages["w"].shape
+        torch.Size([20, 30])
     """
 
     def __init__(self, plan: Plan, world: int, **options: Any) -> None:

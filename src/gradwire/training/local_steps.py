@@ -198,7 +198,7 @@ class LocalSteps:
 
     def log(self, **numbers: float | Tensor) -> None:
         """Write numbers of the last step into this rank's recording (`gradwire.record`), as
-        `Handle.log` does."""
+        `Handle.log` does. Not collective."""
         self.fragments[0].handle.log(**numbers)
 
     def state_dict(self) -> dict[str, object]:

@@ -156,6 +156,12 @@ def steps_of(model: Any, steps: range) -> None:
         loss_of(model, step).backward()
 
 
+def stepped(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        steps_of(model, range(step, step + 1))
+        optimizer.step()
+
+
 def resumed_amid_a_race() -> None:
     """A state that is saved while a plan keeps parts of parameters loads in a run that begins
     anew."""
@@ -185,21 +191,26 @@ def test_what_is_saved_loads_whatever_plan_is_in_force(four: Ranks) -> None:
     four.run(resumed_amid_a_race)
 
 
-def adopted_by_hand() -> None:
+def adopted_by_hand() -> int:
+    """How many windows the guard has watched since."""
     model = small()
-    handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
-    steps_of(model, range(2))
-    parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
-    plan = Plan.make(parameters, Strategy.parse(STRATEGIES[0]))
-    handle.adopt(plan)
-    steps_of(model, range(30))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with patch.object(guard, "WINDOW", 4):
+        handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+        stepped(model, optimizer, range(2))
+        parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+        plan = Plan.make(parameters, Strategy.parse(STRATEGIES[0]))
+        handle.adopt(plan)
+        stepped(model, optimizer, range(2, 32))
     assert handle.plan.digest() == plan.digest()
     assert handle.tuner.profile is None, "nothing was measured"
+    windows = len(handle.guard.apart)
     handle.detach()
+    return windows
 
 
-def test_a_plan_that_is_adopted_by_hand_stays(two: Ranks) -> None:
-    two.run(adopted_by_hand)
+def test_a_plan_that_is_adopted_by_hand_stays_and_is_guarded(two: Ranks) -> None:
+    assert two.run(adopted_by_hand) == [1, 1]
 
 
 @brief()
@@ -317,6 +328,56 @@ def test_auto_goes_back_where_the_guard_sees_harm(two: Ranks) -> None:
     assert before == STRATEGIES[0]
     assert after == "none | allreduce"
     assert len(apart) == 1, "plans that only raced were not watched"
+
+
+@brief()
+def searched_again() -> list[int]:
+    """How many windows the guard has watched before a second search, and after it."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with (
+        patch.object(guard, "WINDOW", 4), patch.object(guard, "EVERY", 5),
+        won_by(STRATEGIES[0], races=True),
+    ):  # fmt: skip
+        handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+        found, step = list[int](), 0
+        for _ in range(2):
+            while not handle.tuner.is_settled and step < PATIENCE:
+                stepped(model, optimizer, range(step, step + 1))
+                step += 1
+            found.append(len(handle.guard.apart))
+            stepped(model, optimizer, range(step, step + 3))
+            step += 3
+            handle.tuner.plan_again(handle.tuner.profile)
+        handle.detach()
+        return found
+
+
+def test_while_plans_race_again_the_guard_does_not_look(two: Ranks) -> None:
+    """It would hold the harm of a plan that only raced against the one that is adopted."""
+    assert two.run(searched_again) == [[0, 0]] * 2
+
+
+@brief()
+def failed_search() -> tuple[bool, bool]:
+    """Whether plans are still looked for after an error of rank 0, and whether the guard looks."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def choose(*_: Any, **__: Any) -> Any:
+        raise PlanError("nothing can be planned")
+
+    with patch.object(guard, "WINDOW", 4), patch.object(auto, "choose", choose):
+        handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+        with pytest.raises(PlanError, match="nothing can be planned"):
+            stepped(model, optimizer, range(PATIENCE))
+        found = handle.is_tuning, handle.guard.looks
+        handle.detach()
+        return found
+
+
+def test_a_search_that_fails_is_over(two: Ranks) -> None:
+    assert two.run(failed_search) == [(False, True)] * 2
 
 
 class Words(torch.nn.Module):

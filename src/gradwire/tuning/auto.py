@@ -63,12 +63,13 @@ class Tuner:
         self.is_settled, self.is_over = False, False
         self._session.expects_memory = any(Strategy.parse(example(s)).feedback for s in strategies)
         self._recorder: Recorder | None = None
-        if handle.guard is not None:
-            handle.guard.look_from(math.inf)
-        self._steps = OnSteps(self._session, lambda steps: self._lives())
+        self._guard_looks_from(math.inf)
+        self._steps = OnSteps(self._session, lambda steps: self._runs())
 
     def close(self) -> None:
-        """Stops tuning; the plan in force stays."""
+        """Stops tuning; the plan in force stays, and the guard looks at it."""
+        if not self.is_over and not self.is_settled:
+            self._guard_looks_from(self._session.step)
         self.is_over = True
         self._session.expects_memory = False
         self._steps.close()
@@ -79,11 +80,21 @@ class Tuner:
         """Races, from the next step on, for the best plan of this profile. Call it on all ranks
         with the same profile, between two steps, and only once the model has settled."""
         self.profile, self.is_settled, self.is_over = profile, False, False
-        self._steps.live(self._lives(profile))
+        self._steps.live(self._runs(profile))
+
+    def _runs(self, profile: Profile | None = None) -> Life:
+        """Tunes, until the end or a PlanError, which all ranks raise."""
+        try:
+            yield from self._lives(profile)
+        except PlanError:
+            self.close()
+            raise
 
     def _lives(self, profile: Profile | None = None) -> Life:
         """Tunes; each `yield` is one step. profile: None to measure one first."""
         while True:
+            self.is_settled = False
+            self._guard_looks_from(math.inf)
             if profile is None:
                 yield from for_steps(_WARM_UP)
                 (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
@@ -182,8 +193,7 @@ class Tuner:
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
-        if self.handle.guard is not None:
-            self.handle.guard.look_from(self._session.step)
+        self._guard_looks_from(self._session.step)
 
     def _choose(self, profile: Profile, rival: Plan | None = None) -> Generator[None, None, Plan]:
         """Returns the winner among the plans that the profile finds best, and `rival`, which won
@@ -269,6 +279,11 @@ class Tuner:
     def _adopt(self, plan: Plan) -> None:
         if self.handle.as_here(plan).digest() != self._session.plan.digest():
             Handle.adopt(self.handle, plan)  # TunedHandle.adopt, which users call, ends tuning
+
+    def _guard_looks_from(self, step: float) -> None:
+        """Begins the guard's next window at this step; math.inf: none, while plans are tried."""
+        if self.handle.guard is not None:
+            self.handle.guard.look_from(step)
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
         rows: list[list[float]] = of_ranks(self._session.circle, numbers).tolist()

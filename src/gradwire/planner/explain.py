@@ -128,6 +128,10 @@ class _Teller:
         )
         if gain > _LITTLE * self.seconds:
             return "gain", f"{trade}; {self._after(number, bucket)}"
+        if gain < -_LITTLE * self.seconds and FP32 in self.choice.strategies:
+            return self._beaten(FP32, -gain)
+        if gain < -_LITTLE * self.seconds:
+            return "only", f"'{FP32}' would make the step {ms(-gain)} shorter, but is not allowed"
         return "hidden", f"{trade}; both are hidden behind other work"
 
     def _after(self, number: int, bucket: Bucket) -> str:
@@ -158,11 +162,8 @@ class _Teller:
             return "only", "it has vectors, which no strategy that may be used compresses"
         best = min(steps, key=steps.__getitem__)
         longer = steps[best] - self.seconds
-        if -LEAST_GAIN * self.seconds < longer < -_LITTLE * self.seconds:
-            return "little", f"'{best}' would make the step only {ms(-longer)} shorter"
         if longer < -_LITTLE * self.seconds:
-            found = "the search did not find it"
-            return "search", f"'{best}' would make the step {ms(-longer)} shorter: {found}"
+            return self._beaten(best, -longer)
         for begins, ends in self.timeline.bubbles[-1:]:
             if self.timeline.jobs[number][1] <= begins * (1 + 1e-9):
                 return "pause", (
@@ -172,6 +173,14 @@ class _Teller:
         if longer > _LITTLE * self.seconds:
             return "work", f"'{best}' would make the step {ms(longer)} longer, by its local work"
         return "hidden", f"hidden behind other work: '{best}' would gain nothing"
+
+    def _beaten(self, text: str, gain: float) -> tuple[str, str]:
+        """Returns the reason where another strategy would make the step so much shorter."""
+        if gain < LEAST_GAIN * self.seconds:
+            return "little", f"'{text}' would make the step only {ms(gain)} shorter"
+        given = self.choice.algorithm == "given"
+        found = "the plan was given" if given else "the search did not find it"
+        return "search", f"'{text}' would make the step {ms(gain)} shorter: {found}"
 
     def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
         """Returns the step's seconds by each other strategy that compresses, and may be used for

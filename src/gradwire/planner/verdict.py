@@ -9,7 +9,7 @@ from typing import Literal
 from gradwire.layout.message import Layout
 from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate
-from gradwire.planner.choose import WORTH, Choice
+from gradwire.planner.choose import LEAST_GAIN, WORTH, Choice
 from gradwire.report.terminal import plain
 from gradwire.strategy import Strategy
 
@@ -22,7 +22,7 @@ class Verdict:
     """Whether to compress. compressed, tensors: numbers of tensors in the plan. seconds: of a
     step, predicted. against: the shorter of the tuned baselines; None: none was measured;
     against_seconds: its step. unbeaten: the shorter one of those that may be used; None: none may.
-    added: the share of the step that communication adds.
+    unbeaten_seconds: its step. added: the share of the step that communication adds.
     """
 
     kind: Literal["compress", "dense"]
@@ -33,6 +33,7 @@ class Verdict:
     against_seconds: float = 0.0
     unbeaten: str | None = None
     added: float = 0.0
+    unbeaten_seconds: float = 0.0
 
     @property
     def speedup(self) -> float:
@@ -43,6 +44,9 @@ class Verdict:
         if self.kind == "compress":
             gain = f": {faster(self.speedup)} than {_SHORT[self.against]}" if self.against else ""
             return f"compress {self.compressed} of {self.tensors} tensors{gain}"
+        if self.unbeaten and self.unbeaten_seconds > (1 + LEAST_GAIN) * self.seconds:
+            gain = faster(self.unbeaten_seconds / self.seconds)
+            return f"do not compress: this plan is {gain} than tuned {_SHORT[self.unbeaten]}"
         if self.added < WORTH:
             return "do not compress: the network is not your bottleneck"
         best = f"beats tuned {_SHORT[self.unbeaten]}" if self.unbeaten else "is faster"
@@ -53,10 +57,11 @@ def verdict(choice: Choice) -> Verdict:
     """Judges a choice against the shorter of its baselines."""
     best, against = choice.best, _shortest(choice.baselines)
     compressed, tensors = counts(best.plan)
+    unbeaten = _shortest(choice.usable)
     return Verdict(
         "compress" if compressed else "dense", compressed, tensors, best.seconds, against,
-        choice.baselines[against].seconds if against else 0.0, _shortest(choice.usable),
-        best.added,
+        choice.baselines[against].seconds if against else 0.0, unbeaten, best.added,
+        choice.baselines[unbeaten].seconds if unbeaten else 0.0,
     )  # fmt: skip
 
 

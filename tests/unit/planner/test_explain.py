@@ -138,6 +138,28 @@ def test_what_a_group_would_delay() -> None:
     assert "would be the last to arrive" in last.why
 
 
+def test_a_group_that_costs_time_is_not_called_hidden() -> None:
+    """A plan for a slow network, on a fast one; and compression where nothing else may be used."""
+    plan = choose(SLOW, lanes=[1]).best.plan
+    fast = profile(parameters=few(), bits_per_second=1e12, backward_seconds=0.001)
+    for factor, reason in ((1.0, "little"), (40.0, "search")):
+        costs = {
+            t: replace(c, encode=Fit(c.encode.curve.scaled(factor))) if "topk" in t else c
+            for t, c in fast.strategies.items()
+        }
+        own = replace(fast, strategies=costs)
+        story = explain(judge(own, plan, lanes=[1]), own)
+        given = [g for g in story.groups if "topk" in g.strategy]
+        assert given
+        assert all(g.gain_seconds is not None and g.gain_seconds < 0 for g in given)
+        assert {g.decided_by for g in given} == {reason}
+        assert all(f"'{FP32}' would make the step" in g.why for g in given)
+        asked = explain(choose(own, [TOPK], lanes=[1]), own)
+        found = [g for g in asked.groups if g.strategy == TOPK]
+        assert {g.decided_by for g in found} == {"only"}
+        assert all("is not allowed" in g.why for g in found)
+
+
 def test_the_work_decides() -> None:
     own = profile(parameters=[Parameter("w", (512, 512))], bits_per_second=1e11)
     slow = replace(own.strategies[TOPK], encode=Fit(Curve(((0.0, 0.05),), 0.0)))

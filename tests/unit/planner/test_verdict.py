@@ -26,6 +26,8 @@ def test_sentences() -> None:
     assert str(calm) == "do not compress: the network is not your bottleneck"
     busy = replace(calm, unbeaten="none | allreduce", added=0.4)
     assert str(busy) == "do not compress: nothing that may be used beats tuned fp32"
+    whole = replace(calm, unbeaten_seconds=0.14)
+    assert str(whole) == "do not compress: this plan is 1.40× faster than tuned bf16"
     other = replace(busy, unbeaten=None)
     assert str(other) == "do not compress: nothing that may be used is faster"
 
@@ -72,6 +74,22 @@ def test_a_baseline_that_may_not_be_used_decides_nothing() -> None:
         assert str(verdict(found)) == "do not compress: nothing that may be used beats tuned fp32"
     told = {(group.decided_by, group.why) for group in explain(only, own).groups}
     assert told == {("only", "no strategy that may be used compresses")}
+
+
+def test_a_faster_way_to_send_all_is_told() -> None:
+    """bf16 that is summed inside machines first compresses nothing, and beats tuned bf16."""
+    own = profile(parameters=few(), backward_seconds=0.02, strategies=[FP32, BF16])
+    wire = own.strategies[BF16].wire
+    for factor, share in ((0.4, 0.0), (0.8, 0.03)):
+        quick = replace(own.strategies[BF16], wire=replace(wire, curve=wire.curve.scaled(factor)))
+        more = {**own.strategies, 'bf16 | hierarchical(outer="allreduce")': quick}
+        found = choose(replace(own, strategies=more), lanes=[1])
+        assert found.best.added > share
+        said = verdict(found)
+        assert (said.kind, said.compressed) == ("dense", 0)
+        speedup = found.baselines[BF16].seconds / found.best.seconds
+        assert speedup > 1.02
+        assert str(said) == f"do not compress: this plan is {faster(speedup)} than tuned bf16"
 
 
 def test_moves_that_slow_backward_are_a_bottleneck() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradwire import Plan
+from gradwire.buckets import Parameter
 from gradwire.cli.main import main
-from gradwire.planner.profile import Profile
+from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.topology import Cluster
 from suites import first
 
@@ -43,6 +45,24 @@ def test_the_verdict_first_and_a_file(capsys: Text, tmp_path: Path) -> None:
     assert plan.prediction is not None
     assert main(["explain", str(kept)]) == 0
     assert capsys.readouterr().out == out.out
+
+
+def test_tables_whose_time_is_not_counted_are_named(capsys: Text, tmp_path: Path) -> None:
+    """Where their rows were measured, they are on the timeline; elsewhere, nothing is known."""
+    own, table = Profile.load(EXAMPLE), Parameter("words", (1000, 16), sparse=True)
+    tables = (TableCost(("words",), "none | columns", 1e-4, 0.05, 1e-4),)
+    own = replace(own, ready=(*own.ready, Ready(table, own.backward_seconds)), tables=tables)
+    own.save(tmp_path / "profile.json")
+    plan = ["plan", "--profile", str(tmp_path / "profile.json"), "--lanes", "1"]
+    said = "steps are without the sparse gradients of these tables"
+    for more, is_counted in (
+        ([], True), (["--bandwidth", "1gbit"], False),
+        (["--table", "--workers", "4", "--bandwidth", "1gbit"], False),
+    ):  # fmt: skip
+        assert main([*plan, *more]) == 0
+        told = capsys.readouterr().err
+        assert (said not in told) == is_counted
+        assert ("not measured: words" in told) != is_counted
 
 
 def test_documents_are_alone_on_standard_output(capsys: Text, tmp_path: Path) -> None:

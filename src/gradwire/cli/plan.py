@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,7 @@ def _plan(
         asked, allowed, lanes=arguments.lanes or (1, 2), error_budget=arguments.error_budget,
         algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
+    _say_uncounted(asked)
     if left_out:
         say(f"left out, as their cost cannot be computed for this cluster: {', '.join(left_out)}")
     story = explain(choice, asked)
@@ -251,6 +253,19 @@ def _plan(
         told["paths"] = [offer.to_json() for offer in offers]
     answer = json.dumps(told, indent=2) if arguments.json else printable(story.as_text())
     return lambda: _keep(plan, page, answer, arguments)
+
+
+def _say_uncounted(profile: Profile) -> None:
+    """Says whose rows no predicted step has."""
+    from gradwire.planner.candidates import tables_of, ways_of
+
+    buckets = [bucket for bucket, _ in tables_of(profile) if not ways_of(profile, bucket)]
+    names = [name for bucket in buckets for name in bucket.names]
+    if names:
+        say(
+            "steps are without the sparse gradients of these tables, as what their rows take on "
+            f"this cluster was not measured: {', '.join(names)}"
+        )
 
 
 def _keep(
@@ -353,6 +368,7 @@ def _table(
     given = arguments.workers or [arguments.per_host]
     like = _cluster(arguments, profile, given[0], rates[0])
     workers = arguments.workers or _usual_workers(like.ranks_per_host)
+    _say_uncounted(replace(profile, tables=()))
     return table(
         profile, workers, [parse_rate(r) for r in rates], like, strategies=allowed,
         lanes=arguments.lanes or (1,), error_budget=arguments.error_budget,

@@ -83,7 +83,7 @@ class _Teller:
         last = done = self.stages.bucketed(bucket).ready_seconds
         why = "sparse gradients travel as rows, exactly; "
         if number is None:
-            why += "what they take was not measured"
+            why += "what they take on this cluster was not measured, and is not counted"
         else:
             done = self.timeline.jobs[number][1]
             known = {c.strategy: c.seconds for c in self.profile.tables

@@ -92,6 +92,38 @@ def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) 
             assert not said
 
 
+class Scaled(nn.Module):
+    """Parameters of a single element: a temperature, as in CLIP, and a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.matrix = small(), nn.Parameter(torch.ones(1, 1))
+        self.scale, self.bias = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        return self.scale * y * self.matrix + self.bias
+
+
+def of_single_elements(kind: str) -> list[float | None]:
+    model = Scaled()
+    optimizer = OPTIMIZERS[kind](model)
+    with (
+        patch.object(guard, "WINDOW", 4), patch.object(guard, "EVERY", 6),
+        attached(model, "none | allreduce", guard=True) as handle,
+    ):  # fmt: skip
+        steps(model, optimizer, 14)
+        assert handle.guard is not None
+        return [own.elements for own in handle.guard.apart]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "rmsprop"])
+def test_a_window_may_begin_late_where_parameters_have_one_element(two: Ranks, kind: str) -> None:
+    """Their state has their shape, and their optimizer's counters have none."""
+    for found in two.run(of_single_elements, kind):
+        assert found == pytest.approx([0.0, 0.0], abs=1e-4)
+
+
 def test_harm_is_seen_and_said_once(two: Ranks) -> None:
     ranks = two.run(watched, "topk(0.05) | allgather", "sgd")
     (apart,) = ranks[0][0]

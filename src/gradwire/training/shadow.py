@@ -55,7 +55,12 @@ class Shadow:
         self._optimizer, self._named, self._places = optimizer, named, places
         self.whole, self.began = whole, self._weights()
         self._own = {
-            name: (x.clone().view(named[name].shape) if name in whole else x.clone())
+            # One of a single element has its shape, as its state must, among which are counters.
+            name: (
+                x.clone().view(named[name].shape)
+                if name in whole or named[name].numel() == 1
+                else x.clone()
+            )
             for name, x in self.began.items()
         }
         for own in self._own.values():

@@ -29,6 +29,21 @@ from gradwire.training import guard
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.session import Session
 
+
+class Named(torch.optim.Adam):
+    """Made of a model, as people do."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        super().__init__(model.parameters(), rate, weight_decay=1e-2, decoupled_weight_decay=True)
+
+
+class Stepping(Named):
+    """With a step of its own, by a constructor of its own: no copy can be made."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.05, 0.9, weight_decay=1e-3, nesterov=True),
     "plain": lambda m: torch.optim.SGD(m.parameters(), 0.05),
@@ -37,6 +52,8 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "fused": lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True),
     "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 1e-3, momentum=0.5, centered=True),
     "muon": lambda m: gradwire.optim.Muon.of(m, lr=1e-3),
+    "named": lambda m: Named(m, 1e-3),
+    "stepping": lambda m: Stepping(m, 1e-3),
     "unknown": lambda m: torch.optim.Adafactor(m.parameters()),
 }
 
@@ -82,7 +99,7 @@ def watched_strictly(plan: str, kind: str) -> tuple[list[float | None], list[str
 
 @pytest.mark.once
 @pytest.mark.parametrize("ddp", [False, True])
-@pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon", "named"])
 def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:
     """With dense gradients both paths agree to rounding of weights. So they do in a second window,
     which begins amid the optimizer's own state, and with averages that are clipped."""
@@ -164,9 +181,10 @@ def test_a_plan_that_keeps_the_momentum_is_watched_from_its_first_step(two: Rank
         assert not said
 
 
-def test_only_what_steps_by_element_is_watched(two: Ranks) -> None:
-    for found, said in two.run(watched, "topk(0.05) | allgather", "unknown"):
-        assert found == said == []
+def test_only_what_steps_by_element_and_can_be_copied_is_watched(two: Ranks) -> None:
+    for kind in ("unknown", "stepping"):
+        for found, said in two.run(watched, "topk(0.05) | allgather", kind):
+            assert found == said == []
 
 
 def test_after_a_warm_up_the_plan_itself_is_watched(two: Ranks) -> None:

@@ -8,6 +8,7 @@ weights, of the sample, as they really moved ───────────�
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from inspect import signature, unwrap
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ _KERNELS = "foreach", "fused", "capturable"
 
 def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
     """Whether the optimizer steps each element of a parameter by itself, from dense gradients."""
+    if _class_of(optimizer) is None:
+        return False
     if isinstance(optimizer, Muon):
         return not is_muon_s(parameter, dict(group))
     return isinstance(optimizer, _BY_ELEMENT)
@@ -36,8 +39,25 @@ def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Ten
 
 def is_by_matrix(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
     """Whether the optimizer steps a parameter as a matrix, so that all of it must be watched."""
+    if _class_of(optimizer) is None:
+        return False
     ours = isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group))
     return (ours or isinstance(optimizer, torch.optim.Muon)) and not is_shard(parameter)
+
+
+def _class_of(optimizer: Optimizer) -> Any:
+    """Returns the class to make a copy by: that of the library whose step an optimizer takes, or
+    its own, which may have a constructor of another kind; None if that is so."""
+    own: Any = type(optimizer)
+    libraries = ("torch.optim.", "gradwire.optim.")
+    known: Any = next((c for c in own.__mro__ if c.__module__.startswith(libraries)), Optimizer)
+    if unwrap(own.step) is unwrap(known.step):
+        return known
+    try:
+        signature(own).bind([], lr=0.0)
+    except (TypeError, ValueError):
+        return None
+    return own
 
 
 class Shadow:
@@ -74,8 +94,7 @@ class Shadow:
         self._copy: Optimizer | None = None
         if not groups:
             return
-        make: Any = type(optimizer)
-        self._copy = copy = make(groups, lr=groups[0]["lr"])
+        self._copy = copy = _class_of(optimizer)(groups, lr=groups[0]["lr"])
         for name, own in self._own.items():
             state: Any = optimizer.state.get(named[name])
             if state:

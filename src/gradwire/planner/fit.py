@@ -135,14 +135,18 @@ def _candidate(points: Sequence[_Point], first: int, knee: float | None) -> Curv
 
 def _through(points: Sequence[_Point]) -> Curve:
     """Returns a curve from point to point. Sizes that cost less than smaller ones share a mean
-    with these."""
+    with these; beyond the last of them, the curve goes on as it rose to it."""
     pools = list[list[_Point]]()
     for point in points:
         pools.append([point])
         while len(pools) > 1 and _level(pools[-1]) < _level(pools[-2]):
             last = pools.pop()
             pools[-1] += last
-    return Curve(tuple((p.size, _level(pool)) for pool in pools for p in pool))
+    slope = None
+    if len(pools) > 1:
+        before, last = pools[-2:]
+        slope = (_level(last) - _level(before)) / (last[-1].size - before[-1].size)
+    return Curve(tuple((p.size, _level(pool)) for pool in pools for p in pool), slope)
 
 
 def _level(pool: Sequence[_Point]) -> float:

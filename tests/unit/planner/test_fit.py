@@ -76,6 +76,16 @@ def test_sizes_that_cost_less_than_smaller_ones_share_their_mean() -> None:
     assert found(262_144) == pytest.approx(1e-2)
 
 
+def test_beyond_sizes_that_share_a_mean_a_curve_goes_on_rising() -> None:
+    """Else a model ten times as large would cost no more than the largest bucket measured."""
+    sizes, seconds = (1e6, 4e6, 16e6, 32e6), (0.1, 0.3, 1.6, 1.5)
+    found = fit([(n, [y] * 3) for n, y in zip(sizes, seconds)])
+    assert found(16e6) == found(32e6) == pytest.approx(1.55)
+    assert found(320e6) == pytest.approx(1.55 + (1.55 - 0.3) / 28e6 * 288e6)
+    level = fit([(n, [y] * 3) for n, y in zip(sizes, (1.2, 0.8, 1.1, 0.9))])
+    assert level(320e6) == pytest.approx(1.0)
+
+
 def test_where_measurements_differ_more_than_the_formula_misses_it_stands() -> None:
     found = fit([(n, [y * f for f in (0.7, 0.8, 1.0, 1.2, 1.3)]) for n, y in zip(
         SIZES, (1.1e-3, 0.9e-3, 1.1e-3, 1.5e-3, 3.3e-3, 9e-3, 36e-3)

@@ -53,13 +53,14 @@ def recorded() -> None:
         assert 0 < step.ready["last.weight"] <= step.ready["table.weight"]
         assert step.around > 0
         assert step.busy > 0
-    assert recorder.density["table.weight"] == 0.1
+    assert recorder.density["table.weight"] == 0.2, "of the sum of both, which is sent"
     assert recorder.density["last.weight"] == 1.0
     samples = samples_of(session, recorder)
     assert {name: x[0].shape for name, x in samples.items()} == {
         "table.weight": (5, 4), "last.weight": (1, 4),
     }  # fmt: skip
-    assert len(samples["last.weight"]) == len(samples["table.weight"]) == 2 * 4
+    assert len(samples["last.weight"]) == len(samples["table.weight"]) == 4
+    assert all(x[3].any() and x[4].any() for x in samples["table.weight"])
     ready, backward, around = _timings(session, recorder)
     by_name = {r.parameter.name: r.seconds for r in ready}
     assert by_name["unused.weight"] == max(by_name.values()), "what never comes is the last"

@@ -40,8 +40,8 @@ class Recorder:
     keeps: about how many elements of this rank's gradients to keep in `samples` per step: the
     first rows of every matrix. `steps`: equally many on every rank. `density`: the fraction of
     each first gradient that is not zero. `tables`: the first gradient of each parameter whose
-    gradients are rows. `others`: names of parameters that the optimizer treats by its other rule,
-    if it has one.
+    gradients are rows. Gradients are those that are sent: of a step that accumulates, the sums.
+    `others`: names of parameters that the optimizer treats by its other rule, if it has one.
     """
 
     def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
@@ -55,6 +55,9 @@ class Recorder:
         self.others = frozenset(others(module, session.settings.optimizer))
         self.density: dict[str, float] = {}
         self.tables: dict[str, Tensor] = {}
+        self._thin: dict[str, float] = {}  # of the step under way, as the next two
+        self._tables: dict[str, Tensor] = {}
+        self._samples: dict[str, Tensor] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
         self._hooks: list[Any] = [module.register_forward_hook(Hook(self._on_forward))]
@@ -85,16 +88,27 @@ class Recorder:
         if not self._began:  # no forward, if only parts are called
             self._began, self._used_before = at, process_time()
         self._ready[name], self._used = at - self._began, process_time() - self._used_before
-        if name not in self.density and gradient is not None:
-            self.density[name] = _density(gradient)
+        if gradient is not None:
+            self._look(name, gradient)
+
+    def _look(self, name: str, gradient: Tensor) -> None:
+        """Notes what a gradient holds. Where a step accumulates gradients, the last one counts,
+        which is what is sent."""
+        if name not in self.density:
+            self._thin[name] = _density(gradient)
             if gradient.layout != torch.strided:
-                self.tables[name] = gradient.detach().clone()
-        if self._ended and name in self._rows and gradient is not None:
+                self._tables[name] = gradient.detach().clone()
+        if self._ended and name in self._rows:
             own = gradient[: self._rows[name]].detach().to(torch.float32, copy=True)
-            self.samples[name].append(own.contiguous())
+            self._samples[name] = own.contiguous()
 
     def _on_end(self, error: BaseException | None) -> None:
         at = now(self._device)
+        self.density |= self._thin
+        self.tables |= self._tables
+        for name, own in self._samples.items():
+            self.samples[name].append(own)
+        self._thin, self._tables, self._samples = {}, {}, {}
         if self._ended:  # else recording began in the middle of this step
             busy = self._used / max(*self._ready.values(), _LEAST) if self._ready else 0.0
             self.steps.append(Watched((self._began or at) - self._ended, self._ready, busy))

@@ -88,6 +88,26 @@ def test_all_that_race_mean_the_same_to_the_optimizer(two: Ranks, kind: str) -> 
 
 
 @brief()
+def with_an_empty_vector() -> bool:
+    """Whether a plan is found that can follow the first one. A vector has no elements."""
+    model = small()
+    model.register_parameter("empty", torch.nn.Parameter(torch.zeros(0)))
+    optimizer = optimizer_of("adam", model)
+    handle: Any = gradwire.attach(model, "auto", optimizer=optimizer)
+    began, number = handle.plan.strategy_of("empty"), 0
+    while not handle.tuner.is_settled and number < PATIENCE:
+        step(model, optimizer, number)
+        number += 1
+    alike = began == handle.plan.strategy_of("empty")
+    handle.detach()
+    return alike and number < PATIENCE
+
+
+def test_a_vector_without_elements_is_a_vector(two: Ranks) -> None:
+    assert two.run(with_an_empty_vector) == [True, True]
+
+
+@brief()
 def in_turns() -> tuple[Any, ...]:
     """The first plan's strategy, and the feedbacks of the last plan's buckets, as those of turn
     0."""

@@ -264,7 +264,8 @@ def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]
     except GradwireError:
         return FP32, []
     own = resharded(module) if has_vectors_apart(Strategy.parse(whole)) else {}
-    return whole, [name for name, p in own.items() if p.dim() <= 1 and shard_of(p).numel()]
+    planned = (p for p in own.items() if not is_sharded(module) or shard_of(p[1]).numel())
+    return whole, [name for name, p in planned if p.dim() <= 1]
 
 
 def _whole(strategies: Sequence[str]) -> str:

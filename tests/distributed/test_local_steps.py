@@ -64,19 +64,27 @@ def test_one_step_to_a_round_is_data_parallel(three: Ranks) -> None:
     assert max(three.run(every_step)) < 1e-6
 
 
-def told_by_default() -> list[str]:
+def told_of(plan: str | None) -> list[str]:
+    """Returns what is said of a strategy; None: the default."""
     model = small()
     optimizer = gradwire.optim.Muon.of(model, lr=2e-3)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        local = LocalSteps(model, optimizer, 2, strict=True)
+        given: dict[str, Any] = {"strict": True} if plan is None else {"plan": plan}
+        local = LocalSteps(model, optimizer, 2, **given)
         train(model, optimizer, range(4))
         local.detach()
     return [str(each.message) for each in told if each.category is SoundnessWarning]
 
 
 def test_the_outer_step_is_not_judged_as_an_optimizer_of_gradients(two: Ranks) -> None:
-    assert two.run(told_by_default) == [[], []]
+    assert two.run(told_of, None) == [[], []]
+
+
+def test_a_strategy_that_loses_what_it_does_not_send_is_told_of(two: Ranks) -> None:
+    first, other = two.run(told_of, "topk(0.1) | allgather")
+    assert "what 'topk(0.1)' does not send is lost" in first[0]
+    assert not other
 
 
 def rounds(fragments: int, delay: int) -> tuple[list[bool], list[float], list[bool]]:

@@ -33,7 +33,7 @@ class Fragment:
         self._left: dict[str, Tensor] | None = None  # at launch, if training goes on meanwhile
         self.anchors = Anchors(parameters)
         self.handle: Handle = attach_plan(self.anchors, plan, process_group, **options)
-        self.handle._check.judges = False
+        self.handle._check.tells_unknown = False
         self.outer = SGD(self.anchors.parameters(), **outer)
         frontend, session = self.handle._frontend, self.handle._session
         assert isinstance(frontend, ModuleFrontend)

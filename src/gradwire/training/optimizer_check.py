@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
+from gradwire.soundness import sound
 from gradwire.training.attached import keeper_of
 from gradwire.training.guard import Guard
 from gradwire.training.module import Averages
@@ -60,9 +61,9 @@ class OptimizerCheck:
             weakref.WeakKeyDictionary()
         )
         self._warned, self._flushed = False, _Flushed({}, {})
-        self.judges = True
-        """Whether a strategy that is not sound with the optimizer is told of. Local steps' outer
-        one is not judged: evidence is of averaged gradients."""
+        self.tells_unknown = True
+        """Whether strategies that no run has tested with the optimizer are told of. Local steps
+        have other runs: evidence is of averaged gradients."""
         _WATCHED[self] = None
         session.after_closure = self.after_closure
         if not _INSTALLED:
@@ -227,7 +228,7 @@ class OptimizerCheck:
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         session = self._session
-        if session.settings.optimizer is not None or not self.judges:  # `attach` has checked it
+        if session.settings.optimizer is not None:  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [
@@ -235,8 +236,11 @@ class OptimizerCheck:
             for bucket, strategy in zip(plan.buckets, plan.strategies)
             if any(id(session.parameters[name]) in own for name in bucket.names)
         ]
+        stepping = _stepping(optimizer)
+        if not self.tells_unknown:
+            strategies = [s for s in strategies if sound(s, stepping).kind == "unsound"]
         advise(
-            strategies, _stepping(optimizer), session.world, strict=session.settings.strict,
+            strategies, stepping, session.world, strict=session.settings.strict,
             warmup=session.settings.warmup, quiet=session.rank > 0,
         )  # fmt: skip
 

@@ -170,6 +170,11 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
         (["--latency-ms", "-1"], "0 ms or more; got -1.0"),
         (["--workers", "0"], "workers must be at least 1; got 0"),
         (["--workers", "10", "--per-host", "4"], "must fill hosts of 4 ranks"),
+        (
+            ["--workers", "8", "--per-host", "8", "--bandwidth", "1gbit"],
+            "got --bandwidth for 1 host",
+        ),
+        (["--workers", "8", "--per-host", "8", "--latency-ms", "1"], "leave --latency-ms out"),
         (["--per-host", "0"], "ranks per host must be at least 1; got 0"),
         (["-o", "/nowhere/plan.json"], "a plan needs a file in a writable folder"),
         (["--bandwidth", "0"], "10kbit"),

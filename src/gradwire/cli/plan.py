@@ -310,9 +310,22 @@ def _elsewhere(
     again = Again(profile)
     workers, rates = arguments.workers or [None], arguments.bandwidth or [None]
     cluster = _cluster(arguments, profile, workers[0], rates[0])
+    _refuse_idle(arguments, cluster)
     usable, left_out = _priced(again, allowed, arguments, cluster)
     say(f"planning for {_describe(cluster)}")
     return again.on(cluster), usable, left_out
+
+
+def _refuse_idle(arguments: argparse.Namespace, cluster: Cluster) -> None:
+    """Raises UsageError for a network between hosts where there is one host."""
+    given = {"--bandwidth": arguments.bandwidth, "--latency-ms": arguments.latency_ms}
+    named = [name for name, value in given.items() if value is not None]
+    if cluster.hosts == 1 and named:
+        asked, ranks = " and ".join(named), cluster.ranks_per_host
+        raise UsageError(
+            f"a network is between hosts; got {asked} for {_describe(cluster)}. Ask for two hosts "
+            f"or more, as by --workers {2 * ranks} --per-host {ranks}, or leave {asked} out."
+        )
 
 
 def _priced(

@@ -346,24 +346,31 @@ def test_the_example_loses_a_rank_and_gets_it_back() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {
-        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "STEPS": "1500",
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "STEPS": "600",
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
 
-    def start(what: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-W", "ignore", str(script), what]
-        return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)
+    def start(what: str, *before: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "ignore", *before, str(script), what]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe)
 
+    # The one that comes has imported torch by then, so that the others need fewer steps.
+    waits = (
+        "import runpy, sys, torch, gradwire; gradwire.attach; del sys.argv[0]; print('ready'); "
+        "sys.stdout.flush(); sys.stdin.readline(); runpy.run_path(sys.argv[0], {}, '__main__')"
+    )
     with ExitStack() as all_of_them:
+        again = all_of_them.enter_context(start("1", "-c", waits))
         begun = [all_of_them.enter_context(start(what)) for what in ("store", "0", "1", "2")]
-        for process in begun:
+        for process in (again, *begun):
             all_of_them.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline(), "it has begun"
         begun[2].kill()
-        again = all_of_them.enter_context(start("1"))
+        print(file=again.stdin, flush=True)
         said = [process.stdout.read() for process in (begun[1], begun[3], again)]  # type: ignore
     assert "rank 0 of 2" in said[0]
     assert "rank 1 of 2" in said[1]
     assert "rank 2 of 3" in said[2]
-    assert all("step 1500: loss" in text for text in said)
+    assert all("step 600: loss" in text for text in said)

@@ -6,7 +6,12 @@
     python benchmarks/recording/main.py [--hosts 4] [--rate 1gbit] [--pairs 40] [--json FILE]
 
 The job is the demo's language model in the lab. Each recording writes to a folder of its own, so
-that each begins with a line for every step, as recordings do.
+that each begins with a line for every step, as recordings do. In turns without one it is opened
+and closed before the first step, so that nothing but the lines differs.
+
+Turns differ by more than a recording costs. So its own time is measured, too: the seconds of all
+ranks inside `Recording.step_over`, of a turn's seconds. As no rank waits longer for the others
+than they were inside it, this bounds what the lines can add to a step.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -28,6 +33,7 @@ import gradwire
 from gradwire.bench.machine import set_allocator
 from gradwire.demo.model import LanguageModel
 from gradwire.lab import Cluster
+from gradwire.training.recording import Recording
 
 STRATEGIES = {"few buckets": 25 << 20, "a bucket for each tensor": 1}
 STRATEGY = "topk(0.01)+ef | allgather"
@@ -47,10 +53,10 @@ def main() -> int:
                 return code
         found = json.loads(result.read_text())
     for name, pairs in found.items():
-        seconds, processor = (_told(column) for column in zip(*pairs, strict=True))
+        seconds, processor, inside = (_told(column) for column in zip(*pairs, strict=True))
         print(
             f"{name}: a recorded step takes {seconds} times as long, and {processor} times the "
-            f"processor's time; {len(pairs)} pairs"
+            f"processor's time; of a turn, all ranks' time inside is {inside}; {len(pairs)} pairs"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -66,6 +72,7 @@ def _told(ratios: Iterable[float]) -> str:
 def worker(result: Path, pairs: int, steps: int) -> int:
     """Does one rank's work: ratios, pair by pair, for all bucket sizes."""
     torch.set_num_threads(1)
+    Recording.step_over = _timed(Recording.step_over)  # type: ignore[method-assign]
     dist.init_process_group("gloo")
     found = {name: measure(size, result.parent, pairs, steps) for name, size in STRATEGIES.items()}
     if dist.get_rank() == 0:
@@ -76,15 +83,19 @@ def worker(result: Path, pairs: int, steps: int) -> int:
 
 
 def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[list[float]]:
-    """Returns, for each pair, the ratio of seconds and that of all ranks' CPU time."""
+    """Returns, for each pair, the ratio of seconds, that of all ranks' CPU time, and all ranks'
+    seconds inside the recording over the seconds of its turn."""
     torch.manual_seed(0)
     model = LanguageModel(vocabulary=2000, hidden=160)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     handle = gradwire.attach(model, STRATEGY, bucket_bytes=bucket_bytes)
     words = torch.randint(2000, (17, 4))
 
-    def turn(name: str | None) -> torch.Tensor:
-        recording = gradwire.record(handle, folder / name) if name else None
+    def turn(name: str, is_recorded: bool) -> torch.Tensor:
+        recording = gradwire.record(handle, folder / name)
+        if not is_recorded:
+            recording.close()
+        _INSIDE.clear()
         dist.barrier()
         began, worked = perf_counter(), process_time()
         for _ in range(steps):
@@ -93,20 +104,36 @@ def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[lis
             optimizer.step()
         own = process_time() - worked
         dist.barrier()
-        took = torch.tensor([perf_counter() - began, own], dtype=torch.float64)
-        if recording is not None:
-            recording.close()
+        took = torch.tensor([perf_counter() - began, own, sum(_INSIDE)], dtype=torch.float64)
+        recording.close()
         dist.all_reduce(took)
         return took
 
-    turn(None)
-    ratios = []
+    turn(f"{bucket_bytes}-first", False)
+    found = []
     for pair in range(pairs):
-        order = (None, f"{bucket_bytes}-{pair}")
-        first, second = (turn(name) for name in (order if pair % 2 else order[::-1]))
-        ratios.append((second / first if pair % 2 else first / second).tolist())
+        order = (False, True) if pair % 2 else (True, False)
+        took = {is_on: turn(f"{bucket_bytes}-{pair}-{is_on}", is_on) for is_on in order}
+        seconds, processor, inside = took[True].tolist()
+        other_seconds, other_processor, _ = took[False].tolist()
+        # Of the seconds a sum over ranks, which all took as long.
+        bound = inside / (seconds / dist.get_world_size())
+        found.append([seconds / other_seconds, processor / other_processor, bound])
     handle.detach()
-    return ratios
+    return found
+
+
+_INSIDE: list[float] = []
+"""The seconds of each call of `Recording.step_over` in this turn."""
+
+
+def _timed(step_over: Callable[..., None]) -> Callable[..., None]:
+    def timed(*args: object) -> None:
+        began = perf_counter()
+        step_over(*args)
+        _INSIDE.append(perf_counter() - began)
+
+    return timed
 
 
 def _arguments() -> argparse.Namespace:

@@ -12,7 +12,7 @@ JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest test-wheels test-aarch64 wheels lint setup bench bench-demo bench-convergence clean help
+.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest test-wheels test-aarch64 wheels lint setup bench bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)

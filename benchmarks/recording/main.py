@@ -116,7 +116,7 @@ def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[lis
         took = {is_on: turn(f"{bucket_bytes}-{pair}-{is_on}", is_on) for is_on in order}
         seconds, processor, inside = took[True].tolist()
         other_seconds, other_processor, _ = took[False].tolist()
-        # Of the seconds a sum over ranks, which all took as long.
+        # Both are sums over ranks, and each rank took the turn's seconds.
         bound = inside / (seconds / dist.get_world_size())
         found.append([seconds / other_seconds, processor / other_processor, bound])
     handle.detach()

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
 INDEX = "docs/index.md"
-FOLDERS = ("docs", "benchmarks", "contrib")
+FOLDERS = ("docs", "benchmarks", "contrib", "recipes")
 
 _SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 _ENTRY = re.compile(r"^- \[([^]]*)\]\(([^)#]+\.md)\)", re.MULTILINE)

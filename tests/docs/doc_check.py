@@ -13,7 +13,7 @@ from gradwire.cli import main as cli
 OWN = {"train.py", "…"}
 """Scripts that are the reader's own."""
 
-OTHERS = {"pip", "."}
+OTHERS = {"pip", "git", "."}
 """Programs whose commands are not checked."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "benchmarks", "examples", "contrib")
+FOLDERS = ("docs", "benchmarks", "examples", "contrib", "recipes")
 PAGES = [
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))

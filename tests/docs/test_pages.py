@@ -89,7 +89,8 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 RUN = [
     page for page in PAGES
-    if page not in (EXCERPTS, NAMESPACES) and not page.startswith(("benchmarks/", "contrib/"))
+    if page not in (EXCERPTS, NAMESPACES)
+    and not page.startswith(("benchmarks/", "contrib/", "recipes/"))
     and any(block.language in ("python", "console") for block in blocks(page))
 ]  # fmt: skip
 

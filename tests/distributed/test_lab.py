@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from gradwire.errors import LabError
-from gradwire.lab import Cluster, LabTimeoutError, available
+from gradwire.lab import Cluster, LabTimeoutError, available, job
 
 needs_namespaces = [
     pytest.mark.lab,
@@ -78,12 +78,19 @@ def test_exit_code(lab, words, code):
     assert lab.run(shell(words), on_line=Heard()) == code
 
 
-def test_the_first_failure_counts_and_ends_the_others(lab):
+@pytest.fixture
+def impatient(monkeypatch):
+    """The others are ended soon after the first failure, and killed soon after that."""
+    monkeypatch.setattr(job, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(job, "_TERMINATION_SECONDS", 0.5)
+
+
+def test_the_first_failure_counts_and_ends_the_others(lab, impatient):
     words = "if [ $RANK = 3 ]; then exit 5; fi; trap 'exit 9' TERM; sleep 600 & wait"
     assert lab.run(shell(words), on_line=Heard()) == 5
 
 
-def test_a_rank_that_ignores_sigterm_ends_too(lab):
+def test_a_rank_that_ignores_sigterm_ends_too(lab, impatient):
     words = "trap '' TERM; [ $RANK != 0 ] || exit 4; while :; do sleep 1; done"
     assert lab.run(shell(words), on_line=Heard()) == 4
 
@@ -95,7 +102,7 @@ def test_children_of_ranks_end_with_the_run(lab):
 
 def test_timeout_ends_the_ranks_and_says_which(lab):
     with pytest.raises(LabTimeoutError, match=r"rank\(s\) \[1\] still ran"):
-        lab.run(shell("[ $RANK != 1 ] || sleep 600"), on_line=Heard(), timeout_seconds=10)
+        lab.run(shell("[ $RANK != 1 ] || sleep 600"), on_line=Heard(), timeout_seconds=5)
     assert lab.run(["true"]) == 0
 
 

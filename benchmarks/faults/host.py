@@ -22,6 +22,7 @@ from pathlib import Path
 
 import job
 import torch
+import torch._dynamo  # which optimizers and DDP import when they are first used
 from scenario import NEEDS_LINKS, Scenario, scenario
 from strikes import mend_link
 

@@ -9,17 +9,19 @@ as worse than dense. Points beyond a panel are named at its top.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import report
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from gradwire.report.labels import spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Panel(NamedTuple):
@@ -60,18 +62,24 @@ def points(records: Sequence[report.Record], task: str) -> dict[str, Point]:
     rows = [
         row for row in report.rows(own) if low <= row.rate <= high or row.method[:5] == "local"
     ]
-    best = min((row for row in rows if row.method == "dense"), key=lambda r: fmean(r.metrics))
+    best = min((row for row in rows if row.method == "dense"), key=lambda r: _finite(r.metrics))
     dense = {run["seed"]: run["metric"] for run in best.runs}
     sent = fmean(run["bytes_per_step"] for run in best.runs)
     found: dict[str, Point] = {}
     for row in rows:
         fewer = sent / fmean(run["bytes_per_step"] for run in row.runs)
         pairs = [run["metric"] / dense[run["seed"]] for run in row.runs if run["seed"] in dense]
-        point = Point(fewer, fmean(pairs), len(pairs))
+        point = Point(fewer, _finite(pairs), len(pairs))
         if row.method not in found or point.ratio < found[row.method].ratio:
             found[row.method] = point
     found.pop("dense")
     return found
+
+
+def _finite(values: Sequence[float]) -> float:
+    """Returns the mean; inf if a run diverged, so that it is named beyond the panel."""
+    mean = fmean(values)
+    return math.inf if math.isnan(mean) else mean
 
 
 def draw(axes: Axes, found: dict[str, Point]) -> None:
@@ -98,6 +106,8 @@ def draw(axes: Axes, found: dict[str, Point]) -> None:
 
 
 def main() -> None:
+    from matplotlib.figure import Figure
+
     records = report.read([Path(sys.argv[1])])
     figure = Figure(figsize=(14, 6.5), layout="constrained")
     for number, (task, panel) in enumerate(PANELS.items()):

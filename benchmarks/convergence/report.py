@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -92,7 +92,7 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
     """Returns the runs at the rate at which they learnt most; two rates are compared on the seeds
-    of both, and the one with most seeds comes first."""
+    of both, and the one with most seeds comes first. One at which a run diverged is the worst."""
     if not candidates:
         return {}
     kind = TASKS[next(iter(candidates[0].values()))["task"]].metric.kind
@@ -103,7 +103,7 @@ def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
         mine, theirs = (
             sign * fmean(own[seed]["metric"] for seed in both or own) for own in (one, other)
         )
-        return other if theirs < mine else one
+        return other if theirs < mine or math.isnan(mine) else one
 
     return reduce(better, sorted(candidates, key=len, reverse=True))
 
@@ -158,15 +158,48 @@ def _global_topk(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def read(places: Iterable[Path]) -> list[Record]:
-    """Reads records from folders of runs, or from files that `--json` wrote."""
-    records: list[Record] = []
+def read(places: Sequence[Path]) -> list[Record]:
+    """Reads records from folders of runs, or from files that `--json` wrote.
+
+    Raises SystemExit if there is none, if a run has two that differ, or if runs of one table have
+    other data or other devices: they are not paired.
+    """
+    known: dict[tuple[Any, ...], tuple[Record, Path]] = {}
+    alike: dict[tuple[Any, ...], tuple[tuple[str, str], Path]] = {}
+    for record, file in _found(places):
+        table = tuple(record[key] for key in ("task", "workers", "steps", "density"))
+        run = *table, record["method"], record["seed"], record.get("rate", 1.0)
+        before, where = known.setdefault(run, (record, file))
+        if json.dumps(before) != json.dumps(record):  # as text, where NaN equals NaN
+            raise SystemExit(
+                f"{where} and {file} have different records of one run, {run}: {before['metric']} "
+                f"and {record['metric']}. Read one of them at a time."
+            )
+        facts = record.get("data", ""), record.get("device") or "cpu"
+        own, where = alike.setdefault(table, (facts, file))
+        if own != facts:
+            raise SystemExit(
+                f"runs of one table must have the same data and device; of {table} {where} has "
+                f"{own} and {file} {facts}. Read them apart."
+            )
+    if not known:
+        raise SystemExit(f"no run is recorded in {', '.join(map(str, places))}.")
+    return [record for record, _ in known.values()]
+
+
+def _found(places: Iterable[Path]) -> Iterator[tuple[Record, Path]]:
+    """Yields records and their files. Other JSON files may be in a folder, and are left out."""
     for place in places:
-        if place.is_dir():
-            records += [json.loads(file.read_text()) for file in sorted(place.glob("*.json"))]
-        else:
-            records += json.loads(place.read_text())
-    return records
+        for file in sorted(place.glob("*.json")) if place.is_dir() else [place]:
+            try:
+                content = json.loads(file.read_text())
+            except (OSError, ValueError) as error:
+                raise SystemExit(f"{file} is no file of records: {error}.") from error
+            for record in content if isinstance(content, list) else [content]:
+                if isinstance(record, dict) and "method" in record and "metric" in record:
+                    yield record, file
+                elif not place.is_dir():
+                    raise SystemExit(f"{file} is no file of records; --json writes one.")
 
 
 def _spread(values: Sequence[float], digits: int, sign: str = "") -> str:

@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "convergence"
 NAMES = (
     "task", "tasks", "rivals", "methods", "exchange", "oracles", "controls", "train", "parity",
-    "report", "workers", "processes", "contestants", "main", "time_to_accuracy",
+    "report", "frontier", "workers", "processes", "contestants", "main", "time_to_accuracy",
 )  # fmt: skip
 """The modules, in an order in which each imports only earlier ones."""
 

@@ -120,6 +120,58 @@ def test_dense_s_best_rate_is_found_by_all_seeds_that_two_have(suite: SimpleName
     assert [line for line in lines if line.startswith("| dense, rate × 4 | 1 | 96.00 |  |")]
 
 
+def test_a_rate_at_which_dense_diverged_is_not_its_best(suite: SimpleNamespace) -> None:
+    """Methods are judged beside the rate at which dense learnt, whichever record comes first."""
+    bits = {"task": "gpt"}
+    wild = [record("dense", seed, NAN, NAN, rate=3.0, **bits) for seed in range(2)]
+    records = [record("dense", 0, 2.2, 1.4, **bits), record("qsgd", 0, 2.21, 1.4, **bits)]
+    for together in (wild + records, records + wild):
+        lines = suite.report.tables(together).splitlines()
+        assert [line for line in lines if line.startswith("| qsgd | 1 | 2.210 | +0.010 | yes |")]
+        assert [x for x in lines if x.startswith("| dense, rate × 3 | 1 | nan | +nan | **no** |")]
+
+
+def test_a_method_that_diverged_is_named_in_the_frontier(suite: SimpleNamespace) -> None:
+    frontier, facts = suite.frontier, {"task": "gpt", "steps": 2000}
+    found = frontier.points(
+        [
+            record("dense", 0, NAN, NAN, rate=3.0, **facts),
+            record("dense", 0, 2.0, 1.0, rate=2.0, **facts),
+            record("qsgd", 0, NAN, NAN, rate=1.5, **facts),
+            record("qsgd", 0, 2.1, 1.0, rate=2.0, **facts),
+            record("onebit", 0, NAN, NAN, rate=2.0, **facts),
+        ],
+        "gpt",
+    )
+    assert found["qsgd"].ratio == pytest.approx(1.05)
+    assert found["onebit"].ratio == math.inf >= frontier.MOST
+
+
+def test_only_records_of_one_kind_are_read(suite: SimpleNamespace, tmp_path: Path) -> None:
+    """The folder of runs also has what time_to_accuracy.py writes."""
+    own = tmp_path / "own"
+    own.mkdir()
+    with pytest.raises(SystemExit, match=r"no run is recorded in .*own"):
+        suite.report.read([own])
+    first = record("dense", 0, NAN, 0.2, data="one")
+    (own / "a.json").write_text(json.dumps(first))
+    (own / "time_to_accuracy.json").write_text(json.dumps({"rates": {}, "runs": []}))
+    (found,) = suite.report.read([own, own / "a.json"])
+    assert found["method"] == "dense"
+    other = tmp_path / "other.json"
+    for second, said in (
+        (first | {"metric": 95.0}, "different records of one run"),
+        (record("dgc", 0, 95.0, 0.2, data="two"), "the same data and device"),
+        (record("dgc", 0, 95.0, 0.2, data="one", device="cuda"), "the same data and device"),
+        ("text", "no file of records"),
+    ):
+        other.write_text(json.dumps([second]))
+        with pytest.raises(SystemExit, match=said):
+            suite.report.read([own, other])
+    with pytest.raises(SystemExit, match="is no file of records"):
+        suite.report.read([tmp_path / "missing.json"])
+
+
 def test_curves_are_drawn(suite: SimpleNamespace, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     suite.report.plot(

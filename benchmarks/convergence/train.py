@@ -148,17 +148,20 @@ class Training:
             "losses": [float(f"{loss:.6g}") for loss in _curve(self.losses)],
             "bytes_per_step": self.bytes / max(self.step, 1),
             "ms_per_step": 1000 * self.seconds / max(self.step, 1),
-            "data": self.task.data(),
             "torch": torch.__version__,
-            "device": _name(self.device),
             "python": platform.python_version(),
-        }
+        } | self.origin()
+
+    def origin(self) -> dict[str, str]:
+        """Returns what a run's numbers depend on beside `Run`: its data, and its device."""
+        return {"data": self.task.data(), "device": _name(self.device)}
 
     # -- to be saved -----------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "run": asdict(self.run),
+            "origin": self.origin(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "exchange": self.exchange.state_dict(),
@@ -263,15 +266,12 @@ class LocalTraining(Training):
 
 def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
     """Returns the record of a run: reads it if it exists, otherwise trains, from where the run was
-    left off."""
+    left off. Raises SystemExit if what is there is of other data or another device."""
     done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
     if done.exists():
         found: dict[str, Any] = json.loads(done.read_text())
-        if found["data"] != (data := TASKS[run.task].data()):
-            raise SystemExit(
-                f"{done} is of other data ({found['data']!r}) than this Python has ({data!r}): "
-                "its text is its own modules and pages. Take another --folder."
-            )
+        own = {"data": TASKS[run.task].data(), "device": _name(torch.device(device))}
+        _refuse_other(done, found, own)
         return found
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # TF32, as is usual on GPUs
@@ -279,6 +279,7 @@ def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
     training = kind(run, device=device)
     if under_way.exists():
         state = torch.load(under_way, map_location=training.device, weights_only=True)
+        _refuse_other(under_way, state.get("origin", {}), training.origin())
         training.load_state_dict(state)
     while not training.is_over:
         evaluated = len(training.metrics)
@@ -289,6 +290,17 @@ def train(run: Run, folder: Path, device: str = "cpu") -> dict[str, Any]:
     _replace(done, lambda path: path.write_text(json.dumps(record) + "\n"))
     under_way.unlink(missing_ok=True)
     return record
+
+
+def _refuse_other(file: Path, found: dict[str, Any], own: dict[str, str]) -> None:
+    """Raises SystemExit if a file is of other data or another device than this run's. Earlier
+    files say nothing of the device, or of either."""
+    for kind, mine in own.items():
+        if found.get(kind, mine) != mine:
+            raise SystemExit(
+                f"{file} is of other {kind} ({found[kind]!r}) than this run ({mine!r}); the text "
+                "of a task is that of this Python. Take another --folder."
+            )
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -198,6 +198,21 @@ def test_a_run_on_another_python_s_text_is_not_mixed_in(
         suite.train.train(run, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["data", "device"])
+def test_a_run_under_way_does_not_change_its_data_or_device(
+    suite: SimpleNamespace, tmp_path: Path, kind: str
+) -> None:
+    run = a_run(suite, "dense")
+    state = go(suite.train.Training(run), 3).state_dict()
+    state["origin"][kind] = "another"
+    torch.save(state, tmp_path / f"{run.name}.pt")
+    with pytest.raises(SystemExit, match=rf"\.pt is of other {kind} .'another'.*another --folder"):
+        suite.train.train(run, tmp_path)
+    (tmp_path / f"{run.name}.json").write_text(json.dumps({"data": "", kind: "another"}))
+    with pytest.raises(SystemExit, match=rf"\.json is of other {kind} .'another'"):
+        suite.train.train(run, tmp_path)
+
+
 def test_the_record(suite: SimpleNamespace) -> None:
     training = go(suite.train.Training(a_run(suite, "dense", steps=400)), 400)
     record = training.record()

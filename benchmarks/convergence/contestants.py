@@ -39,7 +39,7 @@ class Ddp(Rank):
 
     hook: Any = None
 
-    def synchronize(self, density: float | None) -> None:
+    def synchronize(self, density: float | str | None) -> None:
         self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         if self.hook is not None:
             self.model.register_comm_hook(None, self.hook)
@@ -52,7 +52,7 @@ class HalfDdp(Ddp):
 class Alone(Rank):
     """Training without synchronization: only the processors' time."""
 
-    def synchronize(self, density: float | None) -> None:
+    def synchronize(self, density: float | str | None) -> None:
         pass
 
 
@@ -69,20 +69,22 @@ def contestants(runs: Sequence[Run]) -> dict[str, Rank]:
     return found
 
 
-def stages(run: Run) -> dict[str, float]:
+def stages(run: Run) -> dict[str, float | str]:
     """Returns the densities of a run, by the name of the contestant that measures each."""
     return {stage(run, density): density for density in densities(run)}
 
 
-def stage(run: Run, density: float) -> str:
-    return f"{run.method} at {density:g}"
+def stage(run: Run, density: float | str) -> str:
+    shown = f"'{density}'" if isinstance(density, str) else f"{density:g}"
+    return f"{run.method} at {shown}"
 
 
-def densities(run: Run, begin: int = 0) -> Counter[float]:
-    """Counts the densities of a run's steps from `begin` on: the warm-up's, then its own."""
+def densities(run: Run, begin: int = 0) -> Counter[float | str]:
+    """Counts the densities of a run's steps from `begin` on: the warm-up's, or its texts, then its
+    own."""
     warmup = BY_NAME[run.method].warmup(TASKS[run.task].settings, run.steps)
     at = [warmup.density(step) if warmup else None for step in range(begin, run.steps)]
-    return Counter(run.density if density is None else density for density in at)
+    return Counter[float | str](run.density if density is None else density for density in at)
 
 
 def take_turns(runs: Sequence[Run], rounds: int) -> dict[str, list[float]]:

@@ -41,11 +41,13 @@ def compare(run: Run) -> Comparison:
 
     Raises SystemExit for a method that `attach` does not have.
     """
-    method = BY_NAME[run.method]
-    if method.whole or not method.follows_rate or method.workers is not Workers:
+    method, is_clipped = BY_NAME[run.method], TASKS[run.task].settings.clip is not None
+    by_attach = method.follows_rate and method.workers is Workers and method.every == 1
+    if method.whole or not by_attach or (is_clipped and method.clips == "nothing"):
         raise SystemExit(
-            "processes train by `attach`: by a plan, tensor by tensor, and what waits keeps its "
-            f"rate; {run.method} does not. Take dense, dgc, ef-topk, gtopk or the like."
+            "processes train by `attach`: by a plan, tensor by tensor, in every step, what waits "
+            "keeps its rate, and gradients are clipped as the task says; "
+            f"{run.method} does not. Take dense, dgc, ef-topk, gtopk or the like."
         )
     training = Training(run)
     while not training.is_over:
@@ -79,10 +81,10 @@ def losses_of_processes(run: Run) -> list[float]:
 class Rank:
     """One rank of a run: a model with gradwire attached, and its optimizer.
 
-    density: a constant one, instead of the run's with its warm-up.
+    density: a constant one, or the text of a warm-up, instead of the run's with its warm-up.
     """
 
-    def __init__(self, run: Run, density: float | None = None) -> None:
+    def __init__(self, run: Run, density: float | str | None = None) -> None:
         self.run, self.task, self.method = run, TASKS[run.task], BY_NAME[run.method]
         self.model = self.task.fresh(run.seed)
         self.parameters = list(self.model.parameters())
@@ -93,14 +95,16 @@ class Rank:
     def clips_average(self) -> bool:
         return self.method.clips == "average"
 
-    def synchronize(self, density: float | None) -> None:
-        """Attaches gradwire, so that gradients become averages."""
+    def synchronize(self, density: float | str | None) -> None:
+        """Attaches gradwire, so that gradients become averages. The run's own density is its plan
+        as it is: in a warm-up a compressor that has none would travel dense."""
         run, settings = self.run, self.task.settings
         parameters = describe(dict(self.model.named_parameters()))
         strategy = self.method.strategy(run.density, settings)
         plan = Plan.make(parameters, strategy, others=others(self.model))
+        at = None if density == run.density else density
         gradwire.attach(
-            self.model, at_density(plan, density, run.workers), seed=run.seed,
+            self.model, at_density(plan, at, run.workers), seed=run.seed,
             warmup=None if density else self.method.warmup(settings, run.steps),
             clip_norm=None if self.clips_average else settings.clip,
         )  # fmt: skip

@@ -69,10 +69,18 @@ def test_real_processes_have_the_same_losses(suite: SimpleNamespace) -> None:
     assert (found.same, found.apart) == (30, 0.0)
 
 
-@pytest.mark.parametrize("method", ["gtopk-published", "dgc-late"])
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [
+        ("gtopk-published", "digits-mlp"),
+        ("dgc-late", "digits-mlp"),
+        ("local-4-1-alltoall", "digits-mlp"),
+        ("dgc-noclip", "speech"),
+    ],
+)
 def test_real_processes_refuse_what_attach_does_not_do(
-    suite: SimpleNamespace, method: str
+    suite: SimpleNamespace, method: str, task: str
 ) -> None:
-    run = suite.train.Run("digits-mlp", method, 0, 2, 30, DENSITY)
+    run = suite.train.Run(task, method, 0, 2, 30, DENSITY)
     with pytest.raises(SystemExit, match=f"tensor by tensor.*; {method} does not"):
         suite.processes.compare(run)

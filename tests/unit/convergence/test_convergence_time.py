@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import gradwire
+
 STEPS = 200
 
 
@@ -42,6 +44,32 @@ def test_its_seconds_are_those_of_its_steps(suite: SimpleNamespace, dense: Any) 
     assert module.run_seconds(run, seconds, STEPS - 2) == pytest.approx(2 * 0.01)
     plain = replace(dense, method="ef-topk")
     assert module.densities(plain) == {0.01: STEPS}
+
+
+@pytest.mark.parametrize(
+    ("method", "travels"),
+    [
+        ("qsgd-alltoall", ["qsgd | alltoall"]),
+        ("powersgd", ["none | powersgd(4)"]),
+        ("ef-topk", ["topk(0.01)+ef | allgather"]),
+        (
+            "adam-1-warm-alltoall-2",
+            [
+                "lloyd(2)+adam(beta2=0.99) | allgather",
+                'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")',
+            ],
+        ),
+    ],
+)
+def test_what_is_timed_is_what_the_run_sends(
+    suite: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, method: str, travels: list[str]
+) -> None:
+    """A density, or a text, stands for a stage of the warm-up only."""
+    run, plans = suite.train.Run("gpt", method, 0, 64, STEPS, 0.01), []
+    monkeypatch.setattr(gradwire, "attach", lambda _, plan, **more: plans.append(plan))
+    for density in suite.contestants.stages(run).values():
+        suite.processes.Rank(run, density)
+    assert [str(plan.main_strategy) for plan in plans] == travels
 
 
 def record(suite: SimpleNamespace, folder: Path, run: Any, metric: float) -> None:

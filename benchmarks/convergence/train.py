@@ -150,7 +150,8 @@ class Training:
             "ms_per_step": 1000 * self.seconds / max(self.step, 1),
             "torch": torch.__version__,
             "python": platform.python_version(),
-        } | self.origin()
+            **self.origin(),
+        }
 
     def origin(self) -> dict[str, str]:
         """Returns what a run's numbers depend on beside `Run`: its data, and its device."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from gradwire import beside
 from gradwire.errors import UsageError
 from gradwire.member import Evidence, Member, UpdateRule
-from gradwire.strategy import Compressor, Strategy
+from gradwire.strategy import Compressor, Feedback, Strategy
 
 __all__ = ["SoundnessWarning", "Verdict", "is_exact_enough", "name_of", "sound", "update_rule"]
 
@@ -37,6 +37,10 @@ _RULES: dict[UpdateRule, tuple[str, ...]] = {
 _RULE_OF: dict[str, UpdateRule] = {
     name.lower(): rule for rule, names in _RULES.items() for name in names
 }
+
+
+_OF_ADAM = frozenset({"adam", "adamw", "adam8bit", "adamw8bit", "onebitadam"})
+"""The optimizers whose moments are AdamW's, in lower case."""
 
 
 class SoundnessWarning(UserWarning):
@@ -87,6 +91,8 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
             f"the update rule of {name_of(optimizer)} is not known; give its class an "
             f"attribute update_rule, one of {', '.join(map(repr, _RULES))}",
         )
+    if (kept := made.feedback) is not None and not _may_keep_moments(kept, optimizer):
+        return Verdict("unsound", f"'{kept}' keeps the momentum of another optimizer")
     verdicts = [_verdict(member, made, rule) for member in deciding]
     worst = ("unsound", "unknown", "sound")
     found = min(verdicts, key=lambda verdict: worst.index(verdict.kind))
@@ -126,6 +132,21 @@ def update_rule(optimizer: object) -> UpdateRule | None:
             if rule := _RULE_OF.get(kind.__name__.lower()):
                 return rule
     return None
+
+
+def _may_keep_moments(feedback: Feedback, optimizer: object) -> bool:
+    """Whether moments that a feedback keeps are those of this optimizer: others of its rule, as
+    RMSprop beside AdamW, would divide steps once more. One that leaves moments to the plan checks
+    them itself."""
+    own = feedback.optimizer.lower()
+    is_linear = "linear" in (_RULE_OF.get(own), update_rule(optimizer))
+    if is_linear or not feedback.moments() or leaves_moments(optimizer):
+        return True
+    alike = _OF_ADAM if own in _OF_ADAM else {own}
+    if isinstance(optimizer, str):
+        return optimizer.lower() in alike
+    names = (kind.__name__.lower() for own in _wrapped(optimizer) for kind in type(own).__mro__)
+    return not alike.isdisjoint(names)
 
 
 def _never_forgets(optimizer: object) -> bool:

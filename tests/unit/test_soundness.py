@@ -159,6 +159,23 @@ def test_runs_of_adamw_do_not_speak_for_adagrad() -> None:
     assert gradwire.sound("qsgd(4) | alltoall", "rmsprop").kind == "sound"
 
 
+@pytest.mark.parametrize("text", ["lloyd(2)+adam | allgather", "int8+adam | allgather",
+                                  "onebit+shared_momentum | alltoall"])  # fmt: skip
+def test_moments_are_kept_for_their_own_optimizer_alone(text: str) -> None:
+    """Another of the same rule would divide AdamW's steps once more, and nothing else warns of
+    one that has no betas."""
+    others = (torch.optim.RMSprop, torch.optim.Rprop, torch.optim.Adadelta, torch.optim.Adagrad)
+    for other in (*(kind(WEIGHTS) for kind in others), "lion", "lamb", "adafactor", "rmsprop"):
+        found = gradwire.sound(text, other)
+        assert found.kind == "unsound", (other, found)
+        assert "keeps the momentum of another optimizer" in found.why
+    known = (Mine(WEIGHTS), Wraps(torch.optim.Adam(WEIGHTS)), "adam", "adamw8bit")
+    for own in (*known, gradwire.optim.OneBitAdam(WEIGHTS, 0.1, freeze_step=3)):
+        assert gradwire.sound(text, own).kind == "sound"
+    assert gradwire.sound("lloyd(2)+muon | alltoall", "soap").kind == "unsound"
+    assert all(s.feedback is None for s, _ in frontier("lion"))
+
+
 def test_an_unknown_optimizer_is_said_to_be() -> None:
     verdict = gradwire.sound("topk(0.01)+ef | allgather", torch.optim.LBFGS(WEIGHTS))
     assert verdict.kind == "unknown"

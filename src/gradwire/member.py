@@ -121,8 +121,9 @@ class Evidence:
 
     sound: it learnt as much as dense training, by that benchmark's rule. optimizer: its name.
     warmup: the fraction of steps that were a warm-up. begins: the warm-up's strategy, as text;
-    "": dense. turns: steps times density, how often an element was sent on average, if shorter
-    runs are known to learn less; else 0. where: the study to which the row belongs.
+    "": dense, or by densities, one after the other for as many steps each. turns: steps times
+    density, how often an element was sent on average, if shorter runs are known to learn less;
+    else 0. where: the study to which the row belongs.
     """
 
     strategy: str
@@ -134,6 +135,20 @@ class Evidence:
     begins: str = ""
     turns: float = 0.0
     where: str = "benchmarks/convergence"
+    densities: tuple[float, ...] = ()
+
+    @property
+    def first(self) -> str:
+        """By what the steps of the warm-up travelled, and which steps; "" if there was none."""
+        shown = f"'{self.begins or 'none | allreduce'}'"
+        if self.densities:
+            shown = f"densities of {', '.join(f'{100 * d:.3g}' for d in self.densities)} %"
+        return f"{shown} in the first {self.part} of its steps" if self.warmup else ""
+
+    @property
+    def part(self) -> str:
+        """The fraction of steps that were a warm-up, in percent."""
+        return f"{100 * self.warmup:.3g}%"
 
     @property
     def row(self) -> str:

@@ -206,9 +206,8 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
         if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy):
             learns = "as much as" if evidence.sound else "less than"
             why = f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense"
-            if evidence.begins:
-                part = f"{evidence.warmup:.0%}"
-                why += f", if the first {part} of its steps travel by '{evidence.begins}'"
+            if evidence.warmup:
+                why += f", in a run that began by {evidence.first}"
             if evidence.turns:
                 why += (
                     f", in a run of {evidence.turns:g}/density steps; in shorter ones it may not"

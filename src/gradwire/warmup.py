@@ -95,7 +95,8 @@ def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
         return plan
     dense = {s for b, s in zip(plan.buckets, plan.strategies) if not b.has_rows}
     found = {
-        s: _by(s, density) if isinstance(density, str) else _at(s, density, world) for s in dense
+        s: _by(s, density) if isinstance(density, str) else of_density(s, density, world)
+        for s in dense
     }
     strategies = tuple(  # rows are sparse by nature
         s if b.has_rows else found[s] for b, s in zip(plan.buckets, plan.strategies)
@@ -111,7 +112,8 @@ def _by(strategy: Strategy, text: str) -> Strategy:
     return Strategy(read.compressor, read.collective, strategy.feedback)
 
 
-def _at(strategy: Strategy, density: float, world: int) -> Strategy:
+def of_density(strategy: Strategy, density: float, world: int) -> Strategy:
+    """Returns what takes a strategy's place in a warm-up, at a density. Errors are PlanError."""
     compressor: Any = strategy.compressor
     claims = compressor.claims(1 << 20)
     if claims.direction:

@@ -254,6 +254,18 @@ def test_a_warm_up_counts() -> None:
     assert known["onebit+shared_momentum | alltoall"] < 5  # 30 times fewer, but for a fifth
 
 
+def test_a_warm_up_by_densities_is_told_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """A twentieth of the steps, of which a quarter is dense among four ranks."""
+    assert main(["available", "--optimizer", "sgd", "--json"]) == 0
+    found = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    said = "densities of 25, 6.25, 1.56, 0.4 % in the first {} of its steps"
+    assert found["dgc(0.001) | allgather"]["begins"] == said.format("5%")
+    assert found["topk(0.01)+ef | gtopk"]["begins"] == said.format("2.5%")
+    assert found["dgc(0.001) | allgather"]["times_fewer_bytes"] == pytest.approx(57, rel=0.03)
+    why = gradwire.sound("dgc(0.01) | zen", "sgd").why
+    assert f"in a run that began by {said.format('5%')}" in why
+
+
 def test_turns_and_a_finer_beginning_count() -> None:
     known = {str(strategy): times for strategy, times in frontier("muon")}
     every, fourth = (
@@ -311,10 +323,9 @@ def test_available_lists_what_is_sound(capsys: pytest.CaptureFixture[str]) -> No
     assert found["qsgd | alltoall"]["known_by"] == "benchmarks/convergence: gpt, qsgd-alltoall"
     assert found["bf16 | allreduce"]["times_fewer_bytes"] == pytest.approx(2, rel=0.01)
     begins = {text: row["begins"] for text, row in found.items() if row["begins"]}
-    assert begins["onebit+shared_momentum | alltoall"] == "none | allreduce, 20% of the steps"
-    assert (
-        begins["lloyd(1)+adam(beta2=0.99) | allgather"] == "lloyd(2) | allgather, 10% of the steps"
-    )
+    dense, finer = "'none | allreduce' in the first 20% of", "'lloyd(2) | allgather' in the first"
+    assert begins["onebit+shared_momentum | alltoall"] == f"{dense} its steps"
+    assert begins["lloyd(1)+adam(beta2=0.99) | allgather"] == f"{finer} 10% of its steps"
     assert main(["available", "--optimizer", "adamw"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(found) + 2
     assert main(["available", "topk", "--optimizer", "adamw"]) == 2

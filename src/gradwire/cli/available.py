@@ -18,7 +18,6 @@ from typing import Any
 from gradwire.cli.arguments import add_quiet
 from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
-from gradwire.member import Evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,18 +83,11 @@ def _found_sound(optimizer: str) -> list[dict[str, Any]]:
             "strategy": str(strategy),
             "times_fewer_bytes": times,
             "known_by": verdict.evidence.row if verdict.evidence else "its format",
-            "begins": _beginning(verdict.evidence),
+            "begins": verdict.evidence.first if verdict.evidence else "",
         }
         for strategy, times in frontier(optimizer)
         for verdict in [sound(strategy, optimizer)]
     ]
-
-
-def _beginning(evidence: Evidence | None) -> str:
-    """Returns how the runs of the evidence begin, if by another strategy; "" otherwise."""
-    if evidence is None or not evidence.warmup:
-        return ""
-    return f"{evidence.begins or 'none | allreduce'}, {evidence.warmup:.0%} of the steps"
 
 
 def _lines(families: dict[str, dict[str, str]]) -> Iterable[str]:

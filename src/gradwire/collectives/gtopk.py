@@ -50,7 +50,10 @@ class GTopK(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
     selects: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("topk(0.01)+ef | gtopk", "sgd", True, "language-small", "gtopk", warmup=0.025),
+        Evidence(
+            "topk(0.01)+ef | gtopk", "sgd", True, "language-small", "gtopk", warmup=0.025,
+            densities=(0.25, 0.0625, 0.015625, 0.004),
+        ),
         Evidence(
             'topk(0.01)+ef | gtopk(variant="butterfly")', "sgd", False, "language-small",
             "gtopk-butterfly",

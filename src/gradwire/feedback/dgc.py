@@ -32,8 +32,11 @@ class MomentumCorrection(Feedback):
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "dgc"
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("dgc(0.001) | allgather", "sgd", True, "glyphs", "dgc", warmup=0.015, turns=20),
-    )
+        Evidence(
+            "dgc(0.001) | allgather", "sgd", True, "glyphs", "dgc", warmup=0.05, turns=20,
+            densities=(0.25, 0.0625, 0.015625, 0.004),
+        ),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov, mask=self.mask)

@@ -78,7 +78,7 @@ class Explanation:
         """Maps the optimizers of `sound_with` that need another strategy in the first steps to be
         sound, to a text that names it."""
         return {
-            optimizer: f"'{known.begins or FP32}' in the first {known.warmup:.0%} of its steps"
+            optimizer: known.first
             for optimizer, verdicts in self._verdicts.items()
             if self.sound_with[optimizer] == "sound"
             for known in (verdict.evidence for verdict in verdicts)

@@ -27,7 +27,7 @@ from gradwire.soundness import (
     update_rule,
 )
 from gradwire.strategy import Strategy
-from gradwire.warmup import Warmup
+from gradwire.warmup import Warmup, of_density
 
 FP32 = "none | allreduce"
 _SHAPE = 512, 512
@@ -135,7 +135,7 @@ def from_the_first_step(verdict: Verdict) -> Verdict:
     if evidence is None or not evidence.begins:
         return verdict
     why = (
-        f"it is sound only if the first {evidence.warmup:.0%} of the steps are sent by "
+        f"it is sound only if the first {evidence.part} of the steps are sent by "
         f"'{evidence.begins}'; pass warmup=gradwire.Warmup(steps, ['{evidence.begins}'])"
     )
     return Verdict("unsound", why, evidence)
@@ -188,9 +188,13 @@ def _candidates() -> Iterator[Strategy]:
 
 def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
     """Returns the bytes sent as a part of fp32's, in the mean over a run."""
-    part, begins = (evidence.warmup, evidence.begins) if evidence else (0.0, "")
-    first = _share(begins or FP32, ranks) if part else 0.0
-    return part * first + (1 - part) * _share(str(strategy), ranks)
+    own = _share(str(strategy), ranks)
+    if evidence is None or not evidence.warmup:
+        return own
+    stages = [of_density(strategy, density, ranks) for density in evidence.densities]
+    texts = list(map(str, stages)) or [evidence.begins or FP32]
+    first = sum(_share(text, ranks) for text in texts) / len(texts)
+    return evidence.warmup * first + (1 - evidence.warmup) * own
 
 
 @lru_cache(maxsize=256)

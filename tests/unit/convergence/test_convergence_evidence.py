@@ -41,3 +41,8 @@ def test_a_row_says_so(suite: SimpleNamespace, evidence: Evidence) -> None:
     method, settings = suite.methods.BY_NAME[evidence.method], suite.tasks.TASKS[evidence.task]
     assert method.strategy(density, settings.settings) == Strategy.parse(evidence.strategy)
     assert settings.settings.optimizer == evidence.optimizer
+    warmup = method.warmup(settings.settings, longest)
+    if evidence.sound and warmup is not None:
+        first = evidence.densities or (evidence.begins or 1.0,)
+        assert (warmup.densities, warmup.steps) == (first, longest * evidence.warmup)
+    assert warmup is not None or not evidence.warmup

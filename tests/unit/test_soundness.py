@@ -279,13 +279,14 @@ def test_turns_and_a_finer_beginning_count() -> None:
 
 
 def test_a_finer_beginning_is_asked_for() -> None:
-    """A dense beginning was not shown to suffice; strict refuses any other beginning."""
+    """A dense beginning was not shown to suffice, nor a coarser one; strict refuses these."""
     plan, finer = (
         [Strategy.parse("lloyd(1)+adam | allgather")],
         Warmup(9, ["lloyd(2) | allgather"]),
     )
     said = r"only if the first 10% .*Warmup\(steps, \['lloyd\(2\) \| allgather'\]\)"
-    for warmup in (None, Warmup(9, [1.0])):
+    coarser = "lloyd(1) | allgather", "lloyd(2) | alltoall", "sign(scaled=True) | allgather"
+    for warmup in (None, Warmup(9, [1.0]), *(Warmup(9, [text]) for text in coarser)):
         with pytest.warns(SoundnessWarning, match=said):
             advise(plan, "adamw", 2, warmup=warmup, strict=False, quiet=False)
         for quiet in (False, True):
@@ -293,7 +294,8 @@ def test_a_finer_beginning_is_asked_for() -> None:
                 advise(plan, "adamw", 2, warmup=warmup, strict=True, quiet=quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        advise(plan, "adamw", 2, warmup=finer, strict=True, quiet=False)
+        for text in (*finer.densities, "int8 | alltoall"):
+            advise(plan, "adamw", 2, warmup=Warmup(9, [text]), strict=True, quiet=False)
         advise(plan, "adamw", 2, warmup=None, strict=False, quiet=True)
 
 

@@ -166,13 +166,10 @@ class Tuner:
         return all(verdict.kind == "sound" for verdict, _ in self._verdicts(text))
 
     def _verdicts(self, text: str) -> list[tuple[Verdict, object]]:
-        """Returns the verdict with each of the optimizers that step this model. Without a warm-up
-        it is that of a run whose first steps travel no other way."""
+        """Returns the verdict with each of the optimizers that step this model, for a run whose
+        first steps travel dense or no other way."""
         optimizers: Sequence[object] = self.handle.optimizers or [None]
-        verdicts = [sound(text, optimizer) for optimizer in optimizers]
-        if not self._warmup:
-            verdicts = list(map(from_the_first_step, verdicts))
-        return list(zip(verdicts, optimizers))
+        return [(from_the_first_step(sound(text, own)), own) for own in optimizers]
 
     def _decide(self, profile: Profile) -> Iterator[None]:
         """Races plans, races again where a race shows that the profile is wrong about the

@@ -159,7 +159,8 @@ class Evidence:
 class Member(ABC):
     """One member of a family: a frozen dataclass with a name, whose fields are its parameters.
 
-    evidence: the runs that show with which optimizers it is sound.
+    evidence: the runs that show with which optimizers it is sound; the first that applies decides,
+        and later ones that learnt less are told beside it.
     examples: how it is written in tables and benchmarks; (): its name alone.
     varies: the parameters that a plan may choose for each tensor, with their possible values.
     """

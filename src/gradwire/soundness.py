@@ -202,18 +202,26 @@ def is_exact_enough(compressor: Compressor) -> bool:
 
 
 def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
-    for evidence in _told(member, strategy):
-        if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy):
-            learns = "as much as" if evidence.sound else "less than"
-            why = f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense"
-            if evidence.warmup:
-                why += f", in a run that began by {evidence.first}"
-            if evidence.turns:
-                why += (
-                    f", in a run of {evidence.turns:g}/density steps; in shorter ones it may not"
-                )
-            return Verdict("sound" if evidence.sound else "unsound", why, evidence)
-    return _without_evidence(member, strategy, rule)
+    runs = [
+        evidence
+        for evidence in _told(member, strategy)
+        if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy)
+    ]
+    if not runs:
+        return _without_evidence(member, strategy, rule)
+    first = runs[0]
+    learns = "as much as" if first.sound else "less than"
+    why = f"{first.optimizer} by '{first.strategy}' learns {learns} dense"
+    if first.warmup:
+        why += f", in a run that began by {first.first}"
+    if first.turns:
+        why += f", in a run of {first.turns:g}/density steps; in shorter ones it may not"
+    if not first.sound:
+        return Verdict("unsound", why, first)
+    for other in runs[1:]:
+        if not other.sound and other.first == first.first:
+            why += f"; but less than dense on another task ({other.task}, {other.method})"
+    return Verdict("sound", why, first)
 
 
 def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:

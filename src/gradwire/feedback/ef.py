@@ -28,6 +28,7 @@ class ErrorFeedback(Feedback):
         Evidence("onebit+ef | allgather", "sgd", True, "glyphs", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgd", False, "glyphs", "ef-sign-alltoall"),
         Evidence("onebit+ef | alltoall", "sgd", False, "glyphs", "onebit-alltoall"),
+        Evidence("topk(0.01)+ef | allgather", "sgd", False, "speech", "ef-topk"),
         Evidence("topk(0.01)+ef | allgather", "adamw", False, "gpt", "ef-topk-warm"),
         Evidence("sign(scaled=True)+ef | allgather", "adamw", False, "gpt", "ef-sign"),
         Evidence("onebit+ef | allgather", "adamw", False, "gpt", "onebit"),

@@ -261,7 +261,12 @@ def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> V
         if rule not in {feedback.rule, *shown}:
             return Verdict("unsound", f"'{feedback}' keeps the momentum of another optimizer")
         if member is feedback and is_exact_enough(strategy.compressor):
-            return Verdict("sound", "what is sent is as good as exact, and so is its momentum")
+            as_data = feedback.recurrence()
+            if as_data is not None and as_data.mask:
+                why = f"the mask of '{feedback}' takes the momentum from whatever is sent, and"
+                return Verdict("unsound", f"{why} '{strategy.compressor}' sends all of it")
+            if feedback.turns == 1:
+                return Verdict("sound", "what is sent is as good as exact, and so is its momentum")
     if member is strategy.compressor and strategy.compressor.claims(1 << 20).wants_feedback:
         return Verdict("unsound", f"without a feedback, what '{member}' does not send is lost")
     return Verdict("unknown", f"no run has tested '{strategy}' with an optimizer that is {rule}")

@@ -83,6 +83,10 @@ def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -
         ("lloyd(2)+muon | alltoall", ("unsound", "unsound", "sound")),
         ("lloyd(2)+muon | allgather", ("unsound", "unsound", "sound")),
         ("none+muon | allgather", ("unsound", "unsound", "sound")),
+        ("none+muon(turns=8) | allgather", ("unsound", "unsound", "unknown")),  # eight at once
+        ("int8+dgc | allgather", ("unsound", "unsound", "unsound")),  # its mask leaves no momentum
+        ("nonzero+dgc | zen", ("unsound", "unsound", "unsound")),
+        ("int8+dgc(mask=False) | allgather", ("sound", "unsound", "unsound")),
         ('lloyd(2)+muon | alltoall(means="int8")', ("unsound", "unsound", "unknown")),
         ('none+muon | alltoall(means="lloyd(1)")', ("unsound", "unsound", "unknown")),
         ('int8 | alltoall(means="lloyd(1)")', ("unknown", "unknown", "unknown")),

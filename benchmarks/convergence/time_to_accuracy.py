@@ -147,6 +147,7 @@ def main() -> int:
         task.name, "dense", 0, arguments.hosts, arguments.steps or task.full.steps,
         arguments.density or task.full.density,
     )  # fmt: skip
+    _keep(found, dense, arguments.method, arguments.json)
     for rate in arguments.rate:
         if rate not in found["rates"]:
             found["rates"][rate] = in_turn(
@@ -163,6 +164,20 @@ def main() -> int:
     _save(found, arguments.json)
     print(tables(found))
     return 0
+
+
+def _keep(found: dict[str, Any], dense: Run, methods: Sequence[str], file: Path) -> None:
+    """Writes down what is measured. Raises SystemExit if the file holds seconds of other steps."""
+    facts = {"task": dense.task, "workers": dense.workers, "density": dense.density}
+    runs = found.get("runs", [])  # earlier files have no more
+    before = {key: runs[0][key] for key in facts} if runs else facts
+    known = found.get("of", {**before, "methods": [r["method"] for r in runs[1:]] or [*methods]})
+    own = {**facts, "methods": [*methods]}
+    if found["rates"] and known != own:
+        raise SystemExit(
+            f"{file} holds what was measured of {known}, and not of {own}. Take another --json."
+        )
+    found["of"] = own
 
 
 def in_turn(

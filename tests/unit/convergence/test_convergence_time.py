@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,25 @@ def test_none_is(suite: SimpleNamespace, dense: Any, tmp_path: Path) -> None:
     results(suite, tmp_path, dense, [3.5, *[3.2] * (tried - 2), 3.1])
     with pytest.raises(SystemExit, match=r"3\.0000: 3\.5000 in 200 .*3\.1000 in 300 steps"):
         suite.time_to_accuracy.reached(dense, "dgc", 2, tmp_path)
+
+
+def test_seconds_of_other_steps_are_not_taken(
+    suite: SimpleNamespace, dense: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file keeps what was measured; another task's, method's or density's is none of it."""
+    module, file = suite.time_to_accuracy, tmp_path / "time_to_accuracy.json"
+    recorded = Path(module.__file__).parent / "results" / "time_to_accuracy.json"
+    for more in ([], ["ef-topk"]):
+        file.write_text(recorded.read_text())
+        if more:  # a file of today
+            found = json.loads(file.read_text())
+            module._keep(found, dense, ["ef-topk"], file)
+            del found["runs"]
+            file.write_text(json.dumps(found))
+        for words in (["--task", "digits-mlp"], ["--method", "dgc"], ["--density", "0.001"]):
+            monkeypatch.setattr(sys, "argv", ["x", "--json", str(file), *words])
+            with pytest.raises(SystemExit, match=r"measured of \{'task': 'words'.*another --json"):
+                module.main()
 
 
 def test_the_table_says_how_many_times_faster(suite: SimpleNamespace, dense: Any) -> None:

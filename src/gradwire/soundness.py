@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradwire import beside
-from gradwire.errors import UsageError
+from gradwire.errors import StrategyError, UsageError
 from gradwire.member import Evidence, Member, UpdateRule
 from gradwire.strategy import Compressor, Feedback, Strategy
 
@@ -205,7 +205,7 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
     runs = [
         evidence
         for evidence in _told(member, strategy)
-        if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy)
+        if _applies(evidence, member, strategy, rule)
     ]
     if not runs:
         return _without_evidence(member, strategy, rule)
@@ -222,6 +222,18 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
         if not other.sound and other.first == first.first:
             why += f"; but less than dense on another task ({other.task}, {other.method})"
     return Verdict("sound", why, first)
+
+
+def _applies(evidence: Evidence, member: Member, strategy: Strategy, rule: UpdateRule) -> bool:
+    """Whether a run is of this rule, and applies to a strategy. Raises UsageError if the evidence
+    itself, which may be another package's, cannot be read."""
+    try:
+        return update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy)
+    except (StrategyError, UsageError) as error:
+        raise UsageError(
+            f"the evidence of a member of '{strategy}' ({evidence.row}) must name a strategy and "
+            f"an optimizer; {error}"
+        ) from error
 
 
 def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:

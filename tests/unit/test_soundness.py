@@ -13,6 +13,7 @@ import gradwire
 from gradwire import families
 from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
+from gradwire.member import Evidence
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import advise, frontier, instead, with_moments_of
@@ -201,6 +202,23 @@ def test_an_optimizer_that_has_not_stepped_is_asked_for() -> None:
     assert (verdict.kind, verdict.why) == (
         "unknown", "it has not stepped yet; pass for example optimizer='adamw'"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer", "said"),
+    [
+        ("qsgd | alltoall", "adamww", "got 'adamww'"),
+        ("qsgd | alltoal", "adamw", "'alltoal' is not"),
+    ],
+)
+def test_evidence_that_cannot_be_read_is_told_as_the_member_s(
+    monkeypatch: pytest.MonkeyPatch, text: str, optimizer: str, said: str
+) -> None:
+    """It is no error of who asks, with an optimizer's name that is right."""
+    wrong = Evidence(text, optimizer, True, "task", "method", where="a study")
+    monkeypatch.setattr(families.COMPRESSORS["qsgd"], "evidence", (wrong,))
+    with pytest.raises(UsageError, match=rf"evidence of .*\(a study: task, method\).*{said}"):
+        gradwire.sound("qsgd(4) | alltoall", "adamw")
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from gradwire import beside
 from gradwire.errors import StrategyError, UsageError
 from gradwire.member import Evidence, Member, UpdateRule
-from gradwire.strategy import Compressor, Feedback, Strategy
+from gradwire.strategy import Collective, Compressor, Feedback, Strategy
 
 __all__ = ["SoundnessWarning", "Verdict", "is_exact_enough", "name_of", "sound", "update_rule"]
 
@@ -250,12 +250,12 @@ def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
     run's; an unsound one, if it loses no less."""
     shown = Strategy.parse(evidence.strategy)
     own_way, way = strategy.collective, shown.collective
-    again, shown_again = own_way.compresses_again, way.compresses_again
-    if again > shown_again if evidence.sound else again < shown_again:
+    times, shown_times = _compressions(own_way), _compressions(way)
+    if times > shown_times if evidence.sound else times < shown_times:
         return False  # only runs that compress again include the loss at owners
     pairs: list[tuple[Member | None, Member | None]]
     pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
-    if member is own_way or (again and type(own_way) is type(way)):
+    if member is own_way or (times > 1 and type(own_way) is type(way)):
         pairs.append((own_way, way))
     for own, other in pairs:
         if type(own) is not type(other):
@@ -264,6 +264,12 @@ def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
         if fine is not None and coarse is not None and not fine.is_as_fine_as(coarse):
             return False
     return True
+
+
+def _compressions(way: Collective) -> int:
+    """Returns how many times a gradient is compressed on its way; a path does so up to 4 times."""
+    own = way.tasks.compressions if way.tasks is not None else 0
+    return max(own, 1 + way.compresses_again)
 
 
 def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:

@@ -102,6 +102,26 @@ def test_the_members_decide(text: str, kinds: tuple[str, ...]) -> None:
     assert tuple(gradwire.sound(text, optimizer).kind for optimizer in OPTIMIZERS) == kinds
 
 
+@pytest.mark.parametrize(("times", "kind"), [(1, "sound"), (2, "sound"), (3, "unknown"),
+                                             (4, "unknown")])  # fmt: skip
+def test_a_path_that_compresses_more_often_is_not_shown_by_one_that_does_less(
+    times: int, kind: str
+) -> None:
+    """Runs by alltoall compress twice."""
+    again = "decompress@cpu, compress@cpu, "
+    path = {
+        1: "compress@cpu, all_gather, ",
+        2: f"compress@cpu, all_to_all, {again}all_gather, ",
+        3: f"compress@cpu, all_to_all@node, {again}all_gather@cross, {again}all_gather@node, ",
+        4: f"compress@cpu, all_to_all@node, {again}all_to_all@cross, {again}all_gather@cross, "
+        f"{again}all_gather@node, ",
+    }[times]
+    for optimizer in ("sgd", "adamw"):
+        text = f'qsgd(4) | steps("{path}decompress@cpu")'
+        assert gradwire.sound(text, optimizer).kind == kind
+        assert gradwire.sound(text.replace("qsgd(4)", "int8"), optimizer).kind == "sound"
+
+
 def test_a_verdict_names_its_run() -> None:
     verdict = gradwire.sound("topk(0.01)+ef | allgather", "adamw")
     assert str(verdict) == (

@@ -15,6 +15,8 @@ switch. Links that failed, or do not exist, have rate 0.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -30,6 +32,8 @@ NO_LINK = -1
 _FASTEST = 10**18  # bits per second
 _MOST_UPLINKS, _MOST_LINKS = 1 << 20, 1 << 28
 _MANY_LEAVES = 4096  # with more, sorting pairs is cheaper than marking them in a square table
+LEAF = r"leaf[0-9]+"
+"""The names of leaves, as a regular expression. No switch above may have one."""
 BELOW = -1
 """Stands for a path: the bytes stay below one leaf, and use no link between switches."""
 EVERY = -2
@@ -42,6 +46,12 @@ class Link(NamedTuple):
     source: str
     target: str
     number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its cable, such as leaf0-spine1, or leaf0-spine1-1 for the second one
+        between the two."""
+        return "-".join([*self[:2], str(self.number)] if self.number else self[:2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +92,7 @@ class Fabric:
             object.__setattr__(self, name, own)
         same_length(leaf_of=self.leaf_of, host_up=self.host_up)
         same_length(uplinks=self.uplinks, plane_of=self.plane_of)
+        _refuse_uplinks(self.uplinks)
         links = 2 * sum(self._sizes)
         if self.rates.shape != (links,):
             raise NetworkError(
@@ -249,7 +260,7 @@ class Fabric:
         for one in names:
             if one not in known:
                 link = self._example
-                shown = "-".join(one[:2]) if isinstance(one, tuple) else one
+                shown = one if isinstance(one, str) else one.name
                 raise NetworkError(
                     f"what fails must be a link or a switch of the topology; got '{shown}'. Name "
                     f"an existing one, such as {link.source}-{link.target} or {link.target}."
@@ -291,9 +302,26 @@ class Fabric:
         return name if self.pods == 1 else f"pod{pod}.{name}"
 
 
+def _refuse_uplinks(uplinks: tuple[tuple[str, int], ...]) -> None:
+    """Raises NetworkError for uplinks whose links would be called as others are."""
+    if len(set(uplinks)) < len(uplinks):
+        name, number = next(own for own in uplinks if uplinks.count(own) > 1)
+        raise NetworkError(
+            f"every uplink must be a cable of its own; got cable {number} to {name} twice. Number "
+            "the cables to a switch from 0."
+        )
+    for name in dict.fromkeys(name for name, _ in uplinks):
+        if name.startswith("leaf") and re.fullmatch(LEAF, name):
+            raise NetworkError(
+                f"names such as leaf0 are those of leaves; got {name} for a switch above them. "
+                f"Call it for example spine.{name}."
+            )
+
+
 def rate(name: str, gbps: float) -> int:
     """Returns a link's bits per second. Raises NetworkError unless they are 1 bit to 1 Ebit."""
-    bits = round(above_zero(name, gbps) * 1e9)
+    given = above_zero(name, gbps)
+    bits = round(given * 1e9) if given <= _FASTEST else 0  # a product may be infinite
     if not 1 <= bits <= _FASTEST:
         raise NetworkError(
             f"{name} must be from 1 bit to 1 Ebit per second; got {gbps} Gbit/s. Write for "
@@ -305,7 +333,7 @@ def rate(name: str, gbps: float) -> int:
 def above_zero(name: str, value: float) -> float:
     """Returns the value. Raises NetworkError unless it is above 0 and finite."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
+    if not is_number or not 0 < value <= sys.float_info.max:
         raise NetworkError(
             f"{name} must be above 0 and finite; got {value!r}. Write for example 100 (Gbit/s), "
             "or 2."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,7 +12,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
 from gradwire.network.checked import Ints, Reals
-from gradwire.network.fabric import BELOW, EVERY, Fabric, Link, count
+from gradwire.network.fabric import BELOW, EVERY, LEAF, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads, all_rates, ports
 from gradwire.network.native import columns, core, tiers
@@ -45,7 +46,7 @@ def switches(fabric: Fabric) -> list[tuple[Link, ...]]:
     found: dict[str, list[Link]] = {}
     for link in fabric.links:
         for name in link[:2]:
-            if not name.startswith("leaf"):
+            if not re.fullmatch(LEAF, name):
                 found.setdefault(name, []).append(link)
     return [tuple(own) for own in found.values()]
 

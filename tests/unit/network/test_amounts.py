@@ -150,6 +150,9 @@ FABRIC = leaf_spine(2, 2, 2)
         (lambda: Flows([0], [1], np.array([2**63], np.uint64)), f"to {2**63 - 1}; number 0 is"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e12), "1 bit to 1 Ebit per second"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e-12), "1 bit to 1 Ebit per second"),
+        (lambda: leaf_spine(2, 2, 2, host_gbps=1e300), "1 bit to 1 Ebit per second"),
+        (lambda: leaf_spine(2, 2, 2, host_gbps=10**400), "above 0 and finite"),
+        (lambda: leaf_spine(2, 2, 2, oversubscription=10**400), "above 0 and finite"),
         (lambda: dual_plane(2, 2, 2, host_gbps="x"), "host_gbps must be above 0"),  # type: ignore[arg-type]
         (lambda: FABRIC.with_rates({FABRIC.links[0]: 1.5}), "whole number of bits per second"),  # type: ignore[dict-item]
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from gradwire.network import (
     route,
     simulate,
 )
+from gradwire.network.failures import switches
 from gradwire.network.importers import htsim, toml
 from gradwire.network.importers.graph import Cable, fabric_of
 from gradwire.network.patterns import ring
@@ -101,6 +103,51 @@ def test_a_host_has_all_of_its_ports_though_nothing_is_above_their_leaves() -> N
     again = from_json(to_json(route([(0, 1, 10**9)], found)))
     assert simulate(again, "flow") == pytest.approx(8 / 50)
     assert simulate(again, "packet") == pytest.approx(8 / 50, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_planes_do_not_depend_on_the_order_of_cables(seed: int) -> None:
+    hosts = [f"h{h}" for h in range(6)]
+    cables = [Cable(f"h{h}", f"tor{h // 2}.{p}", 50) for h in range(6) for p in range(2)]
+    cables += [Cable(f"tor{t}.{p}", f"spine{p}", 50) for t in range(3) for p in range(2)]
+    cables += [Cable("lone", "tor3.1", 50), Cable("tor3.1", "spine1", 50)]
+    shuffled = [cables[i] for i in np.random.default_rng(seed).permutation(len(cables))]
+    found = fabric_of([*hosts, "lone"], shuffled)
+    flows = Flows(np.arange(6), (np.arange(6) + 2) % 6, 10**6)
+    like = dual_plane(3, 2, 1, host_gbps=100)
+    assert (found.up > 0).sum(1).tolist() == [2, 2, 2, 1]
+    assert route(flows, found, "wrap").seconds == route(flows, like, "wrap").seconds
+    assert found.usable_paths(np.array([3]), np.array([0])).tolist() == [1]
+
+
+def test_racks_in_pairs_of_three_planes_have_a_plane_each() -> None:
+    cables = [Cable(f"{a}{b}", f"{a}{b}.{leaf}", 10) for a, b in ("xy", "yz", "zx")
+              for leaf in (a, b)]  # fmt: skip
+    cables += [Cable(cable.other, f"spine-{cable.other[-1]}", 10) for cable in cables]
+    found = fabric_of(["xy", "yz", "zx"], cables)
+    a, b = np.array([0, 0, 1]), np.array([1, 2, 2])
+    assert found.usable_paths(a, b).tolist() == [1, 1, 1]
+    assert (found.host_up > 0).sum(1).tolist() == [2, 2, 2]
+
+
+def test_leaves_keep_their_numbers() -> None:
+    cables = [Cable(f"h{h}", f"leaf{1 - h}", 10) for h in range(2)]
+    cables += [Cable(f"leaf{leaf}", "spine0", 20 + leaf) for leaf in range(2)]
+    found = fabric_of(["h0", "h1"], cables)
+    assert found.leaf_of.tolist() == [1, 0]
+    assert found.up.tolist() == [[20 * 10**9], [21 * 10**9]]
+
+
+def test_a_spine_with_the_name_of_a_leaf_gets_another() -> None:
+    cables = [Cable("a", "tor0", 10), Cable("b", "tor1", 10)]
+    cables += [Cable(f"tor{t}", f"leaf{s}", 10) for t in range(2) for s in range(2)]
+    found = fabric_of(["a", "b"], cables)
+    assert len({*found.links}) == len(found.links) == 8
+    assert [len(own) for own in switches(found)] == [4, 4]
+    with pytest.raises(NetworkError, match="names such as leaf0 are those of leaves; got leaf1"):
+        replace(found, uplinks=(("spine", 0), ("leaf1", 0)))
+    with pytest.raises(NetworkError, match="a cable of its own; got cable 0 to spine twice"):
+        replace(found, uplinks=(("spine", 0), ("spine", 0)))
 
 
 @pytest.mark.parametrize(
@@ -438,6 +485,22 @@ def test_names_of_switches_may_have_dashes(failed: str, lost: set[tuple[str, str
     found = toml.topology(text)
     dead = {link for link, rate in zip(found.links, found.rates) if not rate}
     assert dead == lost | {(b, a, n) for a, b, n in lost}
+
+
+def test_own_files_name_switches_as_their_cables_do() -> None:
+    cables = [["a", "tor-1", 10], ["b", "tor-0", 10], ["a", "tor-3", 10], ["b", "tor-2", 10]]
+    cables += [[leaf, "x", 40] for leaf in ("tor-0", "tor-1", "tor-0", "tor-1")]
+    cables += [[leaf, "leaf0", 40] for leaf in ("tor-2", "tor-3")]
+    text = f'format = 1\nhosts = ["a", "b"]\ncables = {json.dumps(cables)}\n'
+    more = 'failed = ["tor-0-x-1", "leaf0"]\n[gbps]\n"tor-1-x" = 15\n"spine.leaf0-leaf1" = 2\n'
+    found = toml.topology(text + more)
+    names = {(*link, rate // 10**9) for link, rate in zip(found.links, found.rates.tolist())}
+    assert {own for own in names if own[0].startswith("leaf")} == {
+        ("leaf0", "x", 0, 15), ("leaf0", "x", 1, 40), ("leaf0", "spine.leaf0", 0, 0),
+        ("leaf1", "x", 0, 40), ("leaf1", "x", 1, 0), ("leaf1", "spine.leaf0", 0, 2),
+    }  # fmt: skip
+    with pytest.raises(NetworkError, match="the topology; got 'tor-0-x-2'"):
+        toml.topology(text + 'failed = ["tor-0-x-2"]')
 
 
 def test_what_fails_where_there_are_no_links_is_refused() -> None:

@@ -1,31 +1,37 @@
 """Makes a fabric of two or three tiers from hosts, switches and cables.
 
 Switches with hosts are leaves, those above are spines; or, if there are more above them, switches
-of pods, and cores. Cables that are missing somewhere are links of rate 0.
+of pods, and cores. Cables that are missing somewhere are links of rate 0. In which order cables
+are listed makes no difference: hosts' ports are in the plane of their leaf, which is that of all
+leaves with a way to it by spines.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import count, islice
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.fabric import Fabric, rate
+from gradwire.network.fabric import LEAF, Fabric, rate
 
 
 class Cable(NamedTuple):
-    """A cable between two nodes, of gbps each way."""
+    """A cable between two nodes, of gbps each way; works: whether it has not failed."""
 
     one: str
     other: str
     gbps: float
+    works: bool = True
 
 
 def fabric_of(hosts: Sequence[str], cables: Iterable[Cable]) -> Fabric:
-    """Makes a fabric. Hosts keep their order; switches are numbered as they first come. Raises
+    """Makes a fabric. Hosts keep their order; leaves are numbered in the order of their hosts, or
+    as their own names number them (leaf0, leaf1, …), switches above as they first come. Raises
     NetworkError for cables that do not make two or three tiers: hosts to hosts, leaves to leaves,
     hosts of one leaf whose other leaves differ, pods whose switches have different cores."""
     graph = _Graph(hosts, list(cables))
@@ -40,8 +46,8 @@ class _Graph:
         self.rates: dict[tuple[str, str], list[int]] = defaultdict(list)
         self.above: dict[str, list[str]] = defaultdict(list)
         order: dict[str, None] = {}
-        for one, other, gbps in cables:
-            bits = rate(f"the rate of the cable {one}-{other}", gbps)
+        for one, other, gbps, works in cables:
+            bits = rate(f"the rate of the cable {one}-{other}", gbps) if works else 0
             for a, b in ((one, other), (other, one)):
                 self.rates[a, b].append(bits)
                 self.above[a].append(b)
@@ -54,7 +60,8 @@ class _Graph:
             if times > 1:
                 _fail(f"the host {host} is listed {times} times")
         leaves = dict.fromkeys(leaf for own in self.ports for leaf in own)
-        self.racks = list(dict.fromkeys(self.ports))
+        named = {frozenset(own): own for own in reversed(self.ports)}  # as its first host
+        self.racks = _numbered(list(dict.fromkeys(named[frozenset(own)] for own in self.ports)))
         shared = Counter(leaf for rack in self.racks for leaf in rack)
         for leaf, racks in shared.items():
             if racks > 1:
@@ -82,15 +89,14 @@ class _Graph:
         return own
 
     def two_tiers(self) -> Fabric:
-        planes = max(map(len, self.racks))
-        racks = [(*rack, *[""] * (planes - len(rack))) for rack in self.racks]  # "": no leaf
+        racks = self._in_planes()
         ways, uplinks, plane_of = list[tuple[str, int]](), list[tuple[str, int]](), list[int]()
         cables = Counter[str]()  # of each spine: those of several planes are numbered on
-        for plane in range(planes):
+        for plane in range(len(racks[0])):
             for spine in self.middle:
                 most = max(len(self.rates.get((rack[plane], spine), ())) for rack in racks)
                 ways += [(spine, number) for number in range(most)]
-                uplinks += [(spine, cables[spine] + number) for number in range(most)]
+                uplinks += [(_above(spine), cables[spine] + number) for number in range(most)]
                 plane_of += [plane] * most
                 cables[spine] += most
         low = [
@@ -98,7 +104,49 @@ class _Graph:
             for rack in racks
             for (spine, number), plane in zip(ways, plane_of)
         ]
-        return self._fabric([0] * len(self.racks), uplinks, plane_of, 0, low, [])
+        return self._fabric(racks, [0] * len(racks), uplinks, plane_of, 0, low, [])
+
+    def _in_planes(self) -> list[tuple[str, ...]]:
+        """Returns the leaf of each rack in every plane, or "". Leaves that spines join are in one
+        plane; where they are in one rack, in as many planes as the rack has of them."""
+        part = self._joined()
+        parts = [Counter(part[leaf] for leaf in rack) for rack in self.racks]
+        most, beside = Counter[str](), defaultdict[str, set[str]](set)
+        for own in parts:
+            most |= own
+            for one in own:
+                beside[one] |= own.keys()
+        planes = dict[str, list[int]]()
+        for own in sorted(parts, key=lambda own: -own.total()):
+            for one in own:
+                taken = {plane for other in beside[one] for plane in planes.get(other, ())}
+                free = (plane for plane in count() if plane not in taken)
+                planes.setdefault(one, list(islice(free, most[one])))
+        number = range(1 + max(map(max, planes.values())))
+        found = []
+        for rack, own in zip(self.racks, parts):
+            left = {one: iter(planes[one]) for one in own}
+            place = {next(left[part[leaf]]): leaf for leaf in rack}
+            found.append(tuple(place.get(plane, "") for plane in number))
+        return found
+
+    def _joined(self) -> dict[str, str]:
+        """Returns for each leaf one that stands for all with a way to it by spines."""
+        by_spine = {spine: list[str]() for spine in self.middle}
+        leaves = [leaf for rack in self.racks for leaf in rack]
+        for leaf in leaves:
+            for spine in by_spine.keys() & set(self.above[leaf]):
+                by_spine[spine].append(leaf)
+        found = dict[str, str]()
+        for first in leaves:
+            reached = [] if first in found else [first]
+            while reached:
+                leaf = reached.pop()
+                if leaf not in found:
+                    found[leaf] = first
+                    for spine in self.above[leaf]:
+                        reached += by_spine.pop(spine, ())
+        return found
 
     def three_tiers(self) -> Fabric:
         leaves = [rack[0] for rack in self.racks]
@@ -131,7 +179,7 @@ class _Graph:
                 f"{parallel[0][1]}"
             )
         uplinks = [(f"switch{j}", 0) for j in range(len(shape))]
-        return self._fabric(pod_of, uplinks, [0] * len(uplinks), cores, low, high)
+        return self._fabric(self.racks, pod_of, uplinks, [0] * len(uplinks), cores, low, high)
 
     def _pods(self, leaves: Sequence[str]) -> list[list[str]]:
         """Returns the switches that share leaves, pod by pod, in the order of their cores."""
@@ -156,19 +204,34 @@ class _Graph:
         return found[number] if number < len(found) else 0
 
     def _fabric(
-        self, pod_of: list[int], uplinks: list[tuple[str, int]], plane_of: list[int], cores: int,
-        low: list[int], high: list[int],
+        self, racks: Sequence[tuple[str, ...]], pod_of: list[int], uplinks: list[tuple[str, int]],
+        plane_of: list[int], cores: int, low: list[int], high: list[int],
     ) -> Fabric:  # fmt: skip
-        rack_of = {rack: i for i, rack in enumerate(self.racks)}
-        ports = np.zeros((len(self.hosts), max(map(len, self.racks))), np.int64)
-        for i, (host, own) in enumerate(zip(self.hosts, self.ports)):
-            for plane, leaf in enumerate(own):
-                ports[i, plane] = sum(self.rates[host, leaf])
+        rack_of = {leaf: i for i, rack in enumerate(racks) for leaf in rack if leaf}
+        leaf_of = [rack_of[own[0]] for own in self.ports]
+        ports = [
+            [sum(self.rates.get((host, leaf), ())) for leaf in racks[rack]]
+            for host, rack in zip(self.hosts, leaf_of)
+        ]
+        at_hosts = np.array(ports, np.int64)
         return Fabric(
-            np.array([rack_of[own] for own in self.ports], np.int64), np.array(pod_of, np.int64),
-            tuple(uplinks), np.array(plane_of, np.int64), cores, ports, ports,
+            np.array(leaf_of, np.int64), np.array(pod_of, np.int64), tuple(uplinks),
+            np.array(plane_of, np.int64), cores, at_hosts, at_hosts,
             np.array([*low, *low, *high, *high], np.int64),
         )  # fmt: skip
+
+
+def _numbered(racks: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Returns racks in the order of their leaves' numbers, if all leaves are called leaf0, leaf1,
+    …, as those of a fabric are: then both mean the same."""
+    names = [f"leaf{i}" for i in range(len(racks))]
+    alone = {rack[0]: rack for rack in racks if len(rack) == 1}
+    return [alone[name] for name in names] if alone.keys() == set(names) else racks
+
+
+def _above(name: str) -> str:
+    """Returns the name of a spine in a fabric, where 'leaf0' and the like are those of leaves."""
+    return f"spine.{name}" if re.fullmatch(LEAF, name) else name
 
 
 def _fail(found: str) -> NoReturn:

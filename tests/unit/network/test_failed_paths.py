@@ -127,3 +127,14 @@ def test_what_is_left_is_shared_evenly(fabric: Fabric, failed: list[str], most: 
     for scheme in COLOURED:
         assert route(Flows(hosts, (hosts + 4) % 8, 1000), state, scheme).max_load == most
         assert route(Flows(hosts, hosts ^ 2, 1000), state, scheme).max_load == 1000
+
+
+def test_a_spine_that_is_left_to_one_leaf_leads_nowhere() -> None:
+    fabric = leaf_spine(4, 8, 4)
+    ends = [link for link in fabric.links if "spine3" in link and "leaf0" not in link]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(32)
+        flows = Flows(order, np.roll(order, 1), 1000)
+        for scheme in COLOURED:
+            least = route(flows, fabric.without("spine3"), scheme).max_load
+            assert route(flows, fabric.without(*ends), scheme).max_load == least

@@ -127,8 +127,9 @@ def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> 
 
 def _fastest(there: Ints, back: Ints) -> Ints:
     """Returns the rate of each way, from rates [ends, ways] in both directions: its fastest links
-    count, because slower ones failed."""
-    rate: Ints = np.minimum(there.max(0), back.max(0))
+    count, because slower ones failed. A way that is left to one end alone leads nowhere."""
+    ends = (there > 0) | (back > 0)
+    rate: Ints = np.where(ends.sum(0) > 1, np.minimum(there.max(0), back.max(0)), 0)
     return rate
 
 

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_SECONDS = 1000.0  # the longest that a transport may wait
-_OF_ONE_JOB = ("--bytes", "--groups-of", "--density", "--ranks", "--per-machine")
+_OF_TRAFFIC = ("--bytes", "--groups-of", "--density")
+_OF_ONE_JOB = (*_OF_TRAFFIC, "--ranks", "--per-machine")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
     of_packets = defaults_of(parser, _add_packet_arguments(parser))
-    of_flows, of_one_job = (defaults_of(parser, names) for names in (["--tolerance"], _OF_ONE_JOB))
-    parser.set_defaults(of_packets=of_packets, of_flows=of_flows, of_one_job=of_one_job)
+    of_flows, of_failures, of_traffic, of_one_job = (
+        defaults_of(parser, names)
+        for names in (["--tolerance"], ["--convergence-ms"], _OF_TRAFFIC, _OF_ONE_JOB)
+    )
+    parser.set_defaults(
+        of_packets=of_packets, of_flows=of_flows, of_failures=of_failures, of_traffic=of_traffic,
+        of_one_job=of_one_job,
+    )  # fmt: skip
 
 
 def _add_packet_arguments(parser: argparse.ArgumentParser) -> list[str]:
@@ -153,6 +160,15 @@ def _refuse_unheard(arguments: argparse.Namespace) -> None:
         raise NetworkError(
             f"--profile tells when a plan's messages are sent; got --profile {arguments.profile} "
             "and no --step PLAN.json. Add the plan of this job, or leave --profile out."
+        )
+    if changed(arguments, arguments.of_failures) and not any("@" in t for t in arguments.fail):
+        raise NetworkError(
+            "--convergence-ms is the time after a failure during the run; got no --fail "
+            "NAME@SECONDS. Add one, or leave --convergence-ms out."
+        )
+    if arguments.step is not None and (names := changed(arguments, arguments.of_traffic)):
+        raise NetworkError(
+            f"a step has its own messages; got {names} beside --step. Leave them out."
         )
     if arguments.jobs is not None and (names := changed(arguments, arguments.of_one_job)):
         raise NetworkError(

@@ -153,10 +153,15 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
                 "Leave them out."
             )
         return htsim.flows(read(arguments.flows))
-    if arguments.groups_of and arguments.strategy:
+    if arguments.groups_of is not None and arguments.strategy is not None:
         raise NetworkError(
             f"--groups-of works only with --traffic; got --groups-of {arguments.groups_of} beside "
             "--strategy. Leave one out."
+        )
+    if arguments.density is not None and arguments.strategy is None:
+        raise NetworkError(
+            f"--density is of the gradient that a strategy sends; got --density "
+            f"{arguments.density} without --strategy. Add one, or leave --density out."
         )
     where = placement_of(arguments, hosts, seed)
     if arguments.strategy is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def _failures(
     what = {"cables": failures.cables, "switches": failures.switches}[kind](traffic.topology)
     if not what:
         return {"number": 0, "median": None, "worst": None, "which": None, "to": None,
-                "cut_off": 0}  # fmt: skip
+                "cable": None, "cut_off": 0}  # fmt: skip
     total = np.zeros(len(what))
     alike = list(traffic.flows.steps())
     for steps in each(progress, f"failing {kind}", alike, lambda steps: ""):
@@ -92,18 +93,22 @@ def _failures(
         routes = route(flows, traffic.topology, arguments.scheme, arguments.seed)
         total += len(steps) * failures.sweep(routes, what, arguments.seed).seconds
     worst = int(total.argmax())
+    links, is_cable = what[worst], kind == "cables"
     return {
         "number": len(what), "median": float(np.median(total)), "worst": float(total[worst]),
-        "which": str(what[worst][0].source if kind == "cables" else _common(what[worst])),
-        "to": what[worst][0].target if kind == "cables" else None,
+        "which": links[0].source if is_cable else _common(links),
+        "to": links[0].target if is_cable else None,
+        "cable": links[0].number if is_cable else None,
         "cut_off": int(np.isinf(total).sum()),
     }  # fmt: skip
 
 
 def _common(links: tuple[Any, ...]) -> str:
     """Returns the switch that all these links have in common."""
+    from gradwire.network.fabric import LEAF
+
     names = set(links[0][:2]).intersection(*(link[:2] for link in links))
-    return str(min(names, key=lambda name: name.startswith("leaf")))
+    return str(min(names, key=lambda name: (bool(re.fullmatch(LEAF, name)), name)))
 
 
 def _varied(text: str, arguments: argparse.Namespace, progress: Progress) -> list[dict[str, Any]]:
@@ -212,7 +217,10 @@ def _failing(told: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _which(failure: dict[str, Any]) -> str:
-    return str(failure["which"]) + (f"-{failure['to']}" if failure["to"] else "")
+    from gradwire.network.fabric import Link
+
+    ends = failure["which"], failure["to"]
+    return Link(*ends, failure["cable"]).name if failure["to"] else str(ends[0])
 
 
 def _table(told: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, str, str]]]:

@@ -175,6 +175,11 @@ def test_what_is_not_for_each_other_is_refused(
         (["--trim", "--selective"], "--trim, --selective and --engine flow"),
         (["--engine", "static", "--spraying", "random"], "--spraying and --engine static"),
         (["--latency-ns", "1"], "--latency-ns and --engine flow"),
+        (["--convergence-ms", "5", "--fail", "spine0"], "got no --fail NAME@SECONDS"),
+        (
+            ["--step", "a.toml", "--bytes", "1e6", "--density", "0.1"],
+            "--bytes, --density beside --step",
+        ),
         (
             ["--jobs", str(JOBS), "--ranks", "4", "--bytes", "1e6"],
             "--bytes, --ranks beside --jobs",

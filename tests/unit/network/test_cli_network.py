@@ -173,9 +173,28 @@ def test_json_has_no_number_for_what_never_ends(capsys: pytest.CaptureFixture[st
     assert "Infinity" not in out
     cables = json.loads(out)["cables"]
     assert cables == {"number": 2, "median": None, "worst": None, "which": "leaf0",
-                      "to": "spine0", "cut_off": 2}  # fmt: skip
+                      "to": "spine0", "cable": 0, "cut_off": 2}  # fmt: skip
     assert main(asked[:-1]) == 0
     assert "3 of these failures leave hosts without a path." in capsys.readouterr().out
+
+
+def test_the_worst_cable_has_the_name_that_fail_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two cables to a spine the second is the faster, so it is missed most."""
+    own = 'topology = "leaf_spine(2, 4, 1, parallel=2)"\n[gbps]\n"leaf0-spine0" = 20\n'
+    (tmp_path / "a.toml").write_text("format = 1\n" + own)
+    asked = ["--topology", str(tmp_path / "a.toml"), "--placement", "shuffled"]
+    whatif = ["network", "whatif", *asked, "--scheme", "wrap", "--places", "0"]
+    assert main([*whatif, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["cables"]
+    assert (found["which"], found["to"], found["cable"]) == ("leaf0", "spine0", 1)
+    assert main(whatif) == 0
+    assert "the worst: leaf0-spine0-1" in capsys.readouterr().out
+    failed = ["--scheme", "wrap", "--fail", "leaf0-spine0-1", "--json"]
+    assert main(["network", "simulate", *asked, "--engine", "static", *failed]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"][0]["seconds"] == pytest.approx(found["worst"])
 
 
 def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,6 +346,10 @@ def test_groups_exchange_among_themselves(capsys: pytest.CaptureFixture[str]) ->
     mixed = [*SHUFFLED, "--strategy", "none | allreduce", "--groups-of", "4"]
     assert main(mixed) == 2
     assert "got --groups-of 4 beside --strategy" in capsys.readouterr().err
+    assert main([*mixed[:-1], "0"]) == 2
+    assert "got --groups-of 0 beside --strategy" in capsys.readouterr().err
+    assert main([*asked, "--density", "0.5"]) == 2
+    assert "got --density 0.5 without --strategy" in capsys.readouterr().err
 
 
 def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_what_if_has_nothing_that_fails(
     told = json.loads(capsys.readouterr().out)
     for kind in ("cables", "switches"):
         assert told[kind] == {"number": 0, "median": None, "worst": None, "which": None,
-                              "to": None, "cut_off": 0}  # fmt: skip
+                              "to": None, "cable": None, "cut_off": 0}  # fmt: skip
 
 
 @pytest.mark.parametrize("action", ["plan", "simulate", "whatif"])

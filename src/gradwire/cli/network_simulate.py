@@ -218,6 +218,11 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
     if fails and arguments.exclude_us is None and 0 < convergence <= _LONGEST_SECONDS:
         how = replace(how, exclude_us=convergence * 1e6)
     knows_time = arguments.engine != "static"
+    begun = [job.start_seconds if knows_time else 0.0 for job in jobs]
+    least = [
+        max(0.0, bounds(own, topology, starts=knows_time).seconds - start)
+        for own, start in zip(flows, begun)
+    ]
 
     def ends(
         which: slice, scheme: str, own: Transport, dying: Mapping[Link, float]
@@ -228,8 +233,7 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
             tolerance=arguments.tolerance, transport=own, seed=arguments.seed,
             outages=outages(part, topology, scheme, dying, convergence, seed),
         )  # fmt: skip
-        begun = [job.start_seconds if knows_time else 0.0 for job in jobs[which]]
-        return [max(0.0, float(end) - start) for end, start in zip(took, begun)]
+        return [max(0.0, float(end) - start) for end, start in zip(took, begun[which])]
 
     def measured(scheme: str, spraying: Spraying) -> Sequence[_Row]:
         own, everyone = replace(how, spraying=spraying), slice(0, len(jobs))
@@ -239,15 +243,14 @@ def _traffic(arguments: argparse.Namespace) -> tuple[_Measured, float]:
         if len(jobs) > 1:
             for number, (row, job) in enumerate(zip(rows, jobs)):
                 alone = ends(slice(number, number + 1), scheme, own, fails)
-                least = bounds(job.flows, topology).seconds
-                row.update(job=job.name, alone=alone[0], least=least)
+                row.update(job=job.name, alone=alone[0], least=least[number])
         if fails:
             sound = replace(usual, spraying=spraying)
             for row, whole in zip(rows, ends(everyone, scheme, sound, {})):
                 row["whole"] = whole
         return rows
 
-    return measured, max(bounds(own, topology).seconds for own in flows)
+    return measured, max(least)
 
 
 def _jobs(arguments: argparse.Namespace, topology: Fabric) -> list[Placed]:

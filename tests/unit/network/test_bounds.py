@@ -12,6 +12,8 @@ from gradwire.network.builders import fat_tree, leaf_spine
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routing import Spray
+from gradwire.network.routing.route import route
+from gradwire.network.simulate import simulate
 
 
 def test_an_ordered_ring_is_bound_by_hosts() -> None:
@@ -28,6 +30,20 @@ def test_oversubscription_lets_the_fabric_bind() -> None:
     found = bounds(Flows(hosts, (hosts + 8) % 32, 10**9), fabric)
     assert found.fabric_seconds == pytest.approx(2.0)
     assert found.binding == "fabric"
+
+
+def test_flows_that_start_late_end_late() -> None:
+    """A second of what starts at once, and, from second 5 on, two more at one port."""
+    fabric = leaf_spine(3, 1, 1, host_gbps=8, fabric_gbps=16)
+    start = [0, 5 * 10**9, 5 * 10**9, 0]
+    flows = Flows([0, 0, 1, 1], [1, 2, 2, 0], 10**9, [0, 0, 0, 1], start)
+    assert bounds(flows, fabric).host_seconds == pytest.approx(2 + 1)
+    found = bounds(flows, fabric, starts=True)
+    assert found.host_seconds == pytest.approx(5 + 2 + 1)
+    assert found.fabric_seconds == pytest.approx(5 + 1 + 0.5)
+    assert found.seconds == pytest.approx(simulate(route(flows, fabric), "flow"))
+    early = Flows(flows.src, flows.dst, flows.bytes, flows.step)
+    assert bounds(early, fabric, starts=True) == bounds(flows, fabric)
 
 
 @pytest.mark.parametrize("fabric", [leaf_spine(4, 4, 3), fat_tree(3, 2, 4, 2, 2)])

@@ -13,13 +13,26 @@ network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gradwire.errors import LabError
-from gradwire.lab.addresses import INTERFACE, host_name, leaf_prefix, placed_address
-from gradwire.lab.rates import shape_host, shape_port
+from gradwire.lab.addresses import (
+    INTERFACE,
+    LOOPBACK_INTERFACE,
+    host_name,
+    leaf_prefix,
+    placed_address,
+)
+from gradwire.lab.rates import (
+    FASTEST_BITS_PER_SECOND,
+    SLOWEST_BITS_PER_SECOND,
+    format_rate,
+    shape_host,
+    shape_port,
+)
 from gradwire.lab.wiring import Cable, End, Machine, Wiring
-from gradwire.network.fabric import Fabric
+from gradwire.network.fabric import LEAF, Fabric
 
 MOST_LEAVES, MOST_BELOW, MOST_SPINES = 200, 250, 100  # as many as there are addresses for
 
@@ -34,11 +47,15 @@ _CUSTOM, _FIVE_TUPLE = "3", "55"  # 0x37: addresses, protocol, ports
 def leaf_spine(fabric: Fabric, bits_per_second: int, hash_seed: int) -> Wiring:
     """Return a fabric's wiring. bits_per_second: the fastest host's link; all others are in
     proportion. hash_seed: that of leaves, above 0. Raises LabError if it is no leaf-spine of
-    single cables, there are too few addresses, or leaves have no spine in common. A cable that
-    failed one way is left out.
+    single cables, there are too few addresses, leaves have no spine in common, a rate is out of
+    range, or a spine's name is none for an interface. A cable that failed one way is left out.
     """
     _check(fabric)
     return _Builder(fabric, bits_per_second, hash_seed).wiring()
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
+_TAKEN = re.compile(rf"{LEAF}|host[0-9]+|{LOOPBACK_INTERFACE}")
 
 
 class _Builder:
@@ -137,7 +154,15 @@ class _Builder:
                 )
 
     def _rate(self, of_fabric: int) -> int:
-        return round(int(of_fabric) * self._scale)
+        found = round(int(of_fabric) * self._scale)
+        if not SLOWEST_BITS_PER_SECOND <= found <= FASTEST_BITS_PER_SECOND:
+            raise LabError(
+                "every link needs a rate from 10kbit to 400gbit, in proportion to the fastest "
+                f"host's; a link of {int(of_fabric) / 1e9:g} Gbit/s would have "
+                f"{format_rate(found)}/s here. Choose another rate of hosts, or links that differ "
+                "less."
+            )
+        return found
 
 
 def _check(fabric: Fabric) -> None:
@@ -149,6 +174,13 @@ def _check(fabric: Fabric) -> None:
             f"{len(names)} uplinks to {len(set(names))} switches. Write for example "
             "leaf_spine(leaves=4, hosts=4, spines=4)."
         )
+    for name in names:
+        if not _NAME.fullmatch(name) or _TAKEN.fullmatch(name):
+            raise LabError(
+                "a spine's name is that of interfaces here, which have at most 15 letters, "
+                "digits, and characters of '._-', and differ from leaf0, host0 and lo; got "
+                f"{name!r}. Rename it."
+            )
     most = int(max(sum(fabric.leaf_of == leaf) for leaf in range(fabric.leaves)))
     if fabric.leaves > MOST_LEAVES or most > MOST_BELOW or len(names) > MOST_SPINES:
         raise LabError(

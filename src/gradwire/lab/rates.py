@@ -7,8 +7,8 @@ from gradwire.errors import LabError
 
 _UNITS = {"": 1, "bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
-_SLOWEST_BITS_PER_SECOND = 10_000
-_FASTEST_BITS_PER_SECOND = 400 * 10**9
+SLOWEST_BITS_PER_SECOND = 10_000
+FASTEST_BITS_PER_SECOND = 400 * 10**9
 
 # A full frame as the shaper counts it, and as a real wire does: checksum 4, preamble 8, gap 12.
 _FRAME_BYTES = 1514
@@ -44,7 +44,7 @@ def parse_rate(text: str | float) -> int:
             f"{text!r}. Write for example 100mbit or 2.5gbit."
         )
     bits_per_second = float(match.group(1)) * _UNITS[unit]
-    if not _SLOWEST_BITS_PER_SECOND <= bits_per_second <= _FASTEST_BITS_PER_SECOND:
+    if not SLOWEST_BITS_PER_SECOND <= bits_per_second <= FASTEST_BITS_PER_SECOND:
         raise LabError(
             f"a rate must be from 10kbit to 400gbit; got {text!r} = {bits_per_second:g} bits per "
             "second. Choose a rate in between (lower-case and capital units mean the same)."

@@ -1,7 +1,7 @@
 """The settings of leaves, spines and hosts, without any namespace."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -91,6 +91,25 @@ def test_more_than_there_are_addresses():
         match=r"for 200 leaves.*got 201 leaves, 1 hosts and 1 spines",
     ):
         wired(leaf_spine(201, 1, 1), 10**8, 1)
+
+
+@pytest.mark.parametrize(
+    ("gbps", "said"), [(1e-6, "1e-06 Gbit/s would have 1 bit/s"), (1e6, "would have 1e.04 gbit/s")]
+)
+def test_rates_that_no_shaper_has(gbps, said):
+    with pytest.raises(LabError, match=rf"from 10kbit to 400gbit.*{said} here\. Choose another"):
+        wired(
+            leaf_spine(2, 1, 2, host_gbps=100, fabric_gbps=gbps), 10**8 if gbps < 1 else 10**9, 1
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["datacenter-spine-01", "my spine", "host0", "lo", "", "a/b", "-s", "s\nt"]
+)
+def test_names_that_no_interface_has(name):
+    fabric = replace(leaf_spine(2, 1, 1), uplinks=((name, 0),))
+    with pytest.raises(LabError, match="a spine's name is that of interfaces here, which have at"):
+        wired(fabric, 10**8, 1)
 
 
 def test_leaves_without_a_spine_in_common():

@@ -114,8 +114,9 @@ def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
             f"{each}."
         )
     one = pattern(each, bytes)
+    one.refuse_beyond(each, "rank")
     return joined([
-        Flows(one.src + first, one.dst + first, one.bytes, one.step)
+        Flows(one.src + first, one.dst + first, one.bytes, one.step, one.start_ns)
         for first in range(0, ranks, each)
     ])  # fmt: skip
 

@@ -45,6 +45,13 @@ def test_groups_exchange_at_once() -> None:
         in_groups(all_to_all, 6, 4, 300)
 
 
+def test_groups_begin_when_their_pattern_says() -> None:
+    late = in_groups(lambda ranks, bytes: Flows([0], [ranks - 1], bytes, 0, 700), 4, 2, 9)
+    assert late == Flows([0, 2], [1, 3], 9, 0, 700)
+    with pytest.raises(NetworkError, match="ranks must be numbered from 0 to 1; got a flow with"):
+        in_groups(lambda ranks, bytes: Flows([0], [ranks], bytes), 4, 2, 9)
+
+
 @pytest.mark.parametrize("world", [3, 4, 8])
 def test_exchanges_go_where_each_rank_says(world: int) -> None:
     moves = [price("topk(0.01)+ef | gtopk", [30_000], world, rank=r).moves for r in range(world)]

@@ -120,6 +120,15 @@ def test_planes_do_not_depend_on_the_order_of_cables(seed: int) -> None:
     assert found.usable_paths(np.array([3]), np.array([0])).tolist() == [1]
 
 
+def test_parallel_cables_are_paired_by_their_rates() -> None:
+    """What came by the fast cable of one leaf may go by the fast one of the other."""
+    cables = [Cable("a", "x", 50), Cable("b", "y", 50)]
+    cables += [Cable("x", "s", gbps) for gbps in (10, 40)]
+    cables += [Cable("y", "s", gbps) for gbps in (40, 10)]
+    found = fabric_of(["a", "b"], cables)
+    assert route([(0, 1, 10**9)], found, "wrap").seconds == pytest.approx(8 / 50)
+
+
 def test_racks_in_pairs_of_three_planes_have_a_plane_each() -> None:
     cables = [Cable(f"{a}{b}", f"{a}{b}.{leaf}", 10) for a, b in ("xy", "yz", "zx")
               for leaf in (a, b)]  # fmt: skip
@@ -496,7 +505,7 @@ def test_own_files_name_switches_as_their_cables_do() -> None:
     found = toml.topology(text + more)
     names = {(*link, rate // 10**9) for link, rate in zip(found.links, found.rates.tolist())}
     assert {own for own in names if own[0].startswith("leaf")} == {
-        ("leaf0", "x", 0, 15), ("leaf0", "x", 1, 40), ("leaf0", "spine.leaf0", 0, 0),
+        ("leaf0", "x", 0, 40), ("leaf0", "x", 1, 15), ("leaf0", "spine.leaf0", 0, 0),
         ("leaf1", "x", 0, 40), ("leaf1", "x", 1, 0), ("leaf1", "spine.leaf0", 0, 2),
     }  # fmt: skip
     with pytest.raises(NetworkError, match="the topology; got 'tor-0-x-2'"):

@@ -31,9 +31,10 @@ class Cable(NamedTuple):
 
 def fabric_of(hosts: Sequence[str], cables: Iterable[Cable]) -> Fabric:
     """Makes a fabric. Hosts keep their order; leaves are numbered in the order of their hosts, or
-    as their own names number them (leaf0, leaf1, …), switches above as they first come. Raises
-    NetworkError for cables that do not make two or three tiers: hosts to hosts, leaves to leaves,
-    hosts of one leaf whose other leaves differ, pods whose switches have different cores."""
+    as their own names number them (leaf0, leaf1, …), switches above as they first come, and cables
+    between the same two from the fastest on. Raises NetworkError for cables that do not make two
+    or three tiers: hosts to hosts, leaves to leaves, hosts of one leaf whose other leaves differ,
+    pods whose switches have different cores."""
     graph = _Graph(hosts, list(cables))
     if not graph.cores:
         return graph.two_tiers()
@@ -53,6 +54,8 @@ class _Graph:
                 self.above[a].append(b)
                 if a not in known:
                     order[a] = None
+        for parallel in self.rates.values():  # a path has cables of one number up and down
+            parallel.sort(reverse=True)
         self.ports = [self._leaves_of(host, known) for host in self.hosts]
         if not self.hosts:
             _fail("there are no hosts")

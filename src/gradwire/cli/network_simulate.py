@@ -128,7 +128,7 @@ def _simulated(
 ) -> tuple[list[_Row], float, dict[str, str]]:
     """Returns the rows, the seconds that they take at least, and the schemes that were not tried,
     with the reason."""
-    measured, least = _step(arguments) if arguments.step else _traffic(arguments)
+    measured, least = _step(arguments) if arguments.step is not None else _traffic(arguments)
     rows, refused = list[_Row](), dict[str, str]()
     failure: NetworkError | None = None
     schemes = list(_asked(arguments).items())
@@ -366,7 +366,7 @@ def _tell(
     from gradwire.report.table import Table
 
     headers, cells = _table(rows, least)
-    what = "Without a network" if arguments.step else "At least"
+    what = "Without a network" if arguments.step is not None else "At least"
     bound = f"{what}: {least:.4g} s; engine: {arguments.engine}"
     not_tried = [f"not tried: {scheme}: {why}" for scheme, why in refused.items()]
     told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
@@ -413,7 +413,7 @@ def _page(
         told.append(
             f"During the run {failed} fails, at that second; the loads are those before it."
         )
-    shown = _steps if arguments.step else _shown
+    shown = _steps if arguments.step is not None else _shown
     found = shown(arguments, dict.fromkeys((first, best)))
     return network_page(
         f"gradwire network simulate: {arguments.topology}", verdict, Grid(*table),

@@ -42,6 +42,7 @@ class Placement:
     @staticmethod
     def in_order(ranks: int, per_machine: int = 1) -> Placement:
         """Places rank r on host r, with `per_machine` ranks to a machine."""
+        count("ranks of a machine", per_machine)
         return Placement(tuple(range(ranks)), tuple(r // per_machine for r in range(ranks)))
 
     @staticmethod
@@ -49,6 +50,7 @@ class Placement:
         """Places ranks as a scheduler may hand out machines: in random order, ranks of a machine
         together."""
         count("seed", seed, 0)
+        count("ranks of a machine", per_machine)
         machines = -(-ranks // per_machine)
         order = np.random.default_rng(seed).permutation(machines).tolist()
         host = [order[r // per_machine] * per_machine + r % per_machine for r in range(ranks)]

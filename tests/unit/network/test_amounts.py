@@ -143,6 +143,8 @@ FABRIC = leaf_spine(2, 2, 2)
         (lambda: route([(0, 2, 1)], FABRIC, seed=-1), "seed is a whole number of at least 0"),
         (lambda: samples([(0, 2, 1)], FABRIC, seed=-1), "seed is a whole number of at least 0"),
         (lambda: Placement.shuffled(4, -1), "seed is a whole number of at least 0"),
+        (lambda: Placement.shuffled(4, 1, 0), "ranks of a machine is a whole number of at"),
+        (lambda: Placement.in_order(4, 0), "ranks of a machine is a whole number of at least 1"),
         (lambda: simulate(route([(0, 2, 1)], FABRIC), "packet", seed=-1), "seed is a"),
         (lambda: bounds(Flows([0], [99], 1), FABRIC), "got a flow with host 99"),
         (lambda: route([(0, 1)], FABRIC), "a flow must be source, destination, bytes"),  # type: ignore[list-item]

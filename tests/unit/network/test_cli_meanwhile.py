@@ -176,6 +176,7 @@ def test_what_is_not_for_each_other_is_refused(
         (["--engine", "static", "--spraying", "random"], "--spraying and --engine static"),
         (["--latency-ns", "1"], "--latency-ns and --engine flow"),
         (["--convergence-ms", "5", "--fail", "spine0"], "got no --fail NAME@SECONDS"),
+        (["--step", ""], "cannot read the step ''"),
         (
             ["--step", "a.toml", "--bytes", "1e6", "--density", "0.1"],
             "--bytes, --density beside --step",

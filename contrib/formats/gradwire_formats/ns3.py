@@ -17,8 +17,9 @@ from gradwire.network.fabric import Fabric
 from gradwire.network.importers import read
 from gradwire.network.importers.graph import Cable, fabric_of
 
-_RATE = re.compile(r"([\d.]+)([KMGT]?)bps", re.IGNORECASE)
-_UNITS = {"": 1e-9, "k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3}
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([kmgtKMGT])(i?))?([bB])(?:ps|/s)")
+_PREFIXES = ["", "k", "m", "g", "t"]
+_BITS = {"b": 1, "B": 8}
 
 
 def ns3(file: str) -> Fabric:
@@ -59,16 +60,19 @@ def topology(text: str) -> Fabric:
 
 
 def _number(number: int, words: list[str], place: int) -> int:
-    if place >= len(words) or not words[place].isdigit():
+    if place >= len(words) or not re.fullmatch("[0-9]{1,9}", words[place]):
         _fail(number, words, f"word {place + 1} is a whole number")
     return int(words[place])
 
 
 def _gbps(number: int, words: list[str]) -> float:
+    """Returns the rate of a link, as ns-3 reads it: GBps are bytes, Gib/s binary."""
     match = _RATE.fullmatch(words[2]) if len(words) > 2 else None
     if match is None:
         _fail(number, words, "word 3 is a rate, '100Gbps' for example")
-    return float(match[1]) * _UNITS[match[2].lower()]
+    thousand = 1024 if match[3] else 1000
+    times: int = thousand ** _PREFIXES.index((match[2] or "").lower()) * _BITS[match[4]]
+    return float(match[1]) * times / 1e9
 
 
 def _fail(number: int, words: list[str], rule: str) -> NoReturn:

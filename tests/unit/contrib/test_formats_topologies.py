@@ -33,6 +33,18 @@ def test_ns3_texts_name_nodes_switches_and_links() -> None:
     assert same(ns3.topology(text), leaf_spine(2, 2, 1, host_gbps=100, fabric_gbps=400))
 
 
+@pytest.mark.parametrize(
+    ("rate", "bits"),
+    [
+        ("100Gbps", 100 * 10**9), ("12.5GBps", 100 * 10**9), ("5.Mb/s", 5 * 10**6),
+        (".5MB/s", 4 * 10**6), ("800bps", 800), ("2Kib/s", 2048), ("1MiB/s", 8 << 20),
+    ],
+)  # fmt: skip
+def test_ns3_rates_are_in_bits_or_bytes(rate: str, bits: int) -> None:
+    text = PLAIN.replace("6 3 6", "7 3 6").replace("0 4 100Gbps", f"0 4 {rate}")
+    assert ns3.topology(text).host_up[0, 0] == bits
+
+
 def test_simai_texts_have_nvswitches_inside_machines() -> None:
     text = """8 2 2 3 12 H100
 4 5 6 7 8
@@ -56,6 +68,10 @@ def test_simai_texts_have_nvswitches_inside_machines() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("100Gbps", "1.2.3Gbps", "word 3 is a rate, '100Gbps' for example; line 4"),
+        ("100Gbps", "100GBPS", "word 3 is a rate, '100Gbps' for example; line 4"),
+        ("7 3 6", "² 3 6", "word 1 is a whole number; line 1"),
+        ("7 3 6", f"{'7' * 5000} 3 6", "word 1 is a whole number; line 1"),
         ("7 3 6", "7 3", "word 3 is a whole number; line 1 is '7 3'"),
         ("4 5 6\n", "4 5\n", "3 switches are named; line 2 is '4 5'"),
         ("0 4 100Gbps", "0 4 fast", "word 3 is a rate, .*; line 4"),

@@ -109,6 +109,12 @@ def _pairs(
     if scheme == "many2many":
         yield from ((a, b) for a in dict.fromkeys(one) for b in dict.fromkeys(other))
     elif scheme == "one2one":
+        for more, fewer in ((one, other), (other, one)):
+            if any(is_card for _, is_card in more[len(fewer) :]):
+                _fail(
+                    f"the edge {edge} has {len(more)} cards for {len(fewer)} ports",
+                    "Name as many ports",
+                )
         yield from zip(one, other)
     else:
         _fail(f"the edge {edge} has the scheme {scheme!r}", "Use one2one or many2many")

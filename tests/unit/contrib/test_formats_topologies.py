@@ -141,6 +141,7 @@ def test_an_infragraph_may_be_yaml() -> None:
         ('"component": "nic"', '"component": "card"', "has no component 'card'"),
         ('"link": "leaf-link"', '"link": "cable"', "names a link that is not there"),
         ('"scheme": "one2one"', '"scheme": "ring"', "has the scheme 'ring'"),
+        ('"component": "port"', '"component": "port[3]"', "has 2 cards for 1 ports. Name as"),
         ('"instances"', '"nodes"', "got no 'instances'"),
         ('"gigabits_per_second"', '"gigabits"', "the rate of the cable .* must be above 0"),
     ],

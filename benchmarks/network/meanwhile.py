@@ -119,8 +119,7 @@ def queues() -> Iterator[dict[str, Any]]:
             for how, own in (
                 ("timers", alone), ("selective", replace(alone, selective=True)),
                 ("trimmed", replace(alone, trim=True)),
-                ("both", replace(alone, selective=True, trim=True)),
-            ):  # fmt: skip
+            ):
                 sent = [
                     send(route(flows, FABRIC, scheme, seed), replace(own, spraying=spraying),
                          seed=seed)

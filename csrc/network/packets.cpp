@@ -393,19 +393,18 @@ void Packets::suspect(Sender& sender, const Notice& notice) {
 }
 
 void Packets::back_heard(Sender& sender, const Notice& notice) {
-    const bool is_missing = notice.kind == Kind::lost || notice.kind == Kind::trimmed;
-    if (!is_missing) {
+    const bool is_lost = notice.kind == Kind::lost;
+    if (!is_lost) {
         if (notice.number > sender.acked) sender.in_vain = 0;
         sender.acked = std::max(sender.acked, static_cast<std::int64_t>(notice.number));
         sender.next = std::max(sender.next, sender.acked);
     }
-    if (notice.kind == Kind::acknowledged || notice.kind == Kind::trimmed) adapt(sender, notice);
-    if (notice.kind == Kind::acknowledged) return;
+    if (notice.kind == Kind::acknowledged) return adapt(sender, notice);
     if (notice.turn != sender.turn) return;  // the sender has gone back since
-    if (is_missing && notice.number < sender.acked) return;
+    if (is_lost && notice.number < sender.acked) return;
     sender.next = sender.acked;
     ++sender.turn;
-    if (notice.kind != Kind::lost) return;
+    if (!is_lost) return;
     ++sender.in_vain;
     suspect(sender, notice);
 }

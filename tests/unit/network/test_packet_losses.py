@@ -113,19 +113,33 @@ def test_a_queue_for_less_than_a_packet_is_given_up(
     """A sender gives up, also with trimming; otherwise the run would never end."""
     monkeypatch.setenv(VARIABLE, engine)
     routes = route(Flows([0], [2], 1000), FABRIC)
-    for selective in (False, True):
-        how = replace(SHORT, queue_bytes=10, trim=True, selective=selective, window=2)
-        sent = send(routes, how)
+    how = replace(SHORT, queue_bytes=10, window=2)
+    for own, senders in (how, 1), (replace(how, trim=True), 2), (replace(how, selective=True), 2):
+        sent = send(routes, own)
         assert np.isinf(sent.seconds).all()
         assert sent.trimmed == 0
-        assert sent.dropped == 64 * (2 if selective else 1)
+        assert sent.dropped == 64 * senders
+
+
+@ENGINES
+def test_what_is_trimmed_is_sent_again_alone(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of 64 packets meets a link half as fast, and a queue of four. If each header had
+    all packets after it sent again, the queue would stay full of copies for ever."""
+    monkeypatch.setenv(VARIABLE, engine)
+    flows = Flows([0], [1], 256_000)
+    routes = route(flows, leaf_spine(2, 1, 1, host_gbps=8, fabric_gbps=4))
+    sent = send(routes, replace(SHORT, queue_bytes=4000, trim=True, window=64))
+    assert sent.trimmed > 64
+    assert sent.seconds.max() < 1.1 * 256_000 * 8 / 4e9
 
 
 @ENGINES
 def test_who_is_cut_off_time_and_again_does_not_give_up(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixty connections to one host, through a queue of two packets, go back hundreds of times
+    """Sixty connections to one host, through a queue of two packets, are cut off hundreds of times
     each. None gives up, as it would after 64 timers."""
     monkeypatch.setenv(VARIABLE, engine)
     flows = Flows(np.tile([0, 1, 2], 20), 3, 4000)

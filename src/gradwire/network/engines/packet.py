@@ -167,7 +167,7 @@ def _given(how: Transport, seed: int) -> native.Transport:
         how.packet_bytes, how.header_bytes, how.window, round(how.latency_ns * 1e3),
         round(how.timeout_us * 1e6), how.queue_bytes, how.mark_bytes, how.ack_bytes,
         how.ack_packets, how.band_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,
-        how.slow_down, how.trim, how.selective, seed % (1 << 64),
+        how.slow_down, how.trim, how.is_selective, seed % (1 << 64),
     )  # fmt: skip
 
 

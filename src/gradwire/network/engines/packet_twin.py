@@ -127,24 +127,24 @@ class _Engine:
             self.send(one, now)
 
     def goes_back(self, one: int) -> bool:
-        return int(self.all.choice[one]) == _PINNED and not self.how.selective
+        return int(self.all.choice[one]) == _PINNED and not self.how.is_selective
 
     def back_heard(self, sender: Sender, notice: Notice, now: int) -> None:
-        is_missing = notice.kind in ("lost", "trimmed")
-        if not is_missing:
+        is_lost = notice.kind == "lost"
+        if not is_lost:
             if notice.number > sender.acked:
                 sender.in_vain = 0
             sender.acked = max(sender.acked, notice.number)
             sender.next = max(sender.next, sender.acked)
-        if notice.kind in ("acknowledged", "trimmed"):
+        if notice.kind == "acknowledged":
             self.adapt(sender, notice)
         if notice.kind == "acknowledged" or notice.turn != sender.turn:
             return
-        if is_missing and notice.number < sender.acked:
+        if is_lost and notice.number < sender.acked:
             return
         sender.next = sender.acked
         sender.turn += 1
-        if notice.kind == "lost":
+        if is_lost:
             sender.in_vain += 1
             self.suspect(sender, notice, now)
 

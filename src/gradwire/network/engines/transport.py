@@ -39,8 +39,8 @@ class Transport:
     begins later. trim: a packet that finds a queue full loses its payload only; the header goes
     before all else, and the sender is notified in a round trip, not by a timer (Handley et al.
     2017), unless no queue is long enough for it. selective: pinned connections, too, are
-    acknowledged packet by packet, and send again only what was lost, as sprayed ones do anyway;
-    else they go back to it.
+    acknowledged packet by packet, and send again only what was lost, as sprayed ones do anyway,
+    and all do with trim; else they go back to it.
     Counts are at most 2^53, times 1,000 seconds.
     """
 
@@ -65,6 +65,12 @@ class Transport:
 
     def __post_init__(self) -> None:
         _DOCUMENT.take(vars(self))
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether pinned connections send again only what was lost. With trim they must: if each
+        header had a whole window sent again, windows would fill the queues for ever."""
+        return self.selective or self.trim
 
 
 _COUNTS = ("packet_bytes", "window", "queue_bytes", "mark_bytes", "band_bytes", "entropies")

@@ -25,7 +25,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer, batches = accelerator.prepare(
         model, optimizer, batches_for(arguments.steps * 2 * accelerator.num_processes)

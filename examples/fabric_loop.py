@@ -28,7 +28,7 @@ def main() -> None:
     fabric.launch()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model, optimizer = fabric.setup(model, optimizer)
     handle = attach(fabric, model, "topk(0.01)+ef | allgather")
 

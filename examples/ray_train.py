@@ -24,7 +24,7 @@ def loop(config: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10))
     model, handle = prepare_model(net, "topk(0.01)+ef | allgather")
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:

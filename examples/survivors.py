@@ -30,7 +30,7 @@ def train(rank: str) -> None:
 
     torch.manual_seed(0)
     teacher, student = nn.Linear(64, 8), nn.Linear(64, 8)
-    optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.5)
     handle = gradwire.attach(
         student, "topk(0.1)+ef | allgather", optimizer=optimizer, on_failure="shrink",
         timeout_seconds=30.0,

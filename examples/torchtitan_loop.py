@@ -32,7 +32,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10))
     handle = attach(model, "topk(0.01)+ef | allgather", mesh["dp_replicate"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
     folder = arguments.folder
     if folder and folder.exists():

@@ -117,7 +117,8 @@ def queues() -> Iterator[dict[str, Any]]:
             scheme, spraying = SCHEMES[label]
             row: dict[str, Any] = {"traffic": name, "scheme": label}
             for how, own in (
-                ("timers", alone), ("selective", replace(alone, selective=True)),
+                ("timers", alone),
+                ("selective", replace(alone, selective=True)),
                 ("trimmed", replace(alone, trim=True)),
             ):
                 sent = [

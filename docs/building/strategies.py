@@ -21,8 +21,8 @@ from gradwire.training.recommend import frontier
 
 _PLACE = re.compile(r"<!-- elsewhere -->.*?<!-- the table of strategies -->", re.DOTALL)
 """Of the table, and of the words that stand there where there is none."""
-OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
-"""One of each update rule, and how people write it."""
+OPTIMIZERS = {"sgd": "SGD", "sgdm": "SGD with momentum", "adamw": "AdamW", "muon": "Muon"}
+"""Those that the table tells apart, and how people write them."""
 RANKS = 4
 GRADIENT_BYTES = 100e6
 RATES = {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9, "10 Gbit/s": 1e10, "25 Gbit/s": 2.5e10}

@@ -119,11 +119,11 @@ the average divided by how large gradients have been (AdamW); an orthogonal matr
 class Evidence:
     """What a model learnt with a strategy: a row of benchmarks/convergence.
 
-    sound: it learnt as much as dense training, by that benchmark's rule. optimizer: its name.
-    warmup: the fraction of steps that were a warm-up. begins: the warm-up's strategy, as text;
-    "": dense, or by densities, one after the other for as many steps each. turns: steps times
-    density, how often an element was sent on average, if shorter runs are known to learn less;
-    else 0. where: the study to which the row belongs.
+    sound: it learnt as much as dense training, by that benchmark's rule. optimizer: its name, as
+    "sgdm" for SGD with momentum. warmup: the fraction of steps that were a warm-up. begins: the
+    warm-up's strategy, as text; "": dense, or by densities, one after the other for as many steps
+    each. turns: steps times density, how often an element was sent on average, if shorter runs are
+    known to learn less; else 0. where: the study to which the row belongs.
     """
 
     strategy: str
@@ -160,7 +160,7 @@ class Member(ABC):
     """One member of a family: a frozen dataclass with a name, whose fields are its parameters.
 
     evidence: the runs that show with which optimizers it is sound; the first that applies decides,
-        and later ones that learnt less are told beside it.
+        unless a later one that began alike learnt less.
     examples: how it is written in tables and benchmarks; (): its name alone.
     varies: the parameters that a plan may choose for each tensor, with their possible values.
     """

@@ -27,7 +27,7 @@ EXACT_ENOUGH = 0.99
 and fp8 do; of typical gradients they lose a ten-thousandth."""
 
 _RULES: dict[UpdateRule, tuple[str, ...]] = {
-    "linear": ("SGD", "ASGD"),
+    "linear": ("SGD", "SGDM", "ASGD"),  # SGDM: SGD with momentum
     "adaptive": (
         "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor", "RMSprop",
         "SparseAdam", "Rprop", "LAMB", "Lion", "Adam8bit", "AdamW8bit", "AdaBelief",
@@ -47,8 +47,8 @@ class SoundnessWarning(UserWarning):
     """A strategy is not known to be sound with the optimizer that uses its averages."""
 
 
-ONE_OF_EACH_RULE = ("sgd", "adamw", "muon")
-"""The name of one optimizer of each rule."""
+ONE_OF_EACH_RULE = ("sgd", "sgdm", "adamw", "muon")
+"""The name of one optimizer of each rule, and of SGD with momentum."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Verdict:
 def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     """Returns whether training with this strategy and optimizer learns as much as dense training.
 
-    optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon"; None: not known.
+    optimizer: a torch optimizer, or the name of one, as "adamw", "muon", "sgd", or "sgdm" for SGD
+    with momentum; None: not known.
 
     Example:
         >>> gradwire.sound("topk(0.01)+ef | allgather", "adamw").kind
@@ -93,9 +94,11 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
         )
     if (kept := made.feedback) is not None and not _may_keep_moments(kept, optimizer):
         return Verdict("unsound", f"'{kept}' keeps the momentum of another optimizer")
-    verdicts = [_verdict(member, made, rule) for member in deciding]
+    verdicts = [_verdict(member, made, rule, has_momentum(optimizer)) for member in deciding]
     worst = ("unsound", "unknown", "sound")
     found = min(verdicts, key=lambda verdict: worst.index(verdict.kind))
+    if made.collective.selects and verdicts[0].kind == "sound":
+        found = verdicts[0]  # its run had this feedback, too
     if found.kind == "sound" and found.evidence is not None and _never_forgets(optimizer):
         why = "and Adagrad's sum of squares never forgets what compression adds to it"
         return Verdict("unknown", f"{found.why}, {why}", found.evidence)
@@ -134,6 +137,14 @@ def update_rule(optimizer: object) -> UpdateRule | None:
     return None
 
 
+def has_momentum(optimizer: object) -> bool:
+    """Whether it is SGD with momentum, which may also be left to the plan."""
+    if isinstance(optimizer, str):
+        return optimizer.lower() == "sgdm"
+    groups = (group for own in _wrapped(optimizer) for group in getattr(own, "param_groups", ()))
+    return update_rule(optimizer) == "linear" and any(group.get("momentum") for group in groups)
+
+
 def _may_keep_moments(feedback: Feedback, optimizer: object) -> bool:
     """Whether moments that a feedback keeps are those of this optimizer: others of its rule, as
     RMSprop beside AdamW, would divide steps once more. One that leaves moments to the plan checks
@@ -167,7 +178,10 @@ def name_of(optimizer: object) -> str:
     if optimizer is None:
         return "the optimizer"
     *_, inner = _wrapped(optimizer)
-    return inner if isinstance(inner, str) else type(inner).__name__
+    name = inner if isinstance(inner, str) else type(inner).__name__
+    if name.lower() in ("sgd", "sgdm") and has_momentum(optimizer):
+        return "SGD with momentum"
+    return name
 
 
 def leaves_moments(optimizer: object) -> bool:
@@ -201,39 +215,50 @@ def is_exact_enough(compressor: Compressor) -> bool:
     return claims.exact or (claims.contraction or 0.0) >= EXACT_ENOUGH
 
 
-def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
+def _verdict(member: Member, strategy: Strategy, rule: UpdateRule, momentum: bool) -> Verdict:
     runs = [
         evidence
         for evidence in _told(member, strategy)
-        if _applies(evidence, member, strategy, rule)
+        if _applies(evidence, member, strategy, rule, momentum)
     ]
     if not runs:
         return _without_evidence(member, strategy, rule)
+    runs.sort(key=lambda run: has_momentum(run.optimizer) != momentum)
     first = runs[0]
-    learns = "as much as" if first.sound else "less than"
-    why = f"{first.optimizer} by '{first.strategy}' learns {learns} dense"
-    if first.warmup:
-        why += f", in a run that began by {first.first}"
-    if first.turns:
-        why += f", in a run of {first.turns:g}/density steps; in shorter ones it may not"
-    if not first.sound:
-        return Verdict("unsound", why, first)
     for other in runs[1:]:
-        if not other.sound and other.first == first.first:
-            why += f"; but less than dense on another task ({other.task}, {other.method})"
-    return Verdict("sound", why, first)
+        if first.sound and not other.sound and other.first == first.first:
+            more = f"; on another task as much as dense ({first.task}, {first.method})"
+            return Verdict("unsound", _sentence(other) + more, other)
+    return Verdict("sound" if first.sound else "unsound", _sentence(first), first)
 
 
-def _applies(evidence: Evidence, member: Member, strategy: Strategy, rule: UpdateRule) -> bool:
-    """Whether a run is of this rule, and applies to a strategy. Raises UsageError if the evidence
-    itself, which may be another package's, cannot be read."""
+def _sentence(run: Evidence) -> str:
+    learns = "as much as" if run.sound else "less than"
+    why = f"{name_of(run.optimizer)} by '{run.strategy}' learns {learns} dense"
+    if run.warmup:
+        why += f", in a run that began by {run.first}"
+    if run.turns:
+        why += f", in a run of {run.turns:g}/density steps; in shorter ones it may not"
+    return why
+
+
+def _applies(
+    evidence: Evidence, member: Member, strategy: Strategy, rule: UpdateRule, momentum: bool
+) -> bool:
+    """Whether a run is of this rule, and applies to a strategy. Momentum makes what is late worse:
+    a run with it speaks for SGD without it if it is sound, and one without for SGD with it if it
+    is unsound. Raises UsageError if the evidence itself, which may be another package's, cannot be
+    read."""
     try:
-        return update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy)
+        if update_rule(evidence.optimizer) != rule or not _holds(evidence, member, strategy):
+            return False
     except (StrategyError, UsageError) as error:
         raise UsageError(
             f"the evidence of a member of '{strategy}' ({evidence.row}) must name a strategy and "
             f"an optimizer; {error}"
         ) from error
+    had_momentum = has_momentum(evidence.optimizer)
+    return had_momentum == momentum or had_momentum == evidence.sound
 
 
 def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
@@ -255,7 +280,7 @@ def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
         return False  # only runs that compress again include the loss at owners
     pairs: list[tuple[Member | None, Member | None]]
     pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
-    if member is own_way or (times > 1 and type(own_way) is type(way)):
+    if member is own_way or way.selects or (times > 1 and type(own_way) is type(way)):
         pairs.append((own_way, way))
     for own, other in pairs:
         if type(own) is not type(other):

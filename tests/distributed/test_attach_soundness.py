@@ -18,7 +18,8 @@ from gradwire.soundness import SoundnessWarning
 
 TOPK, UNKNOWN = "topk(0.01)+ef | allgather", "terngrad+ef | allgather"
 MADE: dict[str, Any] = {
-    "SGD": lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9),
+    "SGD": lambda ps: torch.optim.SGD(ps, 0.1),
+    "SGDM": lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9),
     "AdamW": lambda ps: torch.optim.AdamW(ps, 1e-3),
     "LBFGS": lambda ps: torch.optim.LBFGS(ps, max_iter=1),
 }
@@ -44,6 +45,7 @@ def told(plan: str, optimizer: str, options: dict[str, Any]) -> tuple[list[str],
 
 CASES = (
     (TOPK, "SGD", ""),
+    (TOPK, "SGDM", "is unsound with .*: SGD with momentum by .* learns less than .*speech, ef-"),
     ("bf16 | allreduce", "AdamW", ""),
     (TOPK, "AdamW", "is unsound with AdamW: adamw by .* learns less than .*gpt, ef-"),
     (UNKNOWN, "AdamW", "is not known to be sound with AdamW: no run has tested"),
@@ -70,7 +72,14 @@ def test_one_rank_says_it_once(
         (text,) = first
         assert text.startswith(f"'{gradwire.Strategy.parse(plan)}' ")
         assert re.search(said, text)
-        assert "Sound is 'qsgd | all" in text or optimizer == "LBFGS"
+        sound = {"SGDM": "powersgd(4)", "LBFGS": ""}.get(optimizer, "qsgd | all")
+        assert f"Sound is '{sound}" in text or not sound
+
+
+def test_a_name_that_leaves_the_momentum_out_is_not_all(two: Ranks) -> None:
+    (first, ended), other = two.run(told, TOPK, "SGDM", {"optimizer": "sgd"})
+    assert (len(first), ended, other) == (1, "", ([], ""))
+    assert "is unsound with SGD with momentum" in first[0]
 
 
 @pytest.mark.parametrize("named", [None, "adamw"])

@@ -9,7 +9,7 @@ from doc_pages import ROOT
 
 import gradwire
 
-ALL = ("sgd", "adamw", "muon")
+ALL = ("sgd", "sgdm", "adamw", "muon")
 
 
 def rows() -> list[tuple[str, str]]:
@@ -26,7 +26,7 @@ def rows() -> list[tuple[str, str]]:
 
 def test_the_table_is_read() -> None:
     found = dict(rows())
-    assert found["qsgd(4) | alltoall"] == "adamw, sgd"
+    assert found["qsgd(4) | alltoall"] == "adamw, sgd, sgdm"
     assert found["topk(0.01)+ef | allgather"] == "sgd"
     assert len(found) > 18
 

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--groups", type=int, metavar="N", help=groups)
     lanes = "numbers of lanes to try (default: 1 2; with --table: 1)"
     add("--lanes", type=int, nargs="+", metavar="N", help=lanes)
-    optimizer = "the optimizer of the job, such as adamw or sgd (default: any)"
+    optimizer = "the job's: adamw, muon, sgd, sgdm (SGD with momentum), … (default: any)"
     add("--optimizer", metavar="NAME", help=optimizer)
     allow = "strategies to use (default: all in the profile); 'X | paths': all paths of X"
     add("--allow", nargs="+", metavar="STRATEGY", help=allow)

@@ -55,6 +55,10 @@ class GTopK(Collective):
             densities=(0.25, 0.0625, 0.015625, 0.004),
         ),
         Evidence(
+            "topk(0.01)+ef | gtopk", "sgdm", True, "digits", "gtopk", warmup=0.05,
+            densities=(0.25, 0.0625, 0.015625, 0.004),
+        ),
+        Evidence(
             'topk(0.01)+ef | gtopk(variant="butterfly")', "sgd", False, "language-small",
             "gtopk-butterfly",
         ),

@@ -23,12 +23,13 @@ class ErrorFeedback(Feedback):
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "ef"
     evidence: ClassVar[tuple[Evidence, ...]] = (
-        Evidence("topk(0.001)+ef | allgather", "sgd", True, "glyphs", "ef-topk", turns=20),
-        Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "glyphs", "ef-sign"),
-        Evidence("onebit+ef | allgather", "sgd", True, "glyphs", "onebit"),
-        Evidence("sign(scaled=True)+ef | alltoall", "sgd", False, "glyphs", "ef-sign-alltoall"),
-        Evidence("onebit+ef | alltoall", "sgd", False, "glyphs", "onebit-alltoall"),
-        Evidence("topk(0.01)+ef | allgather", "sgd", False, "speech", "ef-topk"),
+        Evidence("topk(0.001)+ef | allgather", "sgd", True, "language", "ef-topk", turns=40),
+        Evidence("topk(0.001)+ef | allgather", "sgdm", True, "glyphs", "ef-topk", turns=20),
+        Evidence("topk(0.01)+ef | allgather", "sgdm", False, "speech", "ef-topk"),
+        Evidence("sign(scaled=True)+ef | allgather", "sgdm", True, "glyphs", "ef-sign"),
+        Evidence("onebit+ef | allgather", "sgdm", True, "glyphs", "onebit"),
+        Evidence("sign(scaled=True)+ef | alltoall", "sgdm", False, "glyphs", "ef-sign-alltoall"),
+        Evidence("onebit+ef | alltoall", "sgdm", False, "glyphs", "onebit-alltoall"),
         Evidence("topk(0.01)+ef | allgather", "adamw", False, "gpt", "ef-topk-warm"),
         Evidence("sign(scaled=True)+ef | allgather", "adamw", False, "gpt", "ef-sign"),
         Evidence("onebit+ef | allgather", "adamw", False, "gpt", "onebit"),

@@ -13,7 +13,7 @@ from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.report.terminal import plain
 from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
-from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, sound
+from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, name_of, sound
 from gradwire.strategy import Strategy
 
 _MANY = 4  # from so many alike groups on, one paragraph tells all
@@ -126,11 +126,11 @@ class Explanation:
             f"{plain(100 * max(0.0, self.gap), 2)} % is left to gain"
         )
         found = self.sound_with.items()
-        known = {kind: [name for name, own in found if own == kind] for _, kind in found}
+        known = {kind: [name_of(name) for name, own in found if own == kind] for _, kind in found}
         words = {"sound": "sound with", "unsound": "learns less with", "unknown": "not known with"}
         said = (f"{words[kind]} {', '.join(names)}" for kind, names in known.items())
         lines.append("; ".join(said))
-        lines += [f"with {name}, begin by {how}" for name, how in self.begins.items()]
+        lines += [f"with {name_of(name)}, begin by {how}" for name, how in self.begins.items()]
         return lines
 
 

@@ -24,6 +24,9 @@ _KINDS = {
 }  # fmt: skip
 
 
+_NAMES = {"sgdm": "sgd with momentum"}
+
+
 @dataclass(frozen=True)
 class Way:
     """The prediction of a step by one plan."""
@@ -106,7 +109,8 @@ def _optimizers(story: Mapping[str, Any]) -> Section:
     kinds = {"sound": "learns as much", "unsound": "learns less", "unknown": "not known"}
     begins: Mapping[str, str] = story["begins"]
     rows = [
-        (name, kinds[kind], begins.get(name, "")) for name, kind in story["sound_with"].items()
+        (_NAMES.get(name, name), kinds[kind], begins.get(name, ""))
+        for name, kind in story["sound_with"].items()
     ]
     heads = ("optimizer", "beside dense training", "begins with")
     return Section("With which optimizer", [Grid(heads, rows, text=(1, 2))])

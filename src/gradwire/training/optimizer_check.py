@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
-from gradwire.soundness import sound
+from gradwire.soundness import has_momentum, sound
 from gradwire.training.attached import keeper_of
 from gradwire.training.guard import Guard
 from gradwire.training.module import Averages
@@ -71,9 +71,11 @@ class OptimizerCheck:
 
     @property
     def optimizers(self) -> list[object]:
-        """The optimizer that was passed to `attach`, or else those that have stepped."""
-        told = self._session.settings.optimizer
-        return [told] if told is not None else [_stepping(seen) for seen in self._seen]
+        """The optimizer that was passed to `attach`; or else, or where a name that was passed left
+        out that there is momentum, those that have stepped."""
+        told, seen = self._session.settings.optimizer, [_stepping(own) for own in self._seen]
+        is_whole = told is not None and not any(_has_more_momentum(own, told) for own in seen)
+        return [told] if is_whole else list(seen)
 
     def close(self) -> None:
         """Watch no longer."""
@@ -227,8 +229,9 @@ class OptimizerCheck:
             )
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-        session = self._session
-        if session.settings.optimizer is not None:  # `attach` has checked it
+        session, stepping = self._session, _stepping(optimizer)
+        told = session.settings.optimizer
+        if told is not None and not _has_more_momentum(stepping, told):  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [
@@ -236,7 +239,6 @@ class OptimizerCheck:
             for bucket, strategy in zip(plan.buckets, plan.strategies)
             if any(id(session.parameters[name]) in own for name in bucket.names)
         ]
-        stepping = _stepping(optimizer)
         if not self.tells_unknown:
             strategies = [s for s in strategies if sound(s, stepping).kind == "unsound"]
         advise(
@@ -366,6 +368,11 @@ def _stepping(optimizer: Optimizer) -> Optimizer:
     one, which steps this rank's."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner
+
+
+def _has_more_momentum(optimizer: Optimizer, told: object) -> bool:
+    """Whether an optimizer has momentum, and the name that was passed to `attach` left it out."""
+    return isinstance(told, str) and has_momentum(optimizer) and not has_momentum(told)
 
 
 def calling_scaler() -> GradScaler | None:

@@ -38,8 +38,9 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
     """Returns the sound strategy that is nearest to dense among those that send few enough bytes.
 
     Args:
-        optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon". A strategy
-            that keeps the moments uses this optimizer's numbers, or torch's defaults.
+        optimizer: a torch optimizer, or the name of one, as "adamw", "muon", "sgd", or "sgdm" for
+            SGD with momentum. A strategy that keeps the moments uses this optimizer's numbers, or
+            torch's defaults.
         fewer: how many times fewer bytes a rank shall send than with DDP in fp32: for a matrix of
             512 × 512, in the mean over a run, with the warm-up that the strategy needs.
         ranks: the number of ranks that average.

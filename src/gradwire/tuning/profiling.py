@@ -6,12 +6,15 @@ import json
 import platform
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradwire.agreement import agreeing
 from gradwire.buckets import Parameter, parameter_of
 from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
@@ -20,7 +23,7 @@ from gradwire.planner.stages import way
 from gradwire.progress import Progress, silent
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
-from gradwire.soundness import leaves_moments, update_rule
+from gradwire.soundness import has_momentum, leaves_moments, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import all_sound, with_moments_of, works_beside
 from gradwire.training.session import Session
@@ -53,9 +56,11 @@ _BUSY = 0.5
 def beside_moments(optimizer: object) -> tuple[str, ...]:
     """Returns the strategies to plan with, unless others are requested, beside an optimizer that
     leaves its moments to the plan: those known to be sound with it from the first step on, of one
-    dynamics. Returns none beside any other optimizer."""
+    dynamics; beside SGD with momentum DGC. Returns none beside any other optimizer."""
     if not leaves_moments(optimizer):
         return ()
+    if has_momentum(optimizer):
+        return (_with_momentum_of(optimizer), *_EXACT_ENOUGH)
     rule = update_rule(optimizer)
     known = [
         str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
@@ -65,6 +70,12 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     first = [Dynamics.of(Strategy.parse(text)) for text in known[:1]]
     alike = [text for text in known if Dynamics.of(Strategy.parse(text)) in first]
     return (*alike, *_EXACT_ENOUGH) if alike else ()
+
+
+def _with_momentum_of(optimizer: Any) -> str:
+    dgc = Strategy.parse("dgc(0.01) | allgather")
+    assert dgc.feedback is not None
+    return str(replace(dgc, feedback=agreeing(dgc.feedback, optimizer.param_groups[0])))
 
 
 def has_levels(session: Session) -> bool:

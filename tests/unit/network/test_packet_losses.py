@@ -122,9 +122,7 @@ def test_a_queue_for_less_than_a_packet_is_given_up(
 
 
 @ENGINES
-def test_what_is_trimmed_is_sent_again_alone(
-    engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_trimmed_is_sent_again_alone(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of 64 packets meets a link half as fast, and a queue of four. If each header had
     all packets after it sent again, the queue would stay full of copies for ever."""
     monkeypatch.setenv(VARIABLE, engine)

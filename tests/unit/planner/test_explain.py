@@ -62,8 +62,9 @@ def test_it_says_with_which_optimizers_the_plan_is_sound() -> None:
         return explain(judge(SLOW, replace(plan, strategies=tuple(own)), lanes=[1]), SLOW)
 
     story = told(BF16, TOPK)
-    assert story.sound_with == {"sgd": "sound", "adamw": "unsound", "muon": "unknown"}
-    last = "  sound with sgd; learns less with adamw; not known with muon"
+    kinds = {"sgd": "sound", "sgdm": "unsound", "adamw": "unsound", "muon": "unknown"}
+    assert story.sound_with == kinds
+    last = "  sound with sgd; learns less with SGD with momentum, adamw; not known with muon"
     assert last in story.as_text().splitlines()
     assert story.begins == {}
     assert set(told(BF16).sound_with.values()) == {"sound"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
     ("optimizer", "rule"),
     [
         (gradwire.optim.AdamW, "adamw"), (gradwire.optim.SGD, "sgd"),
-        (gradwire.optim.Muon, "muon"),
+        (gradwire.optim.Muon, "muon"), (partial(gradwire.optim.SGD, momentum=0.8), "sgdm"),
     ],
 )  # fmt: skip
 def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(

@@ -13,9 +13,11 @@ from torch import Tensor
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn, places
 from gradwire.errors import KernelError
-from gradwire.kernels import Journal, UndoTopk, UpdateTopk, cuda, new_status
+from gradwire.kernels import Journal, UndoTopk, UpdateTopk, cuda, new_status, update_codes, use
 from gradwire.kernels.cuda import selection
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.native import TWIN
+from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint, Words
 
 SIZES = (5000, 0, 1, 4096, 40, 4095, 4097, 70_000, 3000)
@@ -367,3 +369,13 @@ def test_too_many_elements_are_refused() -> None:
     assert programs(MOST, 4096) == (524272,)
     with pytest.raises(KernelError, match="at most 2,147,418,112 elements"):
         programs(MOST + 1, 4096)
+
+
+@pytest.mark.parametrize("room", [TWIN, "triton"])
+def test_no_updates_are_no_work(room: str) -> None:
+    """As on the CPU."""
+    status = new_status()
+    with use(room):
+        assert list(update_many_topk([], status)) == []
+        update_codes([], status)
+    assert not status

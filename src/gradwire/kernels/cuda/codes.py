@@ -400,6 +400,8 @@ def _as_they_are(every: Any) -> Coded:
 
 @on_its_device
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
+    if not segments:
+        return
     every = columns_of(segments)
     alike = are_alike(
         every.form, [g.dtype for g in every.gradient], every.momentum, every.nesterov

@@ -22,6 +22,8 @@ from gradwire.kernels.values import Hint
 
 @on_its_device
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
+    if not segments:
+        return []
     every = columns_of(segments)
     keys: Sequence[Any] = selection.are_small(every)
     kinds = [g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask

@@ -109,7 +109,7 @@ def use(name: str) -> Iterator[None]:
     """
     if chosen.found is None:
         chosen.found = extension()
-    before = chosen.name
+    before, asked = chosen.name, chosen.asked
     chosen.take(_checked(name, chosen.found, "use()"))
     try:
         yield
@@ -118,6 +118,7 @@ def use(name: str) -> Iterator[None]:
             chosen.name = None
         else:
             chosen.take(before)
+            chosen.asked = asked
 
 
 def core_in_use() -> tuple[Core, int] | None:

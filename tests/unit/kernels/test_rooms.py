@@ -132,6 +132,9 @@ def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
         found: Any = room_of(elsewhere("cuda"))
         assert found is own
         assert room_of(torch.ones(2)) is twins
+        with use(native.TWIN):
+            assert room_of(elsewhere("cuda")) is twins, "as was asked"
+        assert room_of(elsewhere("cuda")) is own, "as nobody asked before"
 
 
 @pytest.mark.usefixtures("_asked_anew")

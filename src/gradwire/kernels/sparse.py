@@ -81,13 +81,17 @@ def check_payloads(
     room: Room,
 ) -> None:
     """Raises PayloadError unless all payloads are streams of n elements, on `like`'s device."""
+    _check_lengths(indices, values)
+    for number, (index, value) in enumerate(zip(indices, values)):
+        check_payload(number, n, like, index, value, room)
+
+
+def _check_lengths(indices: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     if len(indices) != len(values):
         raise PayloadError(
             f"each payload needs indices and values, but there are {len(indices)} and "
             f"{len(values)} of them; pass lists of equal length"
         )
-    for number, (index, value) in enumerate(zip(indices, values)):
-        check_payload(number, n, like, index, value, room)
 
 
 def _check_lists(
@@ -101,7 +105,8 @@ def _check_lists(
     if room is not None:
         check_payloads(of.numel(), of, indices, values, room)
         return
-    for number, (index, value) in enumerate(zip(indices, values, strict=True)):
+    _check_lengths(indices, values)
+    for number, (index, value) in enumerate(zip(indices, values)):
         check_layout(number, index, value)
         check_same_device(of, indices=index, values=value)
 

@@ -169,8 +169,9 @@ def test_bad_layouts_are_refused() -> None:
         accumulate(out, [place], [torch.ones(3)], 1.0)
     with pytest.raises(PayloadError, match="payload 0: indices must be int32"):
         accumulate(out, [place.long()], [torch.ones(2)], 1.0)
-    with pytest.raises(PayloadError, match="equal length"):
-        accumulate(out, [place], [], 1.0)
+    for are_own in (False, True):
+        with pytest.raises(PayloadError, match="equal length"):
+            accumulate(out, [place], [], 1.0, are_own=are_own)
     with pytest.raises(PayloadError, match="payload 1 must be"):
         accumulate_dense(out, [torch.ones(5), torch.ones(4)], 1.0)
     with pytest.raises(KernelError, match="divisor must not be 0"):

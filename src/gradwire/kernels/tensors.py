@@ -224,10 +224,11 @@ def finite_number(name: str, value: float) -> float:
 
 @lru_cache(maxsize=64)
 def _in_fp32(value: float) -> float:
-    """Returns the value in fp32; cached: calls have the same few numbers."""
+    """Returns the value in fp32; cached: calls have the same few numbers. A zero has no sign, as
+    the cache cannot tell -0.0 from 0.0: results would depend on the numbers of earlier calls."""
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
-        return rounded
+        return rounded + 0.0
     except (OverflowError, struct.error):  # too large for fp32, or an int too large for a float
         return math.inf
 

@@ -189,13 +189,13 @@ def check_journals(segments: Sequence[UpdateTopk | UpdateCodes]) -> None:
 
 def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
     """Whether all segments have the same numbers, already in the types and the rounding that rooms
-    expect."""
+    expect. A zero may have a sign, which they do not."""
     rules = [(one.momentum, one.scale, one.decay) for one in segments]
     if not rules or rules.count(rules[0]) < len(rules):
         return False
     m, d, s = recurrence_of(*rules[0])
     kinds = {type(one.hint) for one in segments}
-    return rules[0] == (m, s, d) and kinds <= {float, Words}
+    return rules[0] == (m, s, d) and 0.0 not in rules[0] and kinds <= {float, Words}
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import accumulate, accumulate_dense, add, use
+from gradwire.kernels import accumulate, accumulate_dense, add, tensors, use
 from gradwire.kernels.torch import accumulate as accumulate_twin
 from gradwire.kernels.torch import accumulate_dense as accumulate_dense_twin
 
@@ -161,6 +161,16 @@ def test_add_by_hand_and_its_checks() -> None:
     with pytest.raises(KernelError, match="factor must be finite"):
         add(v, place, torch.ones(2), float("nan"))
     assert v.tolist() == [-3.0, 2.0, 3.0, 10.0]
+
+
+@pytest.mark.parametrize("factors", [(0.0, -0.0), (-0.0, 0.0)], ids=str)
+def test_a_zero_factor_has_no_sign(factors: tuple[float, ...]) -> None:
+    """Whatever numbers earlier calls had."""
+    tensors._in_fp32.cache_clear()
+    for factor in factors:
+        v = torch.tensor([-0.0, 0.0])
+        add(v, torch.tensor([0, 1], dtype=torch.int32), torch.tensor([1.0, -1.0]), factor)
+        assert v.signbit().tolist() == [False, False], factor
 
 
 def test_bad_layouts_are_refused() -> None:

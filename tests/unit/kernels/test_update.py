@@ -11,7 +11,14 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same, told
 
 from gradwire.errors import KernelError
 from gradwire.extension import TWIN
-from gradwire.kernels import Journal, fallbacks, restore_topk, undo_topk, update_topk
+from gradwire.kernels import (
+    Journal,
+    fallbacks,
+    new_status,
+    restore_topk,
+    undo_topk,
+    update_topk,
+)
 from gradwire.kernels.native import use
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -304,3 +311,15 @@ def test_a_strided_gradient_is_copied() -> None:
     state.update(gradient[::2])
     other.update(gradient[::2].contiguous())
     assert state.same(other)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0], ids=str)
+def test_a_zero_momentum_has_no_sign(zero: float) -> None:
+    """As on a device."""
+    velocity, residual = torch.zeros(2), torch.zeros(2)
+    places, nothing = torch.empty(0, dtype=torch.int32), torch.empty(0)
+    update_topk(
+        torch.tensor([1.0, -1.0]), velocity, residual, 0, places, nothing, nothing, new_status(),
+        momentum=zero, nesterov=True,
+    )  # fmt: skip
+    assert velocity.signbit().tolist() == [False, True]

@@ -8,7 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,20 @@ import pytest
 import torch
 
 import gradwire.kernels.torch as twins
+from gradwire import kernels
 from gradwire.errors import KernelError
-from gradwire.kernels import cast, cpu, instruction_set, is_finite, native, rooms, use
+from gradwire.kernels import (
+    cast,
+    cpu,
+    instruction_set,
+    is_finite,
+    native,
+    new_status,
+    rooms,
+    use,
+)
 from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.status import subtract
 from gradwire.kernels.table import Room
 
 HOME = "gradwire.kernels"
@@ -260,3 +271,38 @@ def test_what_is_in_use_is_told() -> None:
     assert (found is None) == (instruction_set() == native.TWIN)
     if found is not None:
         assert found[0].instruction_sets()[found[1]] == instruction_set()
+
+
+PLACES = torch.arange(4, dtype=torch.int32)
+READS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "accumulate": lambda x, out: kernels.accumulate(out, [PLACES], [x], 2.0),
+    "add": lambda x, out: kernels.add(out, PLACES, x, 2.0),
+    "copy_unless": lambda x, out: kernels.copy_unless(new_status(), x, out),
+    "gather_stripes": lambda x, out: kernels.gather_stripes(x.view(4, 1), PLACES, (0, 1), out),
+    "merge_streams": lambda x, out: kernels.merge_streams(
+        4, [PLACES], [x], 1.0, PLACES.clone(), out
+    ),
+    "place_stream": lambda x, out: kernels.place_stream(out, PLACES, x),
+    "scatter_stripes": lambda x, out: kernels.scatter_stripes(out.view(4, 1), PLACES, (0, 1), x),
+    "split_stream": lambda x, out: kernels.split_stream(PLACES, x, 2, 0, PLACES.clone(), out),
+    "subtract": lambda x, out: subtract(torch.ones(4), x, out, new_status()),
+    "sum_rows": lambda x, out: out.copy_(
+        kernels.sum_rows([PLACES], [x.view(4, 1)], 1.0, torch.float32)[1].view(4)
+    ),
+    "top_of_two": lambda x, out: kernels.top_of_two(
+        4, PLACES, x, PLACES, x, 4, PLACES.clone(), out
+    ),
+}
+
+
+@SETS
+@pytest.mark.parametrize("operation", READS)
+def test_no_result_requires_gradients(name: str, operation: str) -> None:
+    """Outside of hooks of backward, too, where torch records what is computed."""
+    x, out, wanted = torch.arange(1.0, 5.0), torch.zeros(4), torch.zeros(4)
+    with use(name):
+        READS[operation](x, wanted)
+        READS[operation](x.clone().requires_grad_(), out)
+    assert not out.requires_grad
+    assert torch.equal(out, wanted)
+    assert out.any()

@@ -22,12 +22,12 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
 
 def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
     if not status:
-        out.copy_(x)
+        out.copy_(x.detach())
 
 
 def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
     if not status:
-        torch.sub(x, y, out=out)
+        torch.sub(x.detach(), y.detach(), out=out)
 
 
 def stamp(words: Tensor, facts: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
 
 
 def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
-    rows = x[ids.long()]
+    rows = x.detach()[ids.long()]
     pieces = [rows[:, a:b].flatten() for a, b in pairwise(bounds)]
     out.copy_(torch.cat(pieces) if pieces else out)
 
@@ -27,7 +27,7 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     widths = [b - a for a, b in pairwise(bounds)]
     pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
     for begin, width, piece in zip(bounds, widths, pieces):
-        x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)
+        x[ids.long(), begin : begin + width] = piece.detach().view(ids.numel(), width)
 
 
 def single_ids(ids: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,5 +45,5 @@ def sum_rows(
     union, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
     total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device, dtype=torch.float32)
     for own, x in zip(torch.split(place, [len(x) for x in rows]), rows):
-        total.index_add_(0, own, x.float())
+        total.index_add_(0, own, x.detach().float())
     return union, quotient(total, divisor).to(dtype)

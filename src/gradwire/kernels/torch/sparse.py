@@ -18,7 +18,7 @@ def first_violation(indices: Tensor, n: int) -> int:
 def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float) -> None:
     total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
     for index, value in zip(indices, values):
-        total[index.long()] += value.float()
+        total[index.long()] += value.detach().float()
     out.copy_(quotient(total, divisor))
 
 
@@ -36,4 +36,4 @@ def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = 
 
 
 def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
-    v[indices.long()] += values * factor
+    v[indices.long()] += values.detach() * factor

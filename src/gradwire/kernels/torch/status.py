@@ -19,11 +19,11 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
 
 
 def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
-    out.copy_(torch.where(status != 0, out, x.to(out.dtype)))
+    out.copy_(torch.where(status != 0, out, x.detach().to(out.dtype)))
 
 
 def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
-    out.copy_(torch.where(status != 0, out, x - y))
+    out.copy_(torch.where(status != 0, out, x.detach() - y.detach()))
 
 
 def stamp(words: Tensor, facts: Sequence[int]) -> None:

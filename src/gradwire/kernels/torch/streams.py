@@ -15,7 +15,7 @@ def split_stream(
     owner = (chunks + owners_of(rounds, owners, seed)) % owners
     order = owner.sort(stable=True).indices
     places_out.copy_((rounds * CHUNK + places % CHUNK)[order])
-    values_out.copy_(values[order])
+    values_out.copy_(values.detach()[order])
     counts: list[int] = torch.bincount(owner, minlength=owners).tolist()
     return counts
 
@@ -27,7 +27,7 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
 
 
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
-    out[places.long()] = values.to(out.dtype)
+    out[places.long()] = values.detach().to(out.dtype)
 
 
 _NO_SUM = -0.0  # adding it changes no value, not even -0
@@ -39,7 +39,7 @@ def merge_streams(
 ) -> int:  # fmt: skip
     total = torch.zeros(n, dtype=torch.float32, device=places_out.device)
     for place, value in zip(places, values):
-        total[place.long()] += value.float()
+        total[place.long()] += value.detach().float()
     kept = total.nonzero().flatten()
     return _write((places_out, values_out), kept, quotient(total[kept], divisor))
 
@@ -64,8 +64,8 @@ def top_of_two(
     both = torch.cat([a_places, b_places]).sort().values
     union = both[both.diff(prepend=both.new_full((1,), -1)) != 0]
     total = torch.full(union.shape, _NO_SUM, dtype=torch.float32, device=union.device)
-    total[torch.searchsorted(union, a_places)] += a_values.float()
-    total[torch.searchsorted(union, b_places)] += b_values.float()
+    total[torch.searchsorted(union, a_places)] += a_values.detach().float()
+    total[torch.searchsorted(union, b_places)] += b_values.detach().float()
     total = torch.where(total.isnan(), torch.full_like(total, torch.nan), total)
     order = total.abs().sort(descending=True, stable=True).indices
     chosen = order[:k].sort().values

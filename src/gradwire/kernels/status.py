@@ -19,6 +19,8 @@ from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_buffer, check_float, check_memory, check_same_device
 
+_WIDE = 1 << 63
+
 
 def new_status(device: torch.device | str = "cpu") -> Tensor:
     """Returns a new status word, not raised."""
@@ -114,6 +116,12 @@ def stamp(words: Tensor, facts: Sequence[int]) -> None:
             f"words must be torch.int64 of shape ({len(facts)},), contiguous, not {words.dtype} "
             f"of shape {tuple(words.shape)}; pass those of one header"
         )
+    check_memory("words", words)
+    if not -_WIDE <= min(facts, default=0) <= max(facts, default=0) < _WIDE:
+        raise KernelError(
+            f"a header's facts must be signed numbers of 64 bits, but are {tuple(facts)}; pass a "
+            "step from -2^63 to 2^63-1"
+        )
     room_of(words).stamp(words, facts)
 
 
@@ -127,6 +135,12 @@ def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
             "headers must be torch.int64 of shape (n, 4), not "
             f"{headers.dtype} of shape {tuple(headers.shape)}; pass those of n messages"
         )
+    if len(facts) != 3:
+        raise KernelError(
+            f"a header has three facts beside its flags, but {len(facts)} are given; pass those "
+            "of the step"
+        )
+    check_memory("headers", headers)
     check_status(headers, status)
     room_of(headers).judge(headers, facts, status)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_torch import in_torch
 
+from gradwire import lockstep
 from gradwire.errors import KernelError
 from gradwire.kernels import (
     DAMAGED,
@@ -79,6 +80,34 @@ def test_a_stamp_is_its_facts(face: Callable[..., None]) -> None:
 def test_a_stamp_of_another_size_is_refused() -> None:
     with pytest.raises(KernelError, match=r"words must be torch\.int64 of shape \(4,\)"):
         stamp(torch.zeros(3, dtype=torch.int64), (1, 2, 3, 4))
+
+
+def test_memory_that_was_freed_is_no_header() -> None:
+    whole = torch.ones(10, dtype=torch.int64)
+    words = whole[2:6]
+    whole.untyped_storage().resize_(0)
+    with pytest.raises(KernelError, match="words must be dense, with its elements in memory"):
+        stamp(words, (1, 2, 3, 4))
+    with pytest.raises(KernelError, match="headers must be dense, with its elements in memory"):
+        judge(words.view(1, 4), FACTS, new_status())
+
+
+@pytest.mark.parametrize("facts", [FACTS[:2], (*FACTS, 0)])
+def test_headers_have_three_facts(facts: tuple[int, ...]) -> None:
+    word = new_status()
+    with pytest.raises(KernelError, match="a header has three facts beside its flags"):
+        judge(headers(0), facts, word)
+    assert not word
+
+
+@pytest.mark.parametrize("fact", [2**63, -(2**63) - 1])
+def test_facts_have_64_bits(fact: int) -> None:
+    words = torch.full((2,), 9)
+    with pytest.raises(KernelError, match="signed numbers of 64 bits"):
+        stamp(words, (1, fact))
+    assert words.tolist() == [9, 9]
+    with pytest.raises(KernelError, match=r"pass a step from -2\^63 to 2\^63-1"):
+        lockstep("fp16 | allgather", [torch.ones(2)] * 2, step=fact)
 
 
 @pytest.mark.parametrize("raised", [0, NON_FINITE, DAMAGED])

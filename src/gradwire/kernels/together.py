@@ -29,6 +29,7 @@ from gradwire.kernels.segments import (
 )
 from gradwire.kernels.selection import reach
 from gradwire.kernels.update import update_many_topk
+from gradwire.kernels.values import Reaching
 
 Segment: TypeAlias = (
     "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto | Reach"
@@ -68,7 +69,10 @@ def beside(works: Iterable[Work]) -> Work:
     waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
     while waiting:
         segments = waiting[0][1] if len(waiting) == 1 else [s for _, own in waiting for s in own]
-        given = iter((yield segments))
+        found = yield segments
+        # Another work may search before this one has used what was found.
+        is_kept = len(waiting) > 1 and list(map(type, segments)).count(Reach) == 1
+        given = map(_kept, found) if is_kept else iter(found)
         going = []
         for work, asked in waiting:
             try:
@@ -76,6 +80,12 @@ def beside(works: Iterable[Work]) -> Work:
             except StopIteration:
                 continue
         waiting = going
+
+
+def _kept(result: Any) -> Any:
+    """Returns the elements found as copies, which a later search does not write to; other results
+    unchanged."""
+    return Reaching(*map(Tensor.clone, result)) if type(result) is Reaching else result
 
 
 def _call(segments: Sequence[Segment], status: Tensor, known: Known | None) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from gradwire import kernels
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import UpdateCodes, UpdateTopk, Work, cpu, new_status, together
 from gradwire.kernels.formats import INT8, LLOYD2, TERNARY, Format
-from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes
+from gradwire.kernels.segments import AdamCodes, CastInto, Reach, SumCoded, SumCodes
 from gradwire.kernels.values import AdamStep, Noise
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -92,6 +92,22 @@ def test_what_is_asked_for_at_one_time_is_one_call(monkeypatch: pytest.MonkeyPat
     rounds[1].pop()
     together([asking(*own, found=[]) for own in rounds], new_status())
     assert calls == [4, 3]
+
+
+@pytest.mark.parametrize("first", [[], [CastInto(torch.ones(2), torch.zeros(2))]], ids=len)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_later_search_does_not_touch_what_was_found(first: list[Any], is_first: bool) -> None:
+    """Even if one work searches while the other writes what it has found."""
+    x, other = torch.tensor([0.0, 1.0, 0.0, 2.0]), torch.tensor([9.0, 0.0, 8.0, 0.0])
+    sent = [torch.zeros(2, dtype=torch.int32), torch.zeros(2)]
+
+    def writes() -> Work:
+        (found,) = yield [Reach(x, 0.5)]
+        yield [kernels.WriteEntries(*found, 4, "int32", *sent)]
+
+    works = [writes(), asking(first, [Reach(other, 0.5)], found=[])]
+    together(works[::-1] if is_first else works, new_status())
+    assert [part.tolist() for part in sent] == [[1, 3], [1.0, 2.0]]
 
 
 def test_one_that_is_not_finite_raises_the_word_of_all() -> None:

@@ -33,7 +33,8 @@ def accumulate_coded(
 ) -> None:
     """Writes all averages, up to the first segment with a bad payload, if there is one: then
     raises PayloadError, which names the payload, with that out untouched. Raises KernelError for
-    out and divisor. Memory: 4 bytes per entry and thread, kept. status, known: as in `add_up`."""
+    out, divisor, unknown codes, and lists that differ in length. Memory: 4 bytes per entry and
+    thread, kept. status, known: as in `add_up`."""
     checked, outs = divided(segments), [one.out for one in segments]
     check_memory_of_all("out", outs)
     facts = facts_of_all(outs), [(tuple(one.codes), len(one.sections)) for one in segments]
@@ -75,6 +76,11 @@ def _check_coded(
     payload: int, n: int, like: Tensor, code: str, section: Tensor, value: Tensor
 ) -> None:
     k = value.numel()
+    if k > n:
+        raise PayloadError(
+            f"payload {payload} must have at most {n} entries, one for each element, but has "
+            f"{k}; the message is damaged or belongs to another parameter"
+        )
     if code == "int32" and section.dtype == torch.int32:
         check_layout(payload, section, value)
     else:

@@ -10,6 +10,7 @@ to fp32 on its own, s·g first:
     Nesterov    u = m·(u + s·g)    v = (v + u) + s·g
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -195,7 +196,8 @@ def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
         return False
     m, d, s = recurrence_of(*rules[0])
     kinds = {type(one.hint) for one in segments}
-    return rules[0] == (m, s, d) and 0.0 not in rules[0] and kinds <= {float, Words}
+    has_sign = any(own == 0.0 and math.copysign(1.0, own) < 0.0 for own in rules[0])
+    return rules[0] == (m, s, d) and not has_sign and kinds <= {float, Words}
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:

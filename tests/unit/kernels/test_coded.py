@@ -8,7 +8,7 @@ from samples import DTYPES, draw, same
 from single import accumulate_coded
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import INDEX_CODES, accumulate, code_bytes, encode_indices
+from gradwire.kernels import INDEX_CODES, accumulate, add_coded, code_bytes, encode_indices
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
@@ -62,6 +62,18 @@ def test_damage_is_named_and_nothing_is_written(code: str) -> None:
         accumulate_coded(out, [code] * 2, [good, good[:-1]], [values] * 2, 2.0)
     with pytest.raises(PayloadError, match="payload 1: values must be"):
         accumulate_coded(out, [code] * 2, [good] * 2, [values, values.int()], 2.0)
+    assert (out == 7.0).all()
+
+
+@pytest.mark.parametrize("code", INDEX_CODES)
+def test_more_entries_than_elements_are_damage(code: str) -> None:
+    """The sender's, not that of the arguments."""
+    out, good = torch.full((5,), 7.0), coded(torch.arange(5, dtype=torch.int32), 5, code)
+    section = torch.zeros(24, dtype=torch.uint8)
+    with pytest.raises(PayloadError, match=r"payload 1 must have at most 5 entries.* has 6"):
+        accumulate_coded(out, [code] * 2, [good, section], [torch.ones(5), torch.ones(6)], 1.0)
+    with pytest.raises(PayloadError, match="payload 0 must have at most 5 entries"):
+        add_coded(out, section, code, torch.ones(6), 1.0)
     assert (out == 7.0).all()
 
 

@@ -26,6 +26,7 @@ class ErrorFeedback(Feedback):
         Evidence("topk(0.001)+ef | allgather", "sgd", True, "language", "ef-topk", turns=40),
         Evidence("topk(0.001)+ef | allgather", "sgdm", True, "glyphs", "ef-topk", turns=20),
         Evidence("topk(0.01)+ef | allgather", "sgdm", False, "speech", "ef-topk"),
+        Evidence("topk(0.01)+ef | allgather", "sgdm", False, "digits", "ef-topk"),
         Evidence("sign(scaled=True)+ef | allgather", "sgdm", True, "glyphs", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgdm", True, "glyphs", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgdm", False, "glyphs", "ef-sign-alltoall"),

@@ -298,6 +298,9 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     found = gradwire.recommend(muon, 15.0)
     assert str(found) == "lloyd(2)+muon(momentum=0.9, nesterov=False, beta2=0.98) | alltoall"
     assert str(gradwire.recommend("sgd", 32)) == "topk(0.01)+ef | allgather"
+    found = gradwire.recommend(gradwire.optim.SGD(p, 0.1, momentum=0.8), 32)
+    assert found == Strategy.parse("topk(0.001)+dgc(momentum=0.8) | allgather")
+    assert gradwire.recommend("sgdm", 32) == Strategy.parse("dgc(0.001) | allgather")
 
 
 def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:

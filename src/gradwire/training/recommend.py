@@ -20,6 +20,7 @@ from gradwire.soundness import (
     SoundnessWarning,
     Verdict,
     answering,
+    has_momentum,
     is_exact_enough,
     leaves_moments,
     name_of,
@@ -91,9 +92,11 @@ def all_sound(optimizer: object) -> Iterator[tuple[Strategy, Verdict]]:
 
 
 def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
-    """Returns the strategy, with the optimizer's numbers if it keeps moments of Adam or Muon."""
+    """Returns the strategy, with the optimizer's numbers if it keeps the optimizer's moments."""
     feedback = strategy.feedback
-    if feedback is None or feedback.rule == "linear":
+    if feedback is None or not feedback.moments():
+        return strategy
+    if feedback.rule == "linear" and not has_momentum(optimizer):
         return strategy
     first: dict[str, Any] = (getattr(optimizer, "param_groups", None) or [{}])[0]
     return replace(strategy, feedback=agreeing(feedback, first))

@@ -6,15 +6,12 @@ import json
 import platform
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwire.agreement import agreeing
 from gradwire.buckets import Parameter, parameter_of
 from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
@@ -60,7 +57,8 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     if not leaves_moments(optimizer):
         return ()
     if has_momentum(optimizer):
-        return (_with_momentum_of(optimizer), *_EXACT_ENOUGH)
+        dgc = with_moments_of(optimizer, Strategy.parse("dgc(0.01) | allgather"))
+        return (str(dgc), *_EXACT_ENOUGH)
     rule = update_rule(optimizer)
     known = [
         str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
@@ -70,12 +68,6 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     first = [Dynamics.of(Strategy.parse(text)) for text in known[:1]]
     alike = [text for text in known if Dynamics.of(Strategy.parse(text)) in first]
     return (*alike, *_EXACT_ENOUGH) if alike else ()
-
-
-def _with_momentum_of(optimizer: Any) -> str:
-    dgc = Strategy.parse("dgc(0.01) | allgather")
-    assert dgc.feedback is not None
-    return str(replace(dgc, feedback=agreeing(dgc.feedback, optimizer.param_groups[0])))
 
 
 def has_levels(session: Session) -> bool:

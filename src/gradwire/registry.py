@@ -97,7 +97,9 @@ def parse_strategy(text: str) -> Parts:
         _refuse_disorder(text, tree)
     collective = _member(text, tree.right, COLLECTIVES)
     (compressor, memory), alias = _before(text, tree.left, str(collective))
-    return Parts(compressor, collective, memory, alias)
+    parts = Parts(compressor, collective, memory, alias)
+    check_promises(parts)  # here, so that a message has the alias; a strategy's does not
+    return parts
 
 
 def _member(text: str, node: ast.expr, family: Family) -> Any:
@@ -233,7 +235,7 @@ def _fitting(collective: Any) -> str:
 def _works(text: str) -> bool:
     """Whether it is a strategy whose members can work together."""
     try:
-        check_promises(parse_strategy(text))
+        parse_strategy(text)
     except StrategyError:
         return False
     return True

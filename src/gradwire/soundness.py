@@ -145,6 +145,14 @@ def has_momentum(optimizer: object) -> bool:
     return update_rule(optimizer) == "linear" and any(group.get("momentum") for group in groups)
 
 
+def adds_momentum(strategy: Strategy, optimizer: object) -> bool:
+    """Whether training would have momentum that plain SGD does not have, as by `dgc`. It may be
+    sound, and is what `dgc` beside SGD without momentum means; but nobody asked for it."""
+    feedback = strategy.feedback
+    is_plain = update_rule(optimizer) == "linear" and not has_momentum(optimizer)
+    return is_plain and feedback is not None and bool(feedback.moments())
+
+
 def _may_keep_moments(feedback: Feedback, optimizer: object) -> bool:
     """Whether moments that a feedback keeps are those of this optimizer: others of its rule, as
     RMSprop beside AdamW, would divide steps once more. One that leaves moments to the plan checks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.local import Context, Encoder, ForMany, Own, Rounds, Sections, State
@@ -176,24 +176,21 @@ class Strategy:
     compressor: Compressor
     collective: Collective
     feedback: Feedback | None = None
-    alias: str | None = field(default=None, compare=False, repr=False)
+    alias: str | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_promises(self.parts)
-
-    @property
-    def parts(self) -> Parts:
-        """Its members, without a check."""
-        return Parts(self.compressor, self.collective, self.feedback, self.alias)
+        check_promises(Parts(self.compressor, self.collective, self.feedback))
 
     def __str__(self) -> str:
-        return str(self.parts)
+        return str(Parts(self.compressor, self.collective, self.feedback, self.alias))
 
     def expand(self) -> Strategy:
         """The same strategy without its alias: `dgc(0.01)` becomes `topk(0.01)+dgc`."""
-        return Strategy(self.compressor, self.collective, self.feedback)
+        return replace(self)
 
     @staticmethod
     def parse(text: str) -> Strategy:
         """Read ``compressor[+feedback] | collective``; StrategyError says what is wrong where."""
-        return Strategy(*parse_strategy(text))
+        *parts, alias = parse_strategy(text)
+        object.__setattr__(made := Strategy(*parts), "alias", alias)
+        return made  # `dataclasses.replace` drops the alias

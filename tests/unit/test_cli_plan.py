@@ -158,6 +158,31 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     assert "measured only" in refused(capsys, *asked, "--allow", unpriced)
 
 
+def test_a_plan_keeps_momentum_only_where_there_is_some(capsys: Text, tmp_path: Path) -> None:
+    text = json.loads(EXAMPLE.read_text())
+    for density in ("0.01", "0.001"):
+        cost = text["strategies"]["topk(0.01)+ef | allgather"]
+        text["strategies"][f"dgc({density}) | allgather"] = cost
+    own = tmp_path / "profile.json"
+    own.write_text(json.dumps(text))
+    asked = ["plan", "--profile", str(own), "--lanes", "1", "--optimizer"]
+    assert main([*asked, "sgdm"]) == 0
+    kept = capsys.readouterr()
+    assert "dgc(" in kept.out
+    assert "the plan keeps the momentum: step by gradwire.optim.SGD" in kept.out
+    assert kept.out.count("begin by") == 1, "said once of several optimizers"
+    assert main([*asked, "sgd"]) == 0
+    plain = capsys.readouterr()
+    assert "dgc(" not in plain.out
+    assert "keeps the momentum" not in plain.out
+    said = (
+        "left out, as sgd has no momentum: dgc(0.01) | allgather, dgc(0.001) | allgather; if the "
+    )
+    assert said + "job has momentum, pass --optimizer sgdm" in plain.err
+    told = refused(capsys, *asked, "sgd", "--allow", "dgc(0.01) | allgather")
+    assert "pass --optimizer sgdm" in told
+
+
 # -- wrong arguments -----------------------------------------------------------------------------
 
 

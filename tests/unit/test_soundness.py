@@ -297,6 +297,9 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     assert str(gradwire.recommend(theirs, 15.0)) == "lloyd(2)+muon(momentum=0.9) | alltoall"
     found = gradwire.recommend(muon, 15.0)
     assert str(found) == "lloyd(2)+muon(momentum=0.9, nesterov=False, beta2=0.98) | alltoall"
+    sgd = gradwire.optim.SGD(p, lr=0.1, momentum=0.8)
+    assert str(gradwire.recommend(sgd, 32)) == "topk(0.001)+dgc(momentum=0.8) | allgather"
+    assert str(gradwire.recommend("sgdm", 32)) == "dgc(0.001) | allgather"
     assert str(gradwire.recommend("sgd", 32)) == "topk(0.01)+ef | allgather"
     found = gradwire.recommend(gradwire.optim.SGD(p, 0.1, momentum=0.8), 32)
     assert found == Strategy.parse("topk(0.001)+dgc(momentum=0.8) | allgather")
@@ -335,14 +338,28 @@ def test_a_warm_up_counts() -> None:
 
 def test_a_warm_up_by_densities_is_told_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     """A twentieth of the steps, of which a quarter is dense among four ranks."""
-    assert main(["available", "--optimizer", "sgd", "--json"]) == 0
-    found = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    found: dict[str, dict[str, object]] = {}
+    for name in ("sgdm", "sgd"):
+        assert main(["available", "--optimizer", name, "--json"]) == 0
+        found |= {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
     said = "densities of 25, 6.25, 1.56, 0.4 % in the first {} of its steps"
     assert found["dgc(0.001) | allgather"]["begins"] == said.format("5%")
     assert found["topk(0.01)+ef | gtopk"]["begins"] == said.format("2.5%")
     assert found["dgc(0.001) | allgather"]["times_fewer_bytes"] == pytest.approx(57, rel=0.03)
     why = gradwire.sound("dgc(0.01) | zen", "sgd").why
     assert f"in a run that began by {said.format('5%')}" in why
+
+
+def test_nobody_is_told_to_add_momentum() -> None:
+    """`dgc` beside SGD without momentum is sound: there the plan keeps it. But a job of plain SGD
+    would learn with ten times the steps."""
+    plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4))], lr=0.1)
+    for optimizer in ("sgd", plain):
+        assert gradwire.sound("dgc(0.01) | allgather", optimizer).kind == "sound"
+        known = [strategy for strategy, _ in frontier(optimizer)]
+        assert len(known) > 8
+        assert not any(s.feedback and s.feedback.moments() for s in known)
+    assert any("dgc" in str(strategy) for strategy, _ in frontier("sgdm"))
 
 
 def test_turns_and_a_finer_beginning_count() -> None:

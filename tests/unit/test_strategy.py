@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -237,6 +239,17 @@ def test_an_alias_prints_as_typed_and_expands(alias: str) -> None:
     assert str(parsed) == f"{alias} | allgather"
     assert str(parsed.expand()) == f"{long} | allgather"
     assert parsed.expand().alias is None
+
+
+def test_a_changed_strategy_is_not_written_by_its_alias() -> None:
+    """An alias says what its text said: here a momentum of 0.9."""
+    parsed = Strategy.parse("dgc(0.01) | allgather")
+    changed = dataclasses.replace(
+        parsed, feedback=dataclasses.replace(parsed.feedback, momentum=0.8)
+    )  # type: ignore
+    assert str(changed) == "topk(0.01)+dgc(momentum=0.8) | allgather"
+    assert Strategy.parse(str(changed)) == changed
+    assert str(copy.deepcopy(parsed)) == str(pickle.loads(pickle.dumps(parsed))) == str(parsed)
 
 
 def test_every_alias_is_tried() -> None:

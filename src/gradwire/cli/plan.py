@@ -204,23 +204,35 @@ def _is_sound(text: str, optimizers: Sequence[str]) -> bool:
     return all(sound(text, optimizer).kind == "sound" for optimizer in optimizers)
 
 
+def _adds_momentum(text: str, optimizers: Sequence[str]) -> bool:
+    from gradwire.soundness import adds_momentum
+    from gradwire.strategy import Strategy
+
+    return any(adds_momentum(Strategy.parse(text), optimizer) for optimizer in optimizers)
+
+
 def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:
-    """Returns the strategies that are known to be sound with the optimizer, and the others. Raises
-    UsageError if none is sound."""
+    """Returns the strategies that are known to be sound with the optimizer and do not add momentum
+    to it, and the others. Raises UsageError if there is none."""
     optimizers = _optimizers(optimizer)
-    kept = [text for text in texts if _is_sound(text, optimizers)]
-    out = [text for text in texts if text not in kept]
+    sound = [text for text in texts if _is_sound(text, optimizers)]
+    kept = [text for text in sound if not _adds_momentum(text, optimizers)]
+    out = [text for text in texts if text not in sound]
+    adding = [text for text in sound if text not in kept]
     beside = "every optimizer" if optimizer is None else optimizer
     if out:
         hint = "; name yours with --optimizer" if optimizer is None else ""
         say(f"left out, as not known to be sound with {beside}: {', '.join(out)}{hint}")
+    if adding:
+        hint = "if the job has momentum, pass --optimizer sgdm"
+        say(f"left out, as {beside} has no momentum: {', '.join(adding)}; {hint}")
     if not kept:
         raise UsageError(
             f"a plan can use only strategies that are known to be sound with {beside}; got "
             f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce', or name your "
             "optimizer, such as --optimizer adamw."
         )
-    return kept, out
+    return kept, out + adding
 
 
 # -- one plan ----------------------------------------------------------------------------------

@@ -87,8 +87,11 @@ class Explanation:
 
     @cached_property
     def _verdicts(self) -> dict[str, list[Verdict]]:
-        judged = answering(Strategy.parse(group.strategy) for group in self.groups)
-        return {name: [sound(own, name) for own in judged] for name in ONE_OF_EACH_RULE}
+        return {name: [sound(own, name) for own in self._judged] for name in ONE_OF_EACH_RULE}
+
+    @cached_property
+    def _judged(self) -> list[Strategy]:
+        return answering(Strategy.parse(group.strategy) for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values."""
@@ -130,7 +133,12 @@ class Explanation:
         words = {"sound": "sound with", "unsound": "learns less with", "unknown": "not known with"}
         said = (f"{words[kind]} {', '.join(names)}" for kind, names in known.items())
         lines.append("; ".join(said))
-        lines += [f"with {name_of(name)}, begin by {how}" for name, how in self.begins.items()]
+        for begin in dict.fromkeys(self.begins.values()):
+            named = [name_of(name) for name, how in self.begins.items() if how == begin]
+            lines.append(f"with {', '.join(named)}, begin by {begin}")
+        keepers = (strategy.feedback for strategy in self._judged if strategy.feedback)
+        if keeper := next((feedback for feedback in keepers if feedback.moments()), None):
+            lines.append(f"the plan keeps the momentum: step by gradwire.optim.{keeper.optimizer}")
         return lines
 
 

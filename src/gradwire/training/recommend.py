@@ -19,6 +19,7 @@ from gradwire.runtime.lockstep import lockstep
 from gradwire.soundness import (
     SoundnessWarning,
     Verdict,
+    adds_momentum,
     answering,
     has_momentum,
     is_exact_enough,
@@ -83,11 +84,11 @@ def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
 
 
 def all_sound(optimizer: object) -> Iterator[tuple[Strategy, Verdict]]:
-    """Yields all strategies known to be sound with an optimizer, and why. Errors are those of
-    `recommend`."""
+    """Yields all strategies known to be sound with an optimizer, and why, but those that would add
+    momentum to it. Errors are those of `recommend`."""
     for strategy in _candidates():
         verdict = sound(strategy, optimizer)
-        if verdict.kind == "sound":
+        if verdict.kind == "sound" and not adds_momentum(strategy, optimizer):
             yield strategy, verdict
 
 
@@ -99,7 +100,8 @@ def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
     if feedback.rule == "linear" and not has_momentum(optimizer):
         return strategy
     first: dict[str, Any] = (getattr(optimizer, "param_groups", None) or [{}])[0]
-    return replace(strategy, feedback=agreeing(feedback, first))
+    agreed = agreeing(feedback, first)
+    return strategy if agreed == feedback else replace(strategy, feedback=agreed)
 
 
 def advise(

@@ -80,7 +80,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         record(handle, folder)
 
     def wanted_here() -> str:
-        return json.dumps(list(strategies or usual_strategies(session)))
+        return json.dumps(list(strategies or usual_strategies(session, for_any=True)))
 
     def life(steps: OnSteps) -> Life:
         say: Progress = silent if quiet or session.circle.rank else Lines(_say)

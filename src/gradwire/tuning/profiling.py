@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -34,6 +34,8 @@ STRATEGIES = (
     "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
 )  # fmt: skip
 """The strategies to measure and to plan with, unless others are requested."""
+OF_MOMENTUM = ("dgc(0.01) | allgather",)
+"""Those that keep the momentum of SGD, which others of a plan must keep then, too."""
 _EXACT_ENOUGH = ("int8 | alltoall",)
 """Formats beside fp32 and bf16 that need no feedback, whatever the momentum is."""
 OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
@@ -42,6 +44,8 @@ OF_TABLES_IN_MACHINES = ('nonzero | hierarchical(outer="zen")',)
 """Further ones for such tables, if several machines have several ranks each."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """Further strategies to measure, if several machines have several ranks each."""
+OF_MOMENTUM_IN_MACHINES = ("dgc(0.01) | hierarchical",)
+"""Further ones that keep the momentum of SGD, then."""
 OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
 """Further ones, if gradients are on a device, and tensors in the host's memory can be sent too."""
 
@@ -57,8 +61,7 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     if not leaves_moments(optimizer):
         return ()
     if has_momentum(optimizer):
-        dgc = with_moments_of(optimizer, Strategy.parse("dgc(0.01) | allgather"))
-        return (str(dgc), *_EXACT_ENOUGH)
+        return (*_with_moments_of(optimizer, OF_MOMENTUM), *_EXACT_ENOUGH)
     rule = update_rule(optimizer)
     known = [
         str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
@@ -70,20 +73,31 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     return (*alike, *_EXACT_ENOUGH) if alike else ()
 
 
+def _with_moments_of(optimizer: object, texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(str(with_moments_of(optimizer, Strategy.parse(text))) for text in texts)
+
+
 def has_levels(session: Session) -> bool:
     """Whether there are several machines of several ranks each."""
     machines = session.machines
     return machines is not None and 1 < machines.per_node < session.world
 
 
-def usual_strategies(session: Session) -> tuple[str, ...]:
-    """Returns the strategies to measure unless others are requested."""
-    if own := beside_moments(session.settings.optimizer):
-        return own
+def usual_strategies(session: Session, for_any: bool = False) -> tuple[str, ...]:
+    """Returns the strategies to measure unless others are requested. for_any: whether for plans
+    beside any optimizer, also SGD with momentum, which such a plan keeps."""
+    optimizer, in_machines = session.settings.optimizer, has_levels(session)
+    of_momentum = (*OF_MOMENTUM, *(OF_MOMENTUM_IN_MACHINES if in_machines else ()))
+    if own := beside_moments(optimizer):
+        if not has_momentum(optimizer):
+            return own
+        return tuple(dict.fromkeys((*_with_moments_of(optimizer, of_momentum), *own)))
     carried = backend_of(session.performers[0].group, torch.device("cpu"))
     may_offload = session.device.type != "cpu" and carried
-    of_machines = OF_MACHINES if has_levels(session) else ()
-    return (*STRATEGIES, *of_machines, *(OF_DEVICES if may_offload else ()))
+    return (
+        *STRATEGIES, *(OF_MACHINES if in_machines else ()), *(OF_DEVICES if may_offload else ()),
+        *(of_momentum if for_any else ()),
+    )  # fmt: skip
 
 
 def measure(

@@ -24,9 +24,9 @@ from gradwire.planner.timeline import Executor, Job, simulate
 from gradwire.soundness import sound
 from gradwire.strategy import Strategy
 from gradwire.training import recording
-from gradwire.tuning import profile_only
+from gradwire.tuning import profile_only, profiling
 from gradwire.tuning.auto import Tuner, at_once, contenders, hedges, watched_steps
-from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments
+from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments, usual_strategies
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,29 @@ def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(
         assert planned
         of_matrices = [t for t in planned if Dynamics.of(Strategy.parse(t)) == dynamics]
         assert {sound(text, rule).kind for text in of_matrices} == {"sound"}
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_a_profile_has_what_keeps_momentum(monkeypatch: pytest.MonkeyPatch, per_node: int) -> None:
+    """Whether the job has momentum is told when a plan is made; "auto" knows its optimizer. Inside
+    machines, what is kept is summed first."""
+    monkeypatch.setattr(profiling, "backend_of", lambda *group: "gloo")
+
+    def usual(optimizer: Any, **options: bool) -> list[str]:
+        session: Any = SimpleNamespace(
+            settings=SimpleNamespace(optimizer=optimizer), world=4, device=torch.device("cpu"),
+            machines=SimpleNamespace(per_node=per_node),
+            performers=[SimpleNamespace(group=None)],
+        )  # fmt: skip
+        return [text for text in usual_strategies(session, **options) if "dgc" in text]
+
+    ways = ["allgather", "hierarchical"][:per_node]
+    assert usual(None) == []
+    assert usual(None, for_any=True) == [f"dgc(0.01) | {way}" for way in ways]
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    own = gradwire.optim.SGD([weight], lr=0.1, momentum=0.8)
+    assert usual(own) == [f"topk(0.01)+dgc(momentum=0.8) | {way}" for way in ways]
+    assert usual(gradwire.optim.AdamW([weight], lr=0.1), for_any=True) == []
 
 
 def test_what_may_stand_in_a_plan_is_measured_as_it_would_travel() -> None:

@@ -9,9 +9,14 @@ The job is the demo's language model in the lab. Each recording writes to a fold
 that each begins with a line for every step, as recordings do. In turns without one it is opened
 and closed before the first step, so that nothing but the lines differs.
 
-Turns differ by more than a recording costs. So its own time is measured, too: the seconds of all
-ranks inside `Recording.step_over`, of a turn's seconds. As no rank waits longer for the others
-than they were inside it, this bounds what the lines can add to a step.
+Turns differ by more than a recording costs. So its own time is measured, too: the seconds in
+which any rank is inside `Recording.step_over`, of a turn's seconds. At all other times the ranks
+do what they would do without a recording, so this bounds what the lines can add to a step.
+`lines.py` compares the steps of one turn.
+
+    rank 0   ──▓▓──────────▓▓▓───
+    rank 1   ───▓▓▓────────▓▓────
+    counted    ├──┤        ├─┤
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ import gradwire
 from gradwire.bench.machine import set_allocator
 from gradwire.demo.model import LanguageModel
 from gradwire.lab import Cluster
+from gradwire.training.attach import Handle
 from gradwire.training.recording import Recording
 
 STRATEGIES = {"few buckets": 25 << 20, "a bucket for each tensor": 1}
@@ -56,7 +62,7 @@ def main() -> int:
         seconds, processor, inside = (_told(column) for column in zip(*pairs, strict=True))
         print(
             f"{name}: a recorded step takes {seconds} times as long, and {processor} times the "
-            f"processor's time; of a turn, all ranks' time inside is {inside}; {len(pairs)} pairs"
+            f"processor's time; of a turn, some rank is inside for {inside}; {len(pairs)} pairs"
         )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -83,15 +89,11 @@ def worker(result: Path, pairs: int, steps: int) -> int:
 
 
 def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[list[float]]:
-    """Returns, for each pair, the ratio of seconds, that of all ranks' CPU time, and all ranks'
-    seconds inside the recording over the seconds of its turn."""
-    torch.manual_seed(0)
-    model = LanguageModel(vocabulary=2000, hidden=160)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    handle = gradwire.attach(model, STRATEGY, bucket_bytes=bucket_bytes)
-    words = torch.randint(2000, (17, 4))
+    """Returns, for each pair, the ratio of seconds, that of all ranks' CPU time, and the part of
+    the recorded turn in which any rank is inside the recording."""
+    handle, step = job(bucket_bytes)
 
-    def turn(name: str, is_recorded: bool) -> torch.Tensor:
+    def turn(name: str, is_recorded: bool) -> tuple[float, ...]:
         recording = gradwire.record(handle, folder / name)
         if not is_recorded:
             recording.close()
@@ -99,41 +101,66 @@ def measure(bucket_bytes: int, folder: Path, pairs: int, steps: int) -> list[lis
         dist.barrier()
         began, worked = perf_counter(), process_time()
         for _ in range(steps):
-            optimizer.zero_grad()
-            model(words[:-1], words[1:])[0].backward()
-            optimizer.step()
+            step()
         own = process_time() - worked
         dist.barrier()
-        took = torch.tensor([perf_counter() - began, own, sum(_INSIDE)], dtype=torch.float64)
+        took = torch.tensor([perf_counter() - began, own], dtype=torch.float64)
         recording.close()
         dist.all_reduce(took)
-        return took
+        inside: list[list[tuple[float, float]]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(inside, _INSIDE)
+        return *took.tolist(), _union(span for own in inside for span in own)
 
     turn(f"{bucket_bytes}-first", False)
     found = []
     for pair in range(pairs):
         order = (False, True) if pair % 2 else (True, False)
         took = {is_on: turn(f"{bucket_bytes}-{pair}-{is_on}", is_on) for is_on in order}
-        seconds, processor, inside = took[True].tolist()
-        other_seconds, other_processor, _ = took[False].tolist()
-        # Both are sums over ranks, and each rank took the turn's seconds.
-        bound = inside / (seconds / dist.get_world_size())
+        seconds, processor, inside = took[True]
+        other_seconds, other_processor, _ = took[False]
+        bound = inside / (seconds / dist.get_world_size())  # each rank took the turn's seconds
         found.append([seconds / other_seconds, processor / other_processor, bound])
     handle.detach()
     return found
 
 
-_INSIDE: list[float] = []
-"""The seconds of each call of `Recording.step_over` in this turn."""
+def job(bucket_bytes: int) -> tuple[Handle, Callable[[], None]]:
+    """Returns the handle of the job, attached with buckets of this size, and a training step."""
+    torch.manual_seed(0)
+    model = LanguageModel(vocabulary=2000, hidden=160)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    handle = gradwire.attach(model, STRATEGY, bucket_bytes=bucket_bytes)
+    words = torch.randint(2000, (17, 4))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(words[:-1], words[1:])[0].backward()
+        optimizer.step()
+
+    return handle, step
+
+
+_INSIDE: list[tuple[float, float]] = []
+"""The beginning and the end of each call of `Recording.step_over` in this turn, by the machine's
+clock, which is that of all ranks."""
 
 
 def _timed(step_over: Callable[..., None]) -> Callable[..., None]:
     def timed(*args: object) -> None:
         began = perf_counter()
         step_over(*args)
-        _INSIDE.append(perf_counter() - began)
+        _INSIDE.append((began, perf_counter()))
 
     return timed
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns the seconds that are in at least one span."""
+    seconds, until = 0.0, 0.0
+    for began, ended in sorted(spans):
+        seconds += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return seconds
 
 
 def _arguments() -> argparse.Namespace:

@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, wraps
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -42,9 +42,9 @@ from gradwire.training.session import Session
 
 ROWS, SPANS = 1024, 128
 """The number of rows, and of lines with spans, that are written at one pace."""
-SHARE = 0.001
+SHARE = 0.0005
 """The part of the time that lines of each kind may take."""
-_FREE = 4  # lines of a pace, before their share is looked at
+_FREE = 4, 2  # lines of the first pace, and of others, before their share is looked at
 _NORM_EVERY = 16  # rows, as a residuals' norm reads all of their memory
 _LATE_SECONDS = 10.0  # after which a row is written anyway, for viewers of a running job
 _TOLD_SECONDS = 1.0
@@ -77,7 +77,8 @@ class Pace:
             return
         self._lines += 1
         self._spent += spent_seconds
-        is_dear = self._lines >= _FREE and self._spent > self._share * self._passed
+        free = _FREE[self.every > 1]
+        is_dear = self._lines >= free and self._spent > self._share * self._passed
         if is_dear or self._lines >= self._most:
             self.every *= 2
             self._lines, self._spent, self._passed = 0, 0.0, 0.0
@@ -191,7 +192,6 @@ class Recording:
     @_harmless
     def step_over(self, session: Session, finite: bool, error: BaseException | None) -> None:
         """Write a step whose exchange has ended, and which is in the session's sums and trace."""
-        spans = partial(self._write_spans, session)
         took, steps = self._recorded.took(session)
         self._turn, self._last = session.step, self._recorded.ending
         self._most = max(self._most, took / steps)
@@ -208,7 +208,8 @@ class Recording:
             )
         is_late = perf_counter() - self._written > _LATE_SECONDS
         self._pace.note(self._timed(self._row, self._pace.is_due(self._turn) or is_late), took)
-        self._spans.note(self._timed(spans, self._spans.is_due(self._turn)), took)
+        spans = self._timed(lambda: self._write_spans(session), self._spans.is_due(self._turn))
+        self._spans.note(spans, took)
 
     # -- lines -----------------------------------------------------------------------------
 
@@ -288,8 +289,8 @@ def record(
     Machines that share no disk write a folder each: copy the files together. Read it with
     `gradwire report FOLDER`. If the folder has a run already, it is continued, as after a restart.
 
-    Every step is written at first, then every second, and so on: lines take less than a quarter
-    of a percent of the time, and the files of a run of a million steps have some megabytes each.
+    Every step is written at first, then every second, and so on: lines take about a tenth of a
+    percent of the time, and the files of a run of a million steps have some megabytes each.
 
     Args:
         handle: the handle of `gradwire.attach`, or local steps: their rows are of the optimizer's

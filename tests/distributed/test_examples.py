@@ -23,6 +23,7 @@ from gradwire.soundness import SoundnessWarning
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAST_LINE = {
     "train.py": "bytes sent a step",
+    "transformer.py": "bytes sent a step",
     "compare_strategies.py": "dgc(0.01) | allgather",
     "embeddings.py": "ms a step",
     "accelerate_loop.py": "exchanges of",

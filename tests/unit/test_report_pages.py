@@ -91,7 +91,7 @@ def test_a_plan_shows_its_step_beside_those_of_fp32_and_bf16(tmp_path: Path) -> 
     step, computes, waits = map(float, cells[0])
     assert step == pytest.approx(computes + waits, abs=0.2)
     assert sum(trains[1::5]) == pytest.approx(1e3 * step, abs=100), "microseconds of its timeline"
-    assert "embed.weight" in text
+    assert "head.weight" in text
     assert f"gradwire plan --profile {EXAMPLE}" in text
 
 

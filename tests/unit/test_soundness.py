@@ -300,6 +300,7 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     sgd = gradwire.optim.SGD(p, lr=0.1, momentum=0.8)
     assert str(gradwire.recommend(sgd, 32)) == "topk(0.001)+dgc(momentum=0.8) | allgather"
     assert str(gradwire.recommend("sgdm", 32)) == "dgc(0.001) | allgather"
+    assert str(gradwire.recommend("sgdm", 24)) == "dgc(0.01) | allgather"
     assert str(gradwire.recommend("sgd", 32)) == "topk(0.01)+ef | allgather"
     found = gradwire.recommend(gradwire.optim.SGD(p, 0.1, momentum=0.8), 32)
     assert found == Strategy.parse("topk(0.001)+dgc(momentum=0.8) | allgather")

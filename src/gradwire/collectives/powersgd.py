@@ -43,6 +43,7 @@ class PowerSGD(Collective):
     compresses: ClassVar[bool] = True
     selects: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("powersgd(4)", "sgd", True, "language", "powersgd"),
         Evidence("powersgd(4)", "sgdm", True, "glyphs", "powersgd"),
         Evidence("powersgd(4)", "adamw", False, "gpt", "powersgd"),
     )

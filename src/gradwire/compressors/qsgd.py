@@ -29,6 +29,7 @@ class QSGD(Codec):
     varies: ClassVar[Mapping[str, Sequence[float]]] = {"bits": (2, 4, 8)}
     examples: ClassVar[tuple[str, ...]] = ("qsgd(2)", "qsgd(4)", "qsgd(8)")
     evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("qsgd(4) | allgather", "sgd", True, "language", "qsgd"),
         Evidence("qsgd(4) | allgather", "sgdm", True, "glyphs", "qsgd"),
         Evidence("qsgd(4) | alltoall", "sgdm", True, "glyphs", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "adamw", True, "gpt", "qsgd-alltoall"),

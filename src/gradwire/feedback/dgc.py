@@ -33,6 +33,10 @@ class MomentumCorrection(Feedback):
     name: ClassVar[str] = "dgc"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
+            "dgc(0.01) | allgather", "sgdm", True, "digits", "dgc", warmup=0.05, turns=20,
+            densities=(0.25, 0.0625, 0.015625, 0.004),
+        ),
+        Evidence(
             "dgc(0.001) | allgather", "sgdm", True, "glyphs", "dgc", warmup=0.05, turns=20,
             densities=(0.25, 0.0625, 0.015625, 0.004),
         ),

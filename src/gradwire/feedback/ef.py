@@ -27,6 +27,8 @@ class ErrorFeedback(Feedback):
         Evidence("topk(0.001)+ef | allgather", "sgdm", True, "glyphs", "ef-topk", turns=20),
         Evidence("topk(0.01)+ef | allgather", "sgdm", False, "speech", "ef-topk"),
         Evidence("topk(0.01)+ef | allgather", "sgdm", False, "digits", "ef-topk"),
+        Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "language", "ef-sign"),
+        Evidence("onebit+ef | allgather", "sgd", True, "language", "onebit"),
         Evidence("sign(scaled=True)+ef | allgather", "sgdm", True, "glyphs", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgdm", True, "glyphs", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgdm", False, "glyphs", "ef-sign-alltoall"),

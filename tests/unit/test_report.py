@@ -91,6 +91,33 @@ def test_rows_weigh_as_many_steps_as_they_stand_for(tmp_path: Path) -> None:
     assert found.holds(1.0)
 
 
+def paced(folder: Path) -> Path:
+    """160 steps as a recording writes short ones, half of the rows in the first 16. Those wait
+    40 ms for decoding, later ones 10 ms for the wire."""
+    ends = [0, 1, 2, 3, 4, 6, 8, 12, 15, 24, 32, 48, 64, 96, 128, 159]
+    write(folder, 0, ("about", about(rank=0)))
+    for last, n in zip([-1, *ends], ends):
+        kind, wait = ("decode", 0.04) if n < 16 else ("wire", 0.01)
+        micros = int(1e6 * wait)
+        rows = [
+            [-1, 0, 0, 0, 10_000, 0, ""], [-1, 1, 0, 10_000, micros, 0, ""],
+            [0, 2, 1, 10_000, micros, 40, "world"],
+        ]  # fmt: skip
+        seen = {"kinds": ["compute", "wait", kind], "labels": ["", "bucket 0"], "spans": rows}
+        times = {"seconds": 0.01 + wait, "compute": 0.01, "backward": 0.0, "wait": wait}
+        write(folder, 0, ("step", step(n, steps=n - last, **times)), ("spans", {"step": n} | seen))
+    return folder
+
+
+def test_the_first_tenth_of_the_steps_does_not_count(tmp_path: Path) -> None:
+    """However many of the rows they have."""
+    found = shown(paced(tmp_path))
+    assert (found.steps, found.seconds.mean) == (160, pytest.approx(0.02))
+    assert found.waits_for == pytest.approx(
+        {"wire": 0.01, "encode": 0.0, "decode": 0.0, "ranks": 0.0, "other": 0.0}
+    )
+
+
 def write_row(folder: Path, n: int, steps: int, seconds: float, **values: Any) -> None:
     first = [("about", about(rank=0))] if not (folder / "rank-0.jsonl").exists() else []
     write(folder, 0, *first, ("step", step(n, steps=steps, seconds=seconds, **values)))

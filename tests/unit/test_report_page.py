@@ -12,7 +12,7 @@ import pytest
 from runs import PLAN, about, spans, step, write
 from test_documents import PLAN as planned
 from test_documents import PREDICTION
-from test_report import run_of, told
+from test_report import paced, run_of, told
 
 from gradwire.plan import Plan
 from gradwire.planner.profile import Profile
@@ -52,6 +52,14 @@ def test_the_page_of_one_run(tmp_path: Path) -> None:
     assert rows[0]["spans"] == [0, 500, 0, 0, 40]
     assert (data["kinds"], data["labels"]) == (["wire"], ["bucket 0"])
     assert "http" not in re.sub(r"http-equiv", "", text), "nothing is fetched"
+
+
+def test_the_usual_step_is_none_of_the_first(tmp_path: Path) -> None:
+    """Nearly no step has a row of its own but the first ones; nor is it one of an earlier plan."""
+    write(paced(tmp_path), 0, ("plan", {"step": 48, "plan": PLAN}))
+    names = [step["name"] for step in timeline(run_page([Shown(shown(tmp_path))]).html())["steps"]]
+    usual, longest, first = (int(name.partition(":")[0]) for name in names)
+    assert (usual >= 64, longest >= 64, first) == (True, True, 0)
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

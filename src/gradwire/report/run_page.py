@@ -25,16 +25,17 @@ from gradwire.report.charts import Line
 from gradwire.report.page import Charts, Figure, Fold, Grid, Key, Page, Section, Steps
 from gradwire.report.run import Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
-from gradwire.report.summary import LANE_KINDS, Summary, mean_of
+from gradwire.report.summary import LANE_KINDS, Summary, mean_of, settled_steps, some
 from gradwire.report.timeline import Step, timeline
 from gradwire.run_folder import StepRow
-from gradwire.trace import Span, Trace
+from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 _KINDS = {
     "compute": "data, forward, optimizer", "backward": "backward", "wire": "waits for the wire",
     "ranks": "waits for other ranks", "encode": "waits for encoding",
     "decode": "waits for decoding", "other": "waits for lanes",
 }  # fmt: skip
+_LOOKED = 64  # steps whose spans are read to find a usual one
 _BUCKET = re.compile(r"bucket (\d+) ")
 
 
@@ -108,23 +109,38 @@ def _parts(s: Summary) -> list[charts.Part]:
 
 def _one_step(last: Shown) -> Iterator[Section]:
     run = last.summary.run
-    chosen = (Step(name, run.trace([step]), last.predicted) for name, step in _chosen(run))
+    chosen = (
+        Step(name, run.trace([step]), last.predicted) for name, step in _chosen(last.summary)
+    )
     if (found := timeline(chosen)) is not None:
         yield Section("One step, span by span", [Steps(found)], [_words(last)])
 
 
-def _chosen(run: Run) -> list[tuple[str, int]]:
-    """A usual step, the longest, and the first, of those that all ranks recorded span by span."""
-    seen = run.steps_with_spans()
-    rows = {row.step: row.seconds for row in run.first.steps if row.steps <= run.every}
-    known = sorted((rows[step], step) for step in seen if step in rows)
-    if not known:
+def _chosen(s: Summary) -> list[tuple[str, int]]:
+    """A usual step and the longest of those that count, and the first of all, of those that all
+    ranks recorded span by span."""
+    seen = s.run.steps_with_spans()
+    steps = settled_steps(s.run, s.since)
+    rows = {row.step: row.seconds for row in s.run.first.steps if row.steps <= s.run.every}
+    looked = some([step for step in steps if step not in rows], _LOOKED)
+    took = {step: rows[step] for step in steps if step in rows}
+    took |= {step: found for step in looked if (found := _lasted(s.run, step)) is not None}
+    if not took:
         return [(f"{step:,}", step) for step in seen[-1:]]
-    usual = known[len(known) // 2][1]
-    settled_ones = [pair for pair in known if pair[1] >= seen[len(seen) // 10]] or known
-    longest, first = settled_ones[-1][1], seen[0]
-    named = {usual: "a usual one", longest: "the longest", first: "the first"}
+    known = sorted((seconds, step) for step, seconds in took.items())
+    usual, longest = known[len(known) // 2][1], known[-1][1]
+    named = {usual: "a usual one", longest: "the longest", seen[0]: "the first"}
     return [(f"{step:,}: {words}", step) for step, words in named.items()]
+
+
+def _lasted(run: Run, step: int) -> float | None:
+    """A step's seconds by its spans: for most steps there is no row of that step alone. None if
+    the thread that trains has no spans."""
+    trained = [s for s in run.trace([step], [run.first.rank]).spans if s.lane == TRAINING_THREAD]
+    if not trained:
+        return None
+    whole = max(s.end_seconds for s in trained) - min(s.start_seconds for s in trained)
+    return whole / run.every
 
 
 def _words(shown: Shown) -> str:
@@ -236,10 +252,9 @@ def _buckets(run: Run) -> list[tuple[str, ...]]:
 
 def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
     """Each bucket's spans on the first rank, step by step."""
-    steps = [step for step in run.steps_with_spans() if step >= since]
+    steps = settled_steps(run, since)
     found: dict[int, list[list[Span]]] = {}
-    few = max(1, len(steps) // 16) if run.every == 1 else 1  # fragments take turns
-    for step in steps[len(steps) // 10 :][::few]:
+    for step in some(steps, 16) if run.every == 1 else steps:  # fragments take turns
         for i in range(count):
             found.setdefault(i, []).append([])
         for span in run.trace([step], [run.first.rank]).spans:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter
 from statistics import fmean, median_low, quantiles
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 LANE_KINDS = "encode", "wire", "decode"
 SETTLED = 0.1
-"""The part of the rows that is left out at the start, where memory is allocated and links warm
+"""The part of the steps that is left out at the start, where memory is allocated and links warm
 up."""
 SLOW = 1.25
 """A rank is slow if it computes more than so many times as long as the median rank."""
@@ -50,7 +51,7 @@ def mean_of(rows: Sequence[StepRow], value: Callable[[StepRow], float]) -> float
 @dataclass(frozen=True)
 class Summary:
     """A run in numbers: means over the steps of the plan in force, without the first tenth of
-    their rows. Seconds are of one step, bytes of one step and rank.
+    them. Seconds are of one step, bytes of one step and rank.
 
     rows: these rows, by rank; since: the first step of the plan. computes: data, forward, backward
     and optimizer; waits: for the exchange, after backward; waits_for: what the lanes did
@@ -132,9 +133,26 @@ def _computes(row: StepRow) -> float:
 
 
 def _settled(rows: Sequence[StepRow], since: int) -> Sequence[StepRow]:
-    """The rows of the plan in force (all rows, if it has none), without the first ones."""
+    """The rows of the plan in force (all rows, if it has none), without those of its first steps.
+    A recording writes most rows at its start, so they are counted by their steps."""
     own = [row for row in rows if row.step >= since] or rows
-    return own[int(SETTLED * len(own)) :]
+    ends = accumulate(row.steps for row in own)
+    early = SETTLED * sum(row.steps for row in own)
+    return [row for row, end in zip(own, ends) if end > early]
+
+
+def settled_steps(run: Run, since: int = 0) -> list[int]:
+    """Returns the steps recorded span by span that are of the plan in force since a step, without
+    the first ones, as `Summary` leaves them out; all of that plan, if there are no others."""
+    seen = [step for step in run.steps_with_spans() if step >= since]
+    rows = _settled(run.first.steps, since)
+    begin = rows[0].step - rows[0].steps + 1 if rows else 0
+    return [step for step in seen if step >= begin] or seen
+
+
+def some(steps: Sequence[int], most: int) -> Sequence[int]:
+    """Returns the steps, or as many evenly among them as `most` allows, with the last."""
+    return steps[:: -max(1, -(-len(steps) // most))][::-1]
 
 
 def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
@@ -147,9 +165,7 @@ def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
 def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:
     """Returns the seconds of what lanes did while the longest-waiting rank waited: means over some
     of the steps recorded span by span; with local steps, a step's part of an exchange."""
-    steps = [step for step in run.steps_with_spans() if step >= since]
-    steps = steps[len(steps) // 10 :]
-    chosen = steps[:: max(1, len(steps) // most)][:most]
+    chosen = some(settled_steps(run, since), most)
     found = [waited(run.trace([step])) for step in chosen]
     names = next((each for each in found if each), ())
     return {name: fmean(each[name] if each else 0.0 for each in found) / run.every

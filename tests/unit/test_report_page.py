@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -205,9 +206,31 @@ def test_charts_leave_out_what_is_no_number() -> None:
     assert "nan" not in found
 
 
-def test_a_chart_of_one_point_has_room() -> None:
-    found = charts.lines([Line("a", [(5.0, 5.0)])], "x", "y")
+@pytest.mark.parametrize("value", [5.0, 1.24, -3e6, 0.0, 2e-5])
+def test_a_chart_of_one_point_has_room(value: float) -> None:
+    """The point is seen, and ticks beside it are not all the same."""
+    found = charts.lines([Line("a", [(5.0, value)]), Line("b", [])], "x", "y")
     assert re.search(r'points="\d+\.\d,\d+\.\d"', found)
+    assert len(re.findall(r'<circle class="dot s0" cx="\d+\.\d" cy="\d+\.\d"', found)) == 1
+    ticks = re.findall(r'class="tick end"[^>]*>([^<]*)<', found)
+    assert len(set(ticks)) == len(ticks) > 1
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        (lambda i: 1000.0 * i, ["0", "200,000", "400,000", "600,000", "800,000", "1,000,000"]),
+        (lambda i: 0.5 * i, ["0", "100", "200", "300", "400", "500"]),
+        (lambda i: 1e5 + 0.03 * i, ["100,000", "100,010", "100,020", "100,030"]),
+        (lambda i: 2.3 + 1e-6 * i, ["2.3000", "2.3002", "2.3004", "2.3006", "2.3008", "2.3010"]),
+        (lambda i: 1e12 * i, ["0", "2e+14", "4e+14", "6e+14", "8e+14", "1e+15"]),
+    ],
+)  # fmt: skip
+def test_ticks_are_told_apart(at: Callable[[int], float], shown: list[str]) -> None:
+    """On both axes."""
+    points = [(at(i), at(i)) for i in range(1001)]
+    found = re.findall(r'class="tick[^>]*>([^<]*)<', charts.lines([Line("a", points)], "x", "y"))
+    assert found == [*shown, *shown]
 
 
 def test_long_lines_are_thinned() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT = 640.0, 276.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 30.0, 42.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 12.0, 30.0, 42.0
 _MOST, _LEAST = 1e300, 1e-290
 _POINTS = 400
 """The most points of a line: a chart has room for no more."""
@@ -26,24 +26,21 @@ class Line:
     points: Sequence[tuple[float, float]]
 
 
-def lines(
-    series: Sequence[Line],
-    x_name: str,
-    y_name: str,
-    show: Callable[[float], str] = "{:.4g}".format,
-) -> str:
-    """Returns an SVG of series over a common axis; "" if there is no finite point. show: writes a
-    y."""
+def lines(series: Sequence[Line], x_name: str, y_name: str) -> str:
+    """Returns an SVG of series over a common axis; "" if there is no finite point."""
     drawn = [Line(one.name, _thinned(_finite(one.points))) for one in series]
     points = [point for one in drawn for point in one.points]
     if not points:
         return ""
     x = _Axis.over([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
     y = _Axis.over([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
-    parts = [*_grid(x, y, x_name, y_name, show)]
+    parts = [*_grid(x, y, x_name, y_name)]
     for i, one in enumerate(drawn):
         path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in one.points)
-        last = f"{one.name}: {show(one.points[-1][1])} at the end" if one.points else one.name
+        last = f"{one.name}: {one.points[-1][1]:.4g} at the end" if one.points else one.name
+        if len(one.points) == 1:  # a line through one point is not seen
+            at = f'cx="{x.at(one.points[0][0]):.1f}" cy="{y.at(one.points[0][1]):.1f}"'
+            parts.append(f'<circle class="dot s{i % 8}" {at} r="2"/>')
         parts.append(
             f'<polyline class="line s{i % 8}" points="{path}"><title>{escape(last)}</title>'
             "</polyline>"
@@ -95,36 +92,45 @@ class _Axis:
     @staticmethod
     def over(values: Sequence[float], begin: float, end: float) -> _Axis:
         low, high = min(values), max(values)
-        room = max(high - low, 1e-9 * abs(high)) or abs(high)
+        room = high - low if high - low > 1e-9 * abs(high) else abs(high)  # ticks must differ
         room = room if room > _LEAST else 1.0
         return _Axis(low - 0.03 * room, high + 0.03 * room, begin, end)
 
     def at(self, value: float) -> float:
         return self.begin + (self.end - self.begin) * (value - self.low) / (self.high - self.low)
 
-    def ticks(self) -> Iterable[float]:
+    def ticks(self) -> Iterable[tuple[float, str]]:
+        """Yields round values, and their text, with as many digits as tell them apart."""
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step *= next(k for k in (1, 2, 5, 10) if (self.high - self.low) / (k * step) <= 6)
         first = math.ceil(self.low / step)
         while (value := first * step) <= self.high:
-            yield value
+            yield value, _label(value, step)
             first += 1
 
 
-def _grid(
-    x: _Axis, y: _Axis, x_name: str, y_name: str, show: Callable[[float], str]
-) -> Iterable[str]:
-    for value in y.ticks():
+def _label(value: float, step: float) -> str:
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if digits <= 5 and abs(value) < 1e7:
+        return f"{value + 0.0:,.{digits}f}"
+    return f"{value:.{max(1, round(math.log10(max(abs(value), step) / step)) + 1)}g}"
+
+
+def _grid(x: _Axis, y: _Axis, x_name: str, y_name: str) -> Iterable[str]:
+    for value, label in y.ticks():
         place = y.at(value)
         yield (
             f'<line class="grid" x1="{_LEFT:g}" x2="{_WIDTH - _RIGHT:g}" y1="{place:.1f}" '
             f'y2="{place:.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 6:g}" y="{place + 4:.1f}">{show(value)}</text>'
+            f'<text class="tick end" x="{_LEFT - 6:g}" y="{place + 4:.1f}">{label}</text>'
         )
-    for value in x.ticks():
+    for value, label in x.ticks():
+        place, side = x.at(value), "middle"
+        if place > _WIDTH - 40:  # of a narrow window, where text is larger
+            place, side = _WIDTH, "end"
         yield (
-            f'<text class="tick middle" x="{x.at(value):.1f}" y="{_HEIGHT - _BOTTOM + 17:g}">'
-            f"{value:,.4g}</text>"
+            f'<text class="tick {side}" x="{place:.1f}" y="{_HEIGHT - _BOTTOM + 17:g}">'
+            f"{label}</text>"
         )
     yield (
         f'<text class="axis end" x="{_WIDTH - _RIGHT:g}" y="{_HEIGHT - 4:g}">{escape(x_name)}'

@@ -87,6 +87,26 @@ def recorded(folder: Path) -> None:
         assert Plan.from_json(json.dumps(plan.document)) == handle.plan
 
 
+def ending(folder: Path) -> None:
+    """Most rows have no norm; the last has one, however few steps there were."""
+    model = small()
+    with attached(model, TOPK) as handle:
+        recording = gradwire.record(handle, folder)
+        recording._pace.every = 4
+        for _ in range(6):
+            exchanged(model)
+        recording.close()
+        norm = handle.stats()["residual_norm"]
+    first, last = Run(folder).ranks[dist.get_rank()].steps[-2:]
+    assert (first.step, last.step) == (4, 5)
+    assert first.residual_norm is None
+    assert last.residual_norm == pytest.approx(norm, rel=1e-5)
+
+
+def test_the_last_row_has_the_residuals_norm(two: Ranks, tmp_path: Path) -> None:
+    two.run(ending, tmp_path / "run")
+
+
 def test_what_a_handle_knows_is_in_the_folder(three: Ranks, tmp_path: Path) -> None:
     three.run(recorded, tmp_path / "run")
 

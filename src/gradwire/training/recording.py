@@ -160,8 +160,13 @@ class Recording:
 
     def close(self) -> None:
         """Write the last row and end the recording. Not collective; a second call does nothing."""
-        self.settle()
+        self._end()
         self._stop()
+
+    @_harmless
+    def _end(self) -> None:
+        """Write the last row, with the residuals' norm: a short run has few rows that have it."""
+        self._row(has_norm=True)
 
     def __enter__(self) -> Recording:
         return self
@@ -221,9 +226,10 @@ class Recording:
         write()
         return perf_counter() - began
 
-    def _row(self) -> None:
+    def _row(self, has_norm: bool = False) -> None:
         """Write means over the steps since the last row, if there were any."""
-        looks = self._written < 0 or self._turn % (_NORM_EVERY * self._pace.every) == 0
+        is_turn = self._turn % (_NORM_EVERY * self._pace.every) == 0
+        looks = has_norm or self._written < 0 or is_turn
         row = self._recorded.row(self._last, self._now(), self._most, looks)
         if row is not None:
             self._most, self._written = 0.0, perf_counter()

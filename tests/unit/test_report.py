@@ -215,6 +215,18 @@ def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:
     assert "differ in: ranks 1 and 2" in " ".join(more)
 
 
+def test_what_learns_less_in_a_step_may_be_ahead_in_equal_time(tmp_path: Path) -> None:
+    """Dense steps take 0.1 s, the other run's 0.05 s, in which the loss falls by 0.06, not 0.1."""
+    dense, own = shown(run_of(tmp_path / "dense", 0.1)), tmp_path / "own"
+    for n in range(60):
+        write_row(own, n, 1, 0.05)
+        write(own, 0, ("log", {"step": n, "at": 0.05 * n, "numbers": {"loss": 5 - 0.06 * n}}))
+    _, said = run_text.verdict([dense, shown(own)])
+    words = " ".join(said)
+    assert "From second 2.36 to 2.95 of each" in words
+    assert "the mean loss of own is 1.79, of dense 2.35." in words
+
+
 @pytest.mark.parametrize(("bad", "less"), [(range(39, 40), True), (range(30, 33), False)])
 def test_a_loss_that_is_not_finite_is_no_success_but_single_ones_are_left_out(
     tmp_path: Path, bad: range, less: bool

@@ -44,7 +44,8 @@ def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
         return _alone(first), _advice(first)
     said, *others = (_compared(first, other) for other in (last, *summaries[1:-1]))
     more = [other[0] for other in others]
-    return said[0], [said[1], *more, *_losses(first, last), *_apart(first, last), *_advice(last)]
+    learnt = [*_losses(first, last), *_in_equal_time(first, last)]
+    return said[0], [said[1], *more, *learnt, *_apart(first, last), *_advice(last)]
 
 
 def sent(s: Summary) -> str:
@@ -127,7 +128,7 @@ def _compared(first: Summary, other: Summary) -> tuple[str, str]:
     elif found.value > 1:
         faster = f"{names[1]} is {found.value:.2f} times as fast as {names[0]}, {both}"
         said = (
-            f"{faster}, but it learns less."
+            f"{faster}, but it learns less in a step."
             if learns_less(first, other) else f"It helped: {faster}."
         )  # fmt: skip
     else:
@@ -175,6 +176,24 @@ def _losses(first: Summary, last: Summary) -> Iterator[str]:
         yield (
             f"Over steps {both[0][0]:,} to {both[-1][0]:,}, the last fifth that both have, the "
             f"mean loss of {names[1]} is {means[0]:.4g}, of {names[0]} {means[1]:.4g}."
+        )
+
+
+def _in_equal_time(first: Summary, last: Summary) -> Iterator[str]:
+    """Compares the runs' losses over the same seconds: what learns less in a step may still be
+    ahead."""
+    if not all(s.losses and math.isfinite(s.losses[-1][2]) for s in (first, last)):
+        return
+    end = min(s.losses[-1][1] for s in (first, last))
+    both = [
+        [loss for _, at, loss in s.losses if 0.8 * end <= at <= end and math.isfinite(loss)]
+        for s in (first, last)
+    ]
+    if all(both):
+        yield (
+            f"From second {0.8 * end:.3g} to {end:.3g} of each, the last fifth of both, the "
+            f"mean loss of {last.run.name} is {fmean(both[1]):.4g}, of {first.run.name} "
+            f"{fmean(both[0]):.4g}."
         )
 
 

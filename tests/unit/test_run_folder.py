@@ -132,9 +132,32 @@ def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert run.first.rank == 2
     assert run.problems == [
-        "3 of 4 ranks left no file here: 0, 1, 3. Where machines share no disk, copy their files "
-        "into one folder."
+        "2 of 4 ranks left no file here: 0, 1. Where machines share no disk, copy their files "
+        "into one folder.",
+        "left out, without a readable first line: rank-3.jsonl.",
     ]
+
+
+def test_a_file_of_another_run_is_not_told_as_missing(tmp_path: Path) -> None:
+    write(tmp_path, 0, ("about", about(rank=0, world=2)), ("step", step(0)))
+    write(tmp_path, 1, ("about", about(rank=1, world=2, start=2)), ("step", step(0)))
+    (said,) = Run(tmp_path).problems
+    assert "rank 1 recorded nothing: what is here is of an earlier start, or of another" in said
+
+
+ENDS = [(20, 1, True), (36, 1, False), (7, 8, False)]
+
+
+@pytest.mark.parametrize(("until", "every", "is_told"), ENDS)
+def test_a_file_that_ends_early_is_told(
+    tmp_path: Path, until: int, every: int, is_told: bool
+) -> None:
+    """Of a rank that was killed, or a file that was cut; not of one that writes fewer rows."""
+    write(tmp_path, 0, ("about", about(rank=0, world=2)), *(("step", step(n)) for n in range(40)))
+    rows = (("step", step(n, steps=every)) for n in range(every - 1, until + 1, every))
+    write(tmp_path, 1, ("about", about(rank=1, world=2)), *rows)
+    said = [text for text in Run(tmp_path).problems if "rank 1 at step 20" in text]
+    assert bool(said) is bool(Run(tmp_path).problems) is is_told
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -185,19 +185,23 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What cannot be read, and which ranks are missing, in sentences."""
-        found = [problem for _, file in sorted(self._files.items()) for problem in file.problems]
-        if missing := [str(rank) for rank in range(self.world) if rank not in self.ranks]:
+        """What cannot be read, and which ranks are missing or end early, in sentences."""
+        files = sorted(self._files.items())
+        found = [problem for _, file in files for problem in file.problems]
+        if missing := [rank for rank in range(self.world) if rank not in self._files]:
             found.append(
-                f"{len(missing)} of {self.world} ranks left no file here: "
-                f"{', '.join(missing[:8])}. Where machines share no disk, copy their files into "
-                "one folder."
+                f"{len(missing)} of {self.world} ranks left no file here: {_some(missing)}. Where "
+                "machines share no disk, copy their files into one folder."
             )
+        if unread := [file.name for _, file in files if not file.lives]:
+            found.append(f"left out, without a readable first line: {_some(unread)}.")
         if self._gone:
             found.append(
-                "the report shows the last start of the job, in which ranks "
-                f"{', '.join(map(str, self._gone[:8]))} recorded nothing."
+                "the report shows the last start of the job, in which "
+                f"rank{'s' * (len(self._gone) > 1)} {_some(self._gone)} recorded nothing: what is "
+                "here is of an earlier start, or of another run."
             )
+        found += _ending_early(list(self.ranks.values()))
         if again := self.first.done_again:
             found.append(
                 f"an earlier start of the job recorded steps {again.steps[0].step} to "
@@ -292,6 +296,25 @@ class Run:
         return max(rank.about.ahead_error_seconds for rank in self.ranks.values())
 
 
+def _some(ranks: Sequence[object]) -> str:
+    """Names the first of some ranks, or files."""
+    return ", ".join(map(str, ranks[:8])) + (", …" if ranks[8:] else "")
+
+
+def _ending_early(ranks: Sequence[Rank]) -> Iterator[str]:
+    """Tells of ranks that have recorded less than others, beyond what ranks that write their rows
+    at different paces differ by."""
+    last = max((rank.steps[-1].step for rank in ranks if rank.steps), default=-1)
+    ends = [(rank.rank, rank.steps[-1]) for rank in ranks if rank.steps]
+    early = [(rank, row.step) for rank, row in ends if last - row.step > _PACES * row.steps]
+    if early:
+        named = _some([f"rank {rank} at step {step:,}" for rank, step in early])
+        yield (
+            f"some files end before step {last:,}, the last of others: {named}. A rank was killed, "
+            "or its file was cut."
+        )
+
+
 def tell_apart(runs: Sequence[Run]) -> None:
     """Gives each run a name of its own: its path, where several folders have the same name."""
     names = [run.name for run in runs]
@@ -310,6 +333,7 @@ def _paths(folder: Path) -> Sequence[Path]:
         ) from error
 
 
+_PACES = 4  # rows of one rank, in which another that is not late has written one
 _SPANS = b'{"kind":"spans","step":'
 _HEAD_BYTES = 4096  # identify a file: its first line says when it was begun
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, RecursionError, Broken)

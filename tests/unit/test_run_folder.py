@@ -212,6 +212,28 @@ def test_traces_are_on_the_first_rank_s_clock(tmp_path: Path) -> None:
     assert run.clock_error_seconds == 1e-4
 
 
+@pytest.mark.parametrize("wrong_by", [0.0, 7200.0, -0.5])
+def test_clocks_that_come_apart_are_told(tmp_path: Path, wrong_by: float) -> None:
+    """Rank 1 comes 3 ms later to an all-gather, and nobody ends it before; in an exchange of pairs
+    somebody may."""
+    labels = ["bucket 0 [none | allgather] all_gather", "bucket 0 [none | gtopk] exchange"]
+    for rank, start in ((0, 1000), (1, 4000)):
+        rows = [
+            [0, 0, 0, start, 9000 - start, 40, "world"],
+            [0, 0, 1, 9000 + 2000 * rank, 1000, 40, "world"],
+        ]  # fmt: skip
+        seen = {"step": 0, "kinds": ["wire"], "labels": labels, "spans": rows}
+        clock = {"clock_seconds": 100.0 + wrong_by * rank}
+        write(tmp_path, rank, ("about", about(rank=rank, world=2, **clock)), ("spans", seen))
+    run = Run(tmp_path)
+    found = [span.start_seconds for span in run.trace([0]).spans]
+    assert found == pytest.approx([0.001, 0.009, 0.004, 0.011])
+    told = [text for text in run.problems if "clocks are" in text]
+    assert bool(told) is bool(wrong_by)
+    if wrong_by == 7200.0:
+        assert "ranks' clocks are 7,199.995 s apart in step 0, or more" in told[0]
+
+
 def test_a_run_is_followed(tmp_path: Path) -> None:
     """A run is read as `gradwire top` does: by lines, with late ranks and an incomplete line."""
     path = write(tmp_path, 0, ("about", about(rank=0, world=2)), ("step", step(0)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
+from gradwire.report.clocks import aligned
 from gradwire.run_folder import EVERY, LINES, OVER, About, Event, Log, Planned, StepRow, spans_of
 from gradwire.schema import Broken
 from gradwire.trace import Span, Trace
@@ -146,6 +147,7 @@ class Run:
         self.name = self.folder.resolve().name or str(folder)
         """The name that pages and messages use for this run; see `tell_apart`."""
         self._files: dict[int, _File] = {}
+        self._apart = 0.0, 0  # of ranks' clocks in a step: seconds, at least, and the step
         self.look(progress)
 
     def look(self, progress: Progress = silent) -> None:
@@ -200,6 +202,12 @@ class Run:
                 "the report shows the last start of the job, in which "
                 f"rank{'s' * (len(self._gone) > 1)} {_some(self._gone)} recorded nothing: what is "
                 "here is of an earlier start, or of another run."
+            )
+        if self._apart[0]:
+            found.append(
+                f"ranks' clocks are {self._apart[0]:,.3f} s apart in step {self._apart[1]:,}, or "
+                "more: by them some end an exchange before others begin it. They are shown as if "
+                "exchanges ended at the same time on all ranks."
             )
         found += _ending_early(list(self.ranks.values()))
         if again := self.first.done_again:
@@ -260,14 +268,20 @@ class Run:
     def trace(self, steps: Iterable[int], ranks: Iterable[int] | None = None) -> Trace:
         """Returns the spans of these steps, of all ranks that have them or of some, on the clock
         of rank 0: its first "about" is at 0 seconds, each later one at the end of the life before.
-        `clock_error_seconds` says how far apart ranks may be."""
+        `clock_error_seconds` says how far apart ranks may be; ranks that are further apart are
+        put side by side (`clocks`), and `problems` tells of it."""
         trace, there = Trace(self.world), self.ranks
         chosen = [there[rank] for rank in (there if ranks is None else ranks)]
         for step in steps:
+            found: list[Span] = []
             for rank in chosen:
                 life = rank.seen.get(step)
                 if life is not None and (begin := self.begin_of(life.about.start)) is not None:
-                    trace.spans += self._spans(rank.rank, life, step, life.zero - begin)
+                    found += self._spans(rank.rank, life, step, life.zero - begin)
+            found, apart = aligned(found, self.clock_error_seconds)
+            if apart > self._apart[0]:
+                self._apart = apart, step
+            trace.spans += found
         return trace
 
     def begin_of(self, start: int) -> float | None:
@@ -310,8 +324,8 @@ def _ending_early(ranks: Sequence[Rank]) -> Iterator[str]:
     if early:
         named = _some([f"rank {rank} at step {step:,}" for rank, step in early])
         yield (
-            f"some files end before step {last:,}, the last of others: {named}. A rank was killed, "
-            "or its file was cut."
+            f"some files end before step {last:,}, the last of others: {named}. A rank was "
+            "killed, or its file was cut."
         )
 
 

@@ -171,6 +171,35 @@ def test_the_timeline_is_drawn(browser: Any, report: Path, scheme: str, wire: st
     assert wire in colours
 
 
+PRINTED = """
+const visible = (e) => e.checkVisibility({ contentVisibilityAuto: true });
+const folds = [...document.querySelectorAll("details > *:not(summary)")];
+const wide = [...document.querySelectorAll("th, td, pre")].filter(
+  (e) => visible(e) && e.getBoundingClientRect().right > innerWidth);
+return [folds.length, folds.filter((e) => !e.getClientRects().length || !visible(e)).length,
+  wide.map((e) => e.textContent), getComputedStyle(document.body).color,
+  getComputedStyle(document.body).backgroundColor];
+"""
+
+
+def test_it_prints(browser: Any, report: Path) -> None:
+    """On paper it is light, folds are open, and no column is cut off."""
+    visit(browser, report, width=718, scheme="dark")
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}], "media": "print"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        folds, hidden, wide, ink, paper = browser.execute_script(PRINTED)
+        assert (folds, hidden, wide) == (5, 0, [])
+        assert (ink, paper) == ("rgb(27, 31, 36)", "rgb(255, 255, 255)")
+        wait = (
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+        )
+        browser.execute_async_script(wait)
+        assert "42,127,98" in browser.execute_script(PIXELS)[2]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_many_ranks_fit(browser: Any, tmp_path: Path) -> None:
     """The page of 64 ranks stays small, and draws the part that is scrolled to."""
     rows = [[lane, 0, 0, 100 * i, 90, 40, "world"] for lane in (0, 1) for i in range(300)]

@@ -271,6 +271,8 @@
   addEventListener("scroll", draw, { passive: true });
   addEventListener("beforeprint", () => paint(true));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress);
+  const paper = matchMedia("print"); // which is light
+  paper.addEventListener("change", () => { dress(); if (paper.matches) paint(true); });
   choose();
   dress();
 })();

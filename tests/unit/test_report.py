@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import time
@@ -239,6 +240,18 @@ def test_a_loss_that_is_not_finite_is_no_success_but_single_ones_are_left_out(
     assert run_text.learns_less(dense, shown(own)) is less
     _, said = run_text.verdict([dense, shown(own)])
     assert any("the mean loss of own is nan" in text for text in said) is less
+
+
+@pytest.mark.parametrize("last", [1e308, -1e308])
+def test_losses_whose_sums_overflow_are_as_good_as_infinite(tmp_path: Path, last: float) -> None:
+    dense, own = shown(run_of(tmp_path / "dense", 0.06)), tmp_path / "own"
+    for n in range(80):
+        write_row(own, n, 1, 0.03)
+        write(own, 0, ("log", {"step": n, "at": 0.1 * n, "numbers": {"loss": last}}))
+    both = [dense, shown(own)]
+    assert f"mean loss of own is {math.copysign(math.inf, last)}" in run_text.several(both)
+    assert run_text.learns_less(*both)
+    assert run_text.several(both[::-1])
 
 
 def test_exchanges_that_took_no_time_would_leave_the_slowest_rank(tmp_path: Path) -> None:

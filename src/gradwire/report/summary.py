@@ -20,6 +20,7 @@ LANE_KINDS = "encode", "wire", "decode"
 SETTLED = 0.1
 """The part of the steps that is left out at the start, where memory is allocated and links warm
 up."""
+_MOST = 1e290
 SLOW = 1.25
 """A rank is slow if it computes more than so many times as long as the median rank."""
 
@@ -156,10 +157,12 @@ def some(steps: Sequence[int], most: int) -> Sequence[int]:
 
 
 def losses(rank: Rank, name: str = "loss") -> list[tuple[int, float, float]]:
-    """Returns (step, seconds since the run began, number) of all logs of that name."""
+    """Returns (step, seconds since the run began, number) of all logs of that name. A number so
+    large that sums of it are none is as good as infinite."""
     return [
-        (log.step, seconds, log.numbers[name]) for seconds, log in rank.logs if name in log.numbers
-    ]
+        (log.step, seconds, x if abs(x := log.numbers[name]) < _MOST else x * math.inf)
+        for seconds, log in rank.logs if name in log.numbers
+    ]  # fmt: skip
 
 
 def waits_for(run: Run, since: int = 0, most: int = 8) -> dict[str, float]:

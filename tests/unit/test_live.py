@@ -148,6 +148,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "a run must be a folder" in capsys.readouterr().err
 
 
+def test_reading_that_takes_long_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire.progress.PATIENCE_SECONDS", 0.0)
+    assert cli.main(["top", str(run_of(tmp_path)), "--once"]) == 0
+    assert "gradwire top: files, 0 %: rank-" in capsys.readouterr().err
+    assert cli.main(["top", str(tmp_path), "--once", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_without_a_terminal_it_is_shown_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

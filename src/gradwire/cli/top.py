@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from gradwire.cli.arguments import above_0
+from gradwire.cli.arguments import above_0, add_quiet
 from gradwire.cli.endings import ending_on_sigterm
-from gradwire.cli.progress import moves
+from gradwire.cli.progress import moves, telling
 from gradwire.errors import UsageError
 
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pause = "time between two updates (default: %(default)s)"
     add("--every", type=above_0, default=2.0, metavar="SECONDS", help=pause)
     add("--once", action="store_true", help="show the run once, and exit")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.report.run import Run
 
     console = Console()
-    found = Run(arguments.run_folder)
+    with telling(arguments, "top") as progress:
+        found = Run(arguments.run_folder, progress)
     if arguments.once or not moves(sys.stdout):
         follow(found, arguments.every, console.print, is_over=lambda: True)
         return 0

@@ -63,6 +63,19 @@ def test_the_usual_step_is_none_of_the_first(tmp_path: Path) -> None:
     assert (usual >= 64, longest >= 64, first) == (True, True, 0)
 
 
+@pytest.mark.parametrize(("seconds", "is_shown"), [(60.0, False), (0.05, True)])
+def test_a_first_step_that_compiles_flattens_no_chart(
+    tmp_path: Path, seconds: float, is_shown: bool
+) -> None:
+    rows = [("step", step(n, seconds=0.03 if n else seconds)) for n in range(40)]
+    write(tmp_path, 0, ("about", about(rank=0)), *rows)
+    text = run_page([Shown(shown(tmp_path))]).html()
+    points = re.search(r'<polyline class="line s0" points="([^"]*)"', text)
+    assert points is not None
+    assert len(points[1].split()) == 39 + is_shown
+    assert ("without first steps that are far longer" in text) is not is_shown
+
+
 def test_runs_side_by_side(tmp_path: Path) -> None:
     dense, sparse = run_of(tmp_path / "dense", 0.06), run_of(tmp_path / "sparse", 0.03)
     text = run_page([Shown(shown(dense)), Shown(shown(sparse))]).html()

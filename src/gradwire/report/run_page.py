@@ -25,7 +25,7 @@ from gradwire.report.charts import Line
 from gradwire.report.page import Charts, Figure, Fold, Grid, Key, Page, Section, Steps
 from gradwire.report.run import Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
-from gradwire.report.summary import LANE_KINDS, Summary, mean_of, settled_steps, some
+from gradwire.report.summary import LANE_KINDS, Summary, mean_of, settled, settled_steps, some
 from gradwire.report.timeline import Step, timeline
 from gradwire.run_folder import StepRow
 from gradwire.trace import TRAINING_THREAD, Span, Trace
@@ -164,9 +164,11 @@ def _over_time(summaries: Sequence[Summary]) -> Section:
     by_step = [Line(n, [(float(step), x) for step, _, x in own]) for n, own in losses.items()]
     by_time = [Line(n, [(seconds, x) for _, seconds, x in own]) for n, own in losses.items()]
     steps = [Line(s.run.name, _steps(s.run)) for s in summaries]
+    all_steps = [Line(s.run.name, _all_steps(s.run)) for s in summaries]
+    less = ", without first steps that are far longer" if steps != all_steps else ""
     norms = [Line(s.run.name, _norms(s.run)) for s in summaries]
     found = {
-        "A step's milliseconds: the median over ranks": (steps, "step", "ms per step"),
+        f"A step's milliseconds: the median over ranks{less}": (steps, "step", "ms per step"),
         "Loss against steps": (by_step, "step", "loss"),
         "Loss against seconds": (by_time, "seconds", "loss"),
         "Norm of the residuals, which are not sent yet: the median over ranks": (
@@ -181,6 +183,15 @@ def _over_time(summaries: Sequence[Summary]) -> Section:
 
 
 def _steps(run: Run) -> list[tuple[float, float]]:
+    """Each step's milliseconds. One of the first, which may compile for minutes, is left out where
+    all others would be a flat line beside it."""
+    found, rows = _all_steps(run), settled(run.first.steps, 0)
+    begin = rows[0].step if rows else 0
+    most = 3 * max((took for step, took in found if step >= begin), default=0.0)
+    return [(step, took) for step, took in found if step >= begin or took <= most]
+
+
+def _all_steps(run: Run) -> list[tuple[float, float]]:
     return _over_ranks(run, lambda row: 1e3 * row.seconds)
 
 

@@ -110,7 +110,7 @@ def summarize(run: Run, most: int | None = None) -> Summary | None:
     rows = {
         rank.rank: own
         for rank in run.ranks.values()
-        if (own := _settled(rank.steps, since)[-(most or 0) :])
+        if (own := settled(rank.steps, since)[-(most or 0) :])
     }
     if not rows:
         return None
@@ -133,7 +133,7 @@ def _computes(row: StepRow) -> float:
     return row.compute + row.backward
 
 
-def _settled(rows: Sequence[StepRow], since: int) -> Sequence[StepRow]:
+def settled(rows: Sequence[StepRow], since: int) -> Sequence[StepRow]:
     """The rows of the plan in force (all rows, if it has none), without those of its first steps.
     A recording writes most rows at its start, so they are counted by their steps."""
     own = [row for row in rows if row.step >= since] or rows
@@ -146,7 +146,7 @@ def settled_steps(run: Run, since: int = 0) -> list[int]:
     """Returns the steps recorded span by span that are of the plan in force since a step, without
     the first ones, as `Summary` leaves them out; all of that plan, if there are no others."""
     seen = [step for step in run.steps_with_spans() if step >= since]
-    rows = _settled(run.first.steps, since)
+    rows = settled(run.first.steps, since)
     begin = rows[0].step - rows[0].steps + 1 if rows else 0
     return [step for step in seen if step >= begin] or seen
 

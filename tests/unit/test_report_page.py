@@ -113,6 +113,18 @@ def test_what_was_predicted_stands_above(tmp_path: Path) -> None:
     assert rows[0] == {"name": "predicted, lane 1", "rank": -1, "spans": [1000, 1000, 0, 0, 0]}
 
 
+def test_a_prediction_stands_above_steps_of_its_plan_alone(tmp_path: Path) -> None:
+    write(paced(tmp_path), 0, ("plan", {"step": 48, "plan": PLAN}))
+    predicted = Trace(1, [Span(0, 1, "wire", "bucket 0", 0.001, 0.002)])
+    page = run_page([Shown(shown(tmp_path), predicted=predicted)])
+    above = {
+        int(step["name"].partition(":")[0]): step["rows"][0]["name"].startswith("predicted")
+        for step in timeline(page.html())["steps"]
+    }
+    assert above.pop(0) is False
+    assert list(above.values()) == [True] * len(above) != []
+
+
 def test_buckets_say_what_they_send(tmp_path: Path) -> None:
     seen = spans(0) | {"labels": ["bucket 0 [bf16 | allreduce] all_reduce"]}
     write(

@@ -108,9 +108,10 @@ def _parts(s: Summary) -> list[charts.Part]:
 
 
 def _one_step(last: Shown) -> Iterator[Section]:
-    run = last.summary.run
+    run, since = last.summary.run, last.summary.since
     chosen = (
-        Step(name, run.trace([step]), last.predicted) for name, step in _chosen(last.summary)
+        Step(name, run.trace([step]), last.predicted if step >= since else None)
+        for name, step in _chosen(last.summary)
     )
     if (found := timeline(chosen)) is not None:
         yield Section("One step, span by span", [Steps(found)], [_words(last)])

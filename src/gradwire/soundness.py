@@ -232,12 +232,29 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule, momentum: boo
     if not runs:
         return _without_evidence(member, strategy, rule)
     runs.sort(key=lambda run: has_momentum(run.optimizer) != momentum)
+    if all(run.sound for run in runs):
+        against = {run: _failed(run, member, strategy, rule, momentum) for run in runs}
+        runs = [run for run, other in against.items() if other is None]
+        if not runs:
+            run, other = next((run, other) for run, other in against.items() if other is not None)
+            more = f"; on another task less ({other.task}, {other.method}), so of finer ones"
+            return Verdict("unknown", f"{_sentence(run)}{more} nothing is known", run)
     first = runs[0]
     for other in runs[1:]:
         if first.sound and not other.sound and other.first == first.first:
             more = f"; on another task as much as dense ({first.task}, {first.method})"
             return Verdict("unsound", _sentence(other) + more, other)
     return Verdict("sound" if first.sound else "unsound", _sentence(first), first)
+
+
+def _failed(
+    run: Evidence, member: Member, strategy: Strategy, rule: UpdateRule, momentum: bool
+) -> Evidence | None:
+    """Returns a run that began alike, but shows that a sound run's own strategy learns less on
+    another task; so it does not speak for finer ones. Returns None if there is none."""
+    own, told = Strategy.parse(run.strategy), _told(member, strategy)
+    alike = (other for other in told if not other.sound and other.first == run.first)
+    return next((o for o in alike if _applies(o, member, own, rule, momentum)), None)
 
 
 def _sentence(run: Evidence) -> str:

@@ -135,12 +135,14 @@ def test_a_verdict_names_its_run() -> None:
     [
         ("topk(0.01)+ef | allgather", ("sound", "unsound")),
         ("topk(0.0001)+ef | zen", ("unknown", "unsound")),  # sparser than what fails
-        ("topk(0.02)+ef | zen", ("sound", "sound")),
+        ("topk(0.02)+ef | zen", ("sound", "unknown")),  # a coarser one fails on another task
         ("topk(0.01)+ef | gtopk", ("sound", "sound")),  # by runs of its own
         ("topk(0.01)+ef | hierarchical(outer='gtopk')", ("unknown", "unsound")),
         ("dgc(0.01) | allgather", ("sound", "sound")),
         ("efsignsgd | alltoall", ("unknown", "unsound")),
-        ("efsignsgd | allgather", ("sound", "sound")),
+        ("efsignsgd | allgather", ("sound", "unsound")),
+        ("onebit+ef | allgather", ("sound", "sound")),
+        ("powersgd(8)", ("sound", "sound")),
         ("int8 | alltoall", ("sound", "sound")),
     ],
 )

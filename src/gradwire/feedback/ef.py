@@ -29,7 +29,7 @@ class ErrorFeedback(Feedback):
         Evidence("topk(0.01)+ef | allgather", "sgdm", False, "digits", "ef-topk"),
         Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "language", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgd", True, "language", "onebit"),
-        Evidence("sign(scaled=True)+ef | allgather", "sgdm", True, "glyphs", "ef-sign"),
+        Evidence("sign(scaled=True)+ef | allgather", "sgdm", False, "speech", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgdm", True, "glyphs", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgdm", False, "glyphs", "ef-sign-alltoall"),
         Evidence("onebit+ef | alltoall", "sgdm", False, "glyphs", "onebit-alltoall"),

@@ -31,7 +31,7 @@ from gradwire.tuning.recorder import Recorder, Watched
 
 STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall", "qsgd(4) | alltoall",
-    "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
+    "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather", "powersgd(4)",
 )  # fmt: skip
 """The strategies to measure and to plan with, unless others are requested."""
 OF_MOMENTUM = ("dgc(0.01) | allgather",)

@@ -34,6 +34,13 @@ class Span(NamedTuple):
         return self.end_seconds - self.start_seconds
 
 
+def range_name(kind: str, label: str) -> str:
+    """Returns the name of a lane's span for people, as in exports and in torch's profiler:
+    "encode bucket 3", "wire bucket 3 all_gather". A bucket's strategy is left out."""
+    name, bracket, rest = label.partition(" [")
+    return f"{kind} {name}{rest.rpartition(']')[2]}" if bracket else f"{kind} {label}"
+
+
 @dataclass
 class Trace:
     """Spans of one or more steps, over one or more ranks."""

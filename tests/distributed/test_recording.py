@@ -21,14 +21,17 @@ import torch.distributed as dist
 from ranks import Ranks
 from small import attached, gradients, loss_of, small
 from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile
 
 import gradwire
 from gradwire.errors import PlanError, UsageError
 from gradwire.plan import Plan
+from gradwire.report.perfetto import events
 from gradwire.report.run import Run
 from gradwire.run_folder import RankFile, path_of
 from gradwire.runtime.clocks import ahead_of_first, between
-from gradwire.trace import TRAINING_THREAD
+from gradwire.trace import TRAINING_THREAD, range_name
 from gradwire.training.recording import Pace, Recording
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -38,6 +41,28 @@ def exchanged(model: torch.nn.Module, step: int = 0) -> dict[str, Tensor]:
     model.zero_grad()
     loss_of(model, step).backward()
     return gradients(model)
+
+
+def profiled() -> None:
+    """Torch's profiler and our own export name what lanes do alike."""
+    model, everything = small(), _ExperimentalConfig(profile_all_threads=True)
+    with attached(model, TOPK, bucket_bytes=800) as handle:
+        exchanged(model)
+        with profile(
+            activities=[ProfilerActivity.CPU], experimental_config=everything
+        ) as profiler:
+            exchanged(model)
+        lanes = [span for span in handle.trace.spans if span.lane != TRAINING_THREAD]
+        own = {f"gradwire {range_name(span.kind, span.label)}" for span in lanes}
+    assert {"gradwire encode bucket 0", "gradwire wire bucket 0 all_gather"} <= own
+    seen = {event.name for event in profiler.events()}
+    assert {name for name in seen if name.startswith("gradwire ")} == own
+    named = {event["name"] for event in events(handle.trace)}
+    assert own <= {f"gradwire {name}" for name in named}
+
+
+def test_torch_s_profiler_has_the_same_names(four: Ranks) -> None:
+    four.run(profiled)
 
 
 def recorded(folder: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from gradwire.document import save_file
 from gradwire.errors import UsageError
-from gradwire.trace import TRAINING_THREAD, Span, Trace
+from gradwire.trace import TRAINING_THREAD, Span, Trace, range_name
 
 Event = dict[str, Any]
 _DAMAGE = (
@@ -158,14 +158,8 @@ def _event(span: Span, pids: Mapping[int, int | str], zero: float) -> Event:
     if span.kind == "wire":
         details |= {"bytes": span.bytes, "group": span.group}
     return {
-        "name": f"{span.kind} {_short(span.label)}" if is_lane else span.label or span.kind,
+        "name": range_name(span.kind, span.label) if is_lane else span.label or span.kind,
         "cat": "gradwire", "ph": "X", "pid": _pid(span.rank, pids), "tid": _thread(span.lane),
         "ts": start, "dur": end - start,
         "args": details,
     }  # fmt: skip
-
-
-def _short(label: str) -> str:
-    """A bucket's label without its strategy, which is among the details."""
-    name, bracket, rest = label.partition(" [")
-    return name + rest.rpartition("]")[2] if bracket else label

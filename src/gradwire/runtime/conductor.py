@@ -33,7 +33,7 @@ from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made, Mome
 from gradwire.runtime.torch_dist import Performer
 from gradwire.runtime.verdict import settle
 from gradwire.strategy import StepInfo
-from gradwire.trace import Span, Trace
+from gradwire.trace import Span, Trace, range_name
 
 
 class QueuedBucket:
@@ -357,7 +357,7 @@ class _Lane(threading.Thread):
             device = move.device or device
             performer = self.performer.at(device)
             sent = performer.bytes_sent(move)
-            with shown(move.name, queued.label):
+            with shown("wire", f"{queued.label} {move.name}"):
                 arrived = performer.perform(move, where)
             began = self._span("wire", f"{queued.label} {move.name}", began, sent, move.where)
             kind = "decode"
@@ -387,11 +387,12 @@ class _Lane(threading.Thread):
 
 
 def shown(kind: str, label: str) -> AbstractContextManager[object]:
-    """A context that labels a lane's work in torch's profiler, if it is on. The profiler must show
-    all threads (`profile_all_threads`), as lanes are not the thread that profiles."""
+    """A context that labels a lane's work in torch's profiler, if it is on, by "gradwire" and the
+    name that a span of it has in our own export. The profiler must show all threads
+    (`profile_all_threads`), as lanes are not the thread that profiles."""
     if not torch.autograd.profiler._is_profiler_enabled:
         return nullcontext()
-    return record_function(f"gradwire {kind} {label}")
+    return record_function(f"gradwire {range_name(kind, label)}")
 
 
 def _told(queued: QueuedBucket) -> str:

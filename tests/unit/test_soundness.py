@@ -141,7 +141,7 @@ def test_a_verdict_names_its_run() -> None:
         ("dgc(0.01) | allgather", ("sound", "sound")),
         ("efsignsgd | alltoall", ("unknown", "unsound")),
         ("efsignsgd | allgather", ("sound", "unsound")),
-        ("onebit+ef | allgather", ("sound", "sound")),
+        ("onebit+ef | allgather", ("sound", "unsound")),
         ("powersgd(8)", ("sound", "sound")),
         ("int8 | alltoall", ("sound", "sound")),
     ],

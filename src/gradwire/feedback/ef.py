@@ -30,7 +30,7 @@ class ErrorFeedback(Feedback):
         Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "language", "ef-sign"),
         Evidence("onebit+ef | allgather", "sgd", True, "language", "onebit"),
         Evidence("sign(scaled=True)+ef | allgather", "sgdm", False, "speech", "ef-sign"),
-        Evidence("onebit+ef | allgather", "sgdm", True, "glyphs", "onebit"),
+        Evidence("onebit+ef | allgather", "sgdm", False, "speech", "onebit"),
         Evidence("sign(scaled=True)+ef | alltoall", "sgdm", False, "glyphs", "ef-sign-alltoall"),
         Evidence("onebit+ef | alltoall", "sgdm", False, "glyphs", "onebit-alltoall"),
         Evidence("topk(0.01)+ef | allgather", "adamw", False, "gpt", "ef-topk-warm"),

@@ -20,6 +20,7 @@ import json
 import math
 import os
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,10 +116,13 @@ class About(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A plan, in force from a step on. document: as `Plan.to_json` writes it."""
+    """A plan, in force from a step on. document: as `Plan.to_json` writes it. ages: the mean
+    number of steps, bucket by bucket, from one time that an element is sent to the next; None if
+    that depends on the data, () if an older version wrote it."""
 
     step: int
     document: dict[str, Any]
+    ages: Sequence[float | None] = ()
 
     @property
     def buckets(self) -> list[dict[str, Any]]:
@@ -170,7 +174,8 @@ LINES: dict[str, Schema] = {
     ),
     "plan": Table(
         {"step": _STEP, "plan": Plain()},
-        make=lambda step, plan: Planned(step, _checked(plan)),
+        {"ages": List(Maybe(Number(1.0)))},  # older versions lack it
+        make=lambda step, plan, ages=(): Planned(step, _checked(plan), ages),
     ),
     "step": Table(
         {

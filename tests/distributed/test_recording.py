@@ -110,6 +110,9 @@ def recorded(folder: Path) -> None:
         (plan,) = run.plans
         assert plan.step == 1
         assert Plan.from_json(json.dumps(plan.document)) == handle.plan
+        sizes = [bucket.elements for bucket in handle.plan.buckets]
+        sent = sum(size / age for size, age in zip(sizes, plan.ages, strict=True) if age)
+        assert 1 < sum(sizes) / sent == pytest.approx(1 / after["density"])
 
 
 def ending(folder: Path) -> None:
@@ -481,7 +484,9 @@ def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
         assert total == pytest.approx(sent[name], rel=1e-3, abs=20), name
     assert [log.step for _, log in own.logs] == list(range(3, steps))
     assert own.logs[-1][1].numbers["loss"] == steps - 1
-    buckets = run.plans[-1].document["buckets"]
+    buckets, ages = run.plans[-1].document["buckets"], run.plans[-1].ages
+    assert len(ages) == len(buckets)
+    assert all(age >= every for age in ages if age is not None)
     seen = run.trace(run.steps_with_spans()).spans
     labels = {s.label.split(" [")[0] for s in seen if s.lane != TRAINING_THREAD}
     assert labels == {f"bucket {b}" for b in range(len(buckets))}

@@ -125,17 +125,36 @@ def test_a_prediction_stands_above_steps_of_its_plan_alone(tmp_path: Path) -> No
     assert list(above.values()) == [True] * len(above) != []
 
 
-def test_buckets_say_what_they_send(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ages", "shown_age"),
+    [({}, ""), ({"ages": [1.0]}, "step"), ({"ages": [99.7]}, "99.7 steps"),
+     ({"ages": [None]}, ""), ({"ages": [2.0, 3.0]}, "")],
+)  # fmt: skip
+def test_buckets_say_what_they_send(
+    tmp_path: Path, ages: dict[str, object], shown_age: str
+) -> None:
+    """Older versions did not write how old what is sent gets."""
     seen = spans(0) | {"labels": ["bucket 0 [bf16 | allreduce] all_reduce"]}
     write(
-        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN}),
+        tmp_path, 0, ("about", about(rank=0)), ("plan", {"step": 0, "plan": PLAN, **ages}),
         ("step", step(0)), ("spans", seen),
     )  # fmt: skip
     text = run_page([Shown(shown(tmp_path))]).html()
     row = re.search(r"<tr><td class=\"text\">0: w</td>.*?</tr>", text)
     assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])
-    assert cells == ["0: w", "bf16 | allreduce", "1", "20", "40 B", "2.0", "0", "0.5", "0"]
+    assert cells == [
+        "0: w",
+        "bf16 | allreduce",
+        "1",
+        "20",
+        "40 B",
+        "2.0",
+        shown_age,
+        "0",
+        "0.5",
+        "0",
+    ]
 
 
 def test_a_table_s_rows_are_not_compared_with_all_of_it(tmp_path: Path) -> None:

@@ -220,8 +220,8 @@ def _run(shown: Shown) -> Section:
     s = shown.summary
     parts: list[Grid | Fold] = []
     if rows := _buckets(s.run):
-        heads = ("bucket", "strategy", "tensors", "elements", "sent", "fewer", "encode, ms",
-                 "wire, ms", "decode, ms")  # fmt: skip
+        heads = ("bucket", "strategy", "tensors", "elements", "sent", "fewer", "sent every",
+                 "encode, ms", "wire, ms", "decode, ms")  # fmt: skip
         parts.append(Grid(heads, rows, text=(0, 1)))
     if shown.story:
         parts.append(Fold("Why this plan", shown.story))
@@ -259,7 +259,11 @@ def _buckets(run: Run) -> list[tuple[str, ...]]:
     buckets = plan.buckets
     spans = _by_bucket(run, since, len(buckets))
     seen = {i: [own for own in steps if own or run.every == 1] for i, steps in spans.items()}
-    return [_bucket(i, bucket, seen.get(i, [])) for i, bucket in enumerate(buckets)]
+    ages = plan.ages if len(plan.ages) == len(buckets) else [None] * len(buckets)
+    return [
+        _bucket(i, bucket, age, seen.get(i, []))
+        for i, (bucket, age) in enumerate(zip(buckets, ages))
+    ]
 
 
 def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
@@ -275,7 +279,10 @@ def _by_bucket(run: Run, since: int, count: int) -> dict[int, list[list[Span]]]:
     return found
 
 
-def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple[str, ...]:
+def _bucket(
+    i: int, bucket: Mapping[str, Any], age: float | None, steps: list[list[Span]]
+) -> tuple[str, ...]:
+    """Returns a row of the table. age: as in `Planned`."""
     parameters = [
         Parameter(p["name"], tuple(p["shape"]), p["dtype"]) for p in bucket["parameters"]
     ]
@@ -289,6 +296,7 @@ def _bucket(i: int, bucket: Mapping[str, Any], steps: list[list[Span]]) -> tuple
         f"{i}: {', '.join(names[:2])}{more}", bucket["strategy"], str(len(names)),
         f"{elements:,}", as_bytes(sent) if steps else "",
         f"{given / sent:.1f}" if sent and given else "",
+        "" if age is None else "step" if age < 1.05 else f"{age:,.3g} steps",
         *(_seconds_of(kind, steps) for kind in LANE_KINDS),
     )  # fmt: skip
 

@@ -49,6 +49,11 @@ class Recorded(Protocol):
     def plan(self) -> Plan:
         """A plan with all buckets."""
 
+    @property
+    def ages(self) -> list[float | None]:
+        """The mean number of steps, bucket by bucket, from one time that an element is sent to the
+        next; None if that depends on the data."""
+
     def begin(self) -> None:
         """Count from now on."""
 
@@ -84,6 +89,11 @@ class Attached:
     def plan(self) -> Plan:
         """The plan in force."""
         return self._session.plan
+
+    @property
+    def ages(self) -> list[float | None]:
+        """See `Recorded`."""
+        return self._session.stats.ages()
 
     def begin(self) -> None:
         """See `Recorded`."""
@@ -137,6 +147,13 @@ class Alone:
         buckets = tuple(bucket for plan in plans for bucket in plan.buckets)
         strategies = tuple(strategy for plan in plans for strategy in plan.strategies)
         return Plan(buckets, strategies, plans[0].lanes)
+
+    @property
+    def ages(self) -> list[float | None]:
+        """See `Recorded`. A fragment is exchanged every few steps."""
+        every = self._local.every
+        found = [age for session in self.sessions for age in session.stats.ages()]
+        return [None if age is None else every * age for age in found]
 
     def begin(self) -> None:
         """See `Recorded`."""

@@ -185,8 +185,9 @@ class Recording:
     def adopted(self) -> None:
         """Write the plan that is in force from now on, on rank 0."""
         if self._rank == 0:
-            plan = json.loads(self._recorded.plan.to_json())
-            self._file.add("plan", step=self._recorded.over + 1, at=self._now(), plan=plan)
+            plan, ages = json.loads(self._recorded.plan.to_json()), self._recorded.ages
+            step, now = self._recorded.over + 1, self._now()
+            self._file.add("plan", step=step, at=now, plan=plan, ages=ages)
 
     @_harmless
     def left_out(self, seconds: float) -> None:

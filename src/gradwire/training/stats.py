@@ -46,6 +46,16 @@ class Stats:
         elements = sum(c.bucket.elements for c in contexts)
         self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
 
+    def ages(self) -> list[float | None]:
+        """Returns, bucket by bucket, the mean number of steps from one time that an element is
+        sent to the next; None if that depends on the data."""
+        found = []
+        for context in self._contexts:
+            feedback = context.strategy.feedback
+            turns, sent = feedback.turns if feedback else 1, _elements_sent(context)
+            found.append(turns * context.bucket.elements / sent if sent > 0 else None)
+        return found
+
     def totals(self) -> dict[str, float]:
         """Returns the sums since the model was attached, over all plans."""
         return {name: total + self._sums_before[name] for name, total in self.sums.items()}

@@ -152,7 +152,7 @@ def test_harm_is_seen_and_said_once(two: Ranks) -> None:
 
 
 def test_where_what_is_sound_elsewhere_does_harm_nothing_sparser_is_named(two: Ranks) -> None:
-    with_limit = two.run(watched_strictly, "topk(0.02)+ef | allgather", "sgd")
+    with_limit = two.run(watched_strictly, "qsgd(4) | alltoall", "sgd")
     ((_, (text,)), (_, silent)) = with_limit
     assert "It is sound with SGD with momentum elsewhere. Sound with any optimizer is" in text
     assert "is 'fp8 | alltoall'" in text

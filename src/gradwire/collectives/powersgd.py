@@ -44,7 +44,7 @@ class PowerSGD(Collective):
     selects: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("powersgd(4)", "sgd", True, "language", "powersgd"),
-        Evidence("powersgd(4)", "sgdm", True, "glyphs", "powersgd"),
+        Evidence("powersgd(4)", "sgdm", True, "speech", "powersgd"),
         Evidence("powersgd(4)", "adamw", False, "gpt", "powersgd"),
     )
 

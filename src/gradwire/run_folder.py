@@ -174,7 +174,7 @@ LINES: dict[str, Schema] = {
     ),
     "plan": Table(
         {"step": _STEP, "plan": Plain()},
-        {"ages": List(Maybe(Number(1.0)))},  # older versions lack it
+        {"ages": List(Maybe(Number(0.0)))},  # older versions lack it
         make=lambda step, plan, ages=(): Planned(step, _checked(plan), ages),
     ),
     "step": Table(

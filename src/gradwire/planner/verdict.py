@@ -47,6 +47,9 @@ class Verdict:
         if self.unbeaten and self.unbeaten_seconds > (1 + LEAST_GAIN) * self.seconds:
             gain = faster(self.unbeaten_seconds / self.seconds)
             return f"do not compress: this plan is {gain} than tuned {_SHORT[self.unbeaten]}"
+        if self.unbeaten and self.seconds > (1 + LEAST_GAIN) * self.unbeaten_seconds > 0:
+            gain = faster(self.seconds / self.unbeaten_seconds)  # of a plan that was not searched
+            return f"this plan does not compress: tuned {_SHORT[self.unbeaten]} is {gain}"
         if self.added < WORTH:
             return "do not compress: the network is not your bottleneck"
         best = f"beats tuned {_SHORT[self.unbeaten]}" if self.unbeaten else "is faster"

@@ -28,6 +28,8 @@ def test_sentences() -> None:
     assert str(busy) == "do not compress: nothing that may be used beats tuned fp32"
     whole = replace(calm, unbeaten_seconds=0.14)
     assert str(whole) == "do not compress: this plan is 1.40× faster than tuned bf16"
+    slower = replace(busy, unbeaten_seconds=0.08)
+    assert str(slower) == "this plan does not compress: tuned fp32 is 1.25× faster"
     other = replace(busy, unbeaten=None)
     assert str(other) == "do not compress: nothing that may be used is faster"
 

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,28 @@ def test_a_rank_that_says_nothing_is_named(tmp_path: Path) -> None:
     text = text_of(run, seen, 140.0)
     assert "! rank 1 has recorded nothing for 40 s; its last step is 39" in text
     assert "rank 0 has" not in text
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_silence_before_the_first_look_counts(tmp_path: Path, silent: int) -> None:
+    """A job that ended hours ago is not taken for one that trains."""
+    folder = run_of(tmp_path)
+    for rank in range(silent):
+        long_ago = time.time() - 5 * 3600
+        os.utime(folder / f"rank-{rank}.jsonl", (long_ago, long_ago))
+    text = text_of(Run(folder))
+    one = "! rank 0 has recorded nothing for 5 h; its last step is 39"
+    all_ = "! no rank has recorded anything for 5 h: the job has ended, or stands still"
+    assert (one in text, all_ in text) == (silent == 1, silent == 2)
+
+
+def test_a_clock_that_is_behind_is_no_silence(tmp_path: Path) -> None:
+    folder, later = run_of(tmp_path), time.time() + 5 * 3600
+    for rank in range(2):
+        os.utime(folder / f"rank-{rank}.jsonl", (later, later))
+    seen: dict[int, tuple[int, float]] = {}
+    assert "recorded" not in text_of(Run(folder), seen, 100.0)
+    assert seen[0][1] == 100.0
 
 
 def test_many_ranks(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gradwire.progress import rounded
 from gradwire.report.alarms import alarms
 from gradwire.report.run import Rank, Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
@@ -32,6 +33,7 @@ MOST_RANKS = 24
 """Rows to show when the terminal's height is unknown: of more ranks, those that compute
 longest."""
 _ALARMS, _SUMMED = 8, 200
+_ENDED = "the job has ended, or stands still"
 _LONGEST_SECONDS = 86_400.0  # of a pause: the system refuses centuries
 
 
@@ -40,8 +42,9 @@ def view(
 ) -> RenderableType:
     """Returns the run as it is now, with what is wrong above the ranks.
 
-    seen: each rank's last step and when it was first read; updated, and to be kept from call to
-    call. now: seconds of any monotonic clock. console: as many ranks are shown as fit its height.
+    seen: each rank's last step and when it was first read, or its file was last written before;
+    updated, and to be kept from call to call. now: seconds of any monotonic clock. console: as
+    many ranks are shown as fit its height.
     """
     from rich.console import Group
 
@@ -210,16 +213,23 @@ def _parts(values: Sequence[float], size: int) -> Iterable[Sequence[float]]:
 
 
 def _silent(run: Run, seen: dict[int, tuple[int, float]], now: float) -> Iterable[str]:
+    quiet: dict[int, float] = {}
     for rank in run.ranks.values():
         rows = _recent(rank)
         step = rows[-1].step if rows else -1
-        if rank.rank not in seen or seen[rank.rank][0] != step:
+        if rank.rank not in seen:
+            seen[rank.rank] = step, now - run.unwritten_seconds(rank.rank)
+        elif seen[rank.rank][0] != step:
             seen[rank.rank] = step, now
-        quiet = now - seen[rank.rank][1]
         usual = median(row.seconds * row.steps for row in rows) if rows else 0.0
-        if quiet > max(SILENT_SECONDS, 10 * usual):
-            last = f"its last step is {step:,}"
-            yield f"rank {rank.rank} has recorded nothing for {quiet:.0f} s; {last}"
+        if (seconds := now - seen[rank.rank][1]) > max(SILENT_SECONDS, 10 * usual):
+            quiet[rank.rank] = seconds
+    if len(quiet) == len(run.ranks) > 1:
+        yield f"no rank has recorded anything for {rounded(min(quiet.values()))}: {_ENDED}"
+        return
+    for number, seconds in quiet.items():
+        last = f"its last step is {seen[number][0]:,}"
+        yield f"rank {number} has recorded nothing for {rounded(seconds)}; {last}"
 
 
 def follow(

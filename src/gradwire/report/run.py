@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -179,6 +180,10 @@ class Run:
         last = next(iter(there.values())).about.start if there else 0
         self._gone = [n for n, rank in there.items() if rank.about.start != last]
         return {n: rank for n, rank in there.items() if n not in self._gone}
+
+    def unwritten_seconds(self, rank: int) -> float:
+        """Returns how long ago a rank's file was last written, by this machine's clock."""
+        return self._files[rank].unwritten_seconds
 
     @property
     def world(self) -> int:
@@ -382,6 +387,14 @@ class _File:
         for line in data[:whole].splitlines():
             self._line += 1
             self._take(line)
+
+    @property
+    def unwritten_seconds(self) -> float:
+        """Seconds since it was last written; 0 if that is not known."""
+        try:
+            return max(0.0, time.time() - self._path.stat().st_mtime)
+        except OSError:
+            return 0.0
 
     def _forget(self, head: bytes) -> None:
         """Starts over with a new file, which begins with `head`."""

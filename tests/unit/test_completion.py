@@ -139,6 +139,12 @@ def test_a_shell_completes(shell: str, line: str, tmp_path: Path, on_path: dict[
     assert all(word.startswith(last) for word in found)
 
 
+def test_a_run_is_a_folder(tmp_path: Path, on_path: dict[str, str]) -> None:
+    (tmp_path / "a_plan.json").write_text("{}")
+    (tmp_path / "a_run").mkdir()
+    assert completed("bash", "gradwire top a_", tmp_path, on_path) == ["a_run/"]
+
+
 @pytest.mark.parametrize("line", ['gradwire demo --strategy "topk+', "gradwire available t"])
 def test_a_tab_does_not_wait_for_torch(line: str, tmp_path: Path) -> None:
     code = (

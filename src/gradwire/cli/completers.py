@@ -174,25 +174,27 @@ def complete(make: Callable[[str], argparse.ArgumentParser]) -> None:
     """Answers the shell, and ends the process. make: returns a parser with a command's
     arguments."""
     import argcomplete
-    from argcomplete.completers import FilesCompleter
+    from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
     line = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
     words = line.split()
     parser = make(words[1] if len(words) > 1 else "")
-    _prepare(parser, FilesCompleter())
+    _prepare(parser, FilesCompleter(), DirectoriesCompleter())
     argcomplete.autocomplete(parser)
 
 
-def _prepare(parser: argparse.ArgumentParser, files: Completer) -> None:
+def _prepare(parser: argparse.ArgumentParser, files: Completer, folders: Completer) -> None:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
-                _prepare(sub, files)
+                _prepare(sub, files, folders)
         elif not action.choices and action.nargs != 0:
-            action.completer = _completer(action, files)  # type: ignore[attr-defined]
+            action.completer = _completer(action, files, folders)  # type: ignore[attr-defined]
 
 
-def _completer(action: argparse.Action, files: Completer) -> Completer:
+def _completer(action: argparse.Action, files: Completer, folders: Completer) -> Completer:
+    if action.metavar in ("RUN", "DIR"):
+        return folders
     own = None if action.type is Path else COMPLETERS.get(action.dest)
     if own is None:
         return files if action.type is Path or action.dest in _FILES else _nothing

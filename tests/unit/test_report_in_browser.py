@@ -70,6 +70,18 @@ for (let node = walker.nextNode(); node; node = walker.nextNode()) {
 }
 return [seen, low];
 """
+OVERLAPS = """
+const found = [];
+for (const svg of document.querySelectorAll("figure svg")) {
+  const texts = [...svg.querySelectorAll("text")].map((e) => [e, e.getBoundingClientRect()]);
+  texts.forEach(([a, one], i) => texts.slice(i + 1).forEach(([b, other]) => {
+    const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+    if (wide > 1 && high > 3) found.push([a.textContent, b.textContent]);
+  }));
+}
+return found;
+"""
 
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
@@ -94,13 +106,15 @@ def test_other_pages_are_readable(
         path.write_text(demo_page(demo(0.1), Cluster(4, "1gbit"), "gradwire demo").html())
     else:
         table = [*PLANNED, "--table", "--workers", "4"]
-        written(tmp_path, *{"plan": PLANNED, "table": table, "simulated": SIMULATED}[name])
+        network = [*SIMULATED, "--scheme", "ecmp_k(16)", "--scheme", "coloured"]
+        written(tmp_path, *{"plan": PLANNED, "table": table, "simulated": network}[name])
     visit(browser, path, width, scheme)
     assert [entry["message"] for entry in browser.get_log("browser")] == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     seen, low = browser.execute_script(CONTRAST)
     assert seen >= 20
     assert low == []
+    assert browser.execute_script(OVERLAPS) == []
 
 
 def focused(browser: Any) -> str:

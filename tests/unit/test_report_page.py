@@ -15,6 +15,10 @@ from test_documents import PLAN as planned
 from test_documents import PREDICTION
 from test_report import paced, run_of, told
 
+from gradwire.network.demand import pattern_of
+from gradwire.network.routing.route import route
+from gradwire.network.saved import to_json
+from gradwire.network.topologies import topology_of
 from gradwire.plan import Plan
 from gradwire.planner.profile import Profile
 from gradwire.report import charts
@@ -197,15 +201,41 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     code, _, err = told(capsys, run, "-o", file)
     assert (code, f"wrote {file}" in err) == (0, True)
     assert file.read_text().startswith("<!doctype html>")
-    code, _, err = told(capsys, run, "--profile", "profile.json")
-    assert code == 2
-    assert "got no -o" in err
+    for option in ("--profile", "--routes"):
+        code, _, err = told(capsys, run, option, "some.json")
+        assert code == 2
+        assert f"{option} adds" in err
+        assert "got no -o" in err
     code, _, err = told(capsys, run, "-o", tmp_path / "nowhere" / "report.html")
     assert code == 2
     assert "a page needs a file in a writable folder" in err
     code, _, err = told(capsys, run, "-o", file, "--profile", "profile.json")
     assert code == 2
     assert "rank 0 recorded" in err
+
+
+def test_a_network_plan_is_shown_with_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fabric, flows = topology_of("leaf_spine(2, 4, 3)"), pattern_of("direct")(8, 8000)
+    routes, file = tmp_path / "routes.json", tmp_path / "report.html"
+    routes.write_text(to_json(route(flows, fabric, "coloured")))
+    run = run_of(tmp_path / "run")
+    code, _, err = told(capsys, run, run, "-o", file, "--routes", routes)
+    assert code == 0, err
+    text = file.read_text()
+    assert text.count("<h2>How full links are</h2>") == 1
+    said = f"The paths of {routes} are for 112 kB in all between 8 hosts"
+    assert said in text
+    assert "ecmp: fullest" in text
+    assert "planned: fullest" in text
+    assert text.count('fill-opacity="') == 2 * 2 * 2 * 3
+    code, _, err = told(capsys, run, "-o", file, "--routes", run / "rank-0.jsonl")
+    assert code == 2
+    assert "Plan them again" in err
+    code, _, err = told(capsys, run, "-o", routes, "--routes", routes)
+    assert code == 2
+    assert "is also read by this command" in err
 
 
 @pytest.mark.parametrize(("ranks", "code"), [(4, 0), (16, 2)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli_plan import EXAMPLE, PLAN
@@ -129,6 +132,56 @@ def test_a_network_shows_how_full_links_are(tmp_path: Path) -> None:
     assert "ecmp: fullest" in text
     assert text.count('fill-opacity="') == 2 * 2 * 4 * 4
     assert "To test it: run this collective ten times" in text
+
+
+def read_timeline(path: Path) -> tuple[list[str], dict[int, list[dict[str, Any]]]]:
+    """Returns the names of processes and the spans of each, by its number."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = [own["args"]["name"] for own in events if own["name"] == "process_name"]
+    spans = [own for own in events if own["ph"] == "X"]
+    return names, {pid: [own for own in spans if own["pid"] == pid] for pid in range(len(names))}
+
+
+@pytest.mark.parametrize("engine", ["flow", "packet"])
+def test_messages_for_perfetto(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    path, asked = tmp_path / "t.json.gz", ["--scheme", "ecmp", "--scheme", "coloured", "--json"]
+    command = [*SIMULATED, "--engine", engine, *asked, "--perfetto", str(path)]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert f"wrote {path}; open it in ui.perfetto.dev" in err
+    names, spans = read_timeline(path)
+    assert names == [f"{s}: host {n}" for s in ("ecmp", "coloured") for n in range(16)]
+    for row, first in zip(json.loads(out)["rows"], (0, 16)):
+        own = [span for pid in range(first, first + 16) for span in spans[pid]]
+        assert min(span["ts"] for span in own) == 0
+        last = max(span["ts"] + span["dur"] for span in own)
+        assert last == pytest.approx(1e6 * row["seconds"], abs=2, rel=0.01)
+        assert sum(span["args"]["bytes"] for span in own) == pytest.approx(30e6, rel=1e-3)
+    assert spans[0][0]["name"].startswith("wire to host ")
+
+
+def test_a_plan_for_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.json.gz"
+    command = [*PLAN, "--optimizer", "sgd", "--perfetto", str(path)]
+    assert main([*command, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    names, spans = read_timeline(path)
+    assert names == ["the plan", "tuned fp32", "tuned bf16"]
+    last = max(span["ts"] + span["dur"] for span in spans[0])
+    assert last == pytest.approx(1e6 * planned["seconds"], abs=10)
+    assert main([*command, "--table"]) == 2
+    assert "a table has no timeline that --perfetto could write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [["--engine", "static"], ["--fail", "leaf0-spine1@0.0001"]])
+def test_a_timeline_needs_time(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SIMULATED, *asked, "--perfetto", str(tmp_path / "t.json")]) == 2
+    assert "a timeline needs an engine that simulates time" in capsys.readouterr().err
+    assert not (tmp_path / "t.json").exists()
 
 
 def test_messages_of_the_first_scheme_and_the_fastest(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
     from gradwire.report.page import Page
+    from gradwire.trace import Trace
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,12 @@ def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def add_perfetto(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declares --perfetto, for a command that can write the timeline of `what`."""
+    export = f"write the timeline of {what} to FILE, for ui.perfetto.dev; .gz: compressed"
+    parser.add_argument("--perfetto", type=Path, metavar="FILE", help=export)
 
 
 def above_0(text: str) -> float:
@@ -144,6 +151,17 @@ def save_page(page: Page, path: Path) -> None:
     """Writes the page, and says so on standard error. Raises UsageError."""
     write_page(page, path)
     say(f"wrote {path}")
+
+
+def save_timelines(
+    traces: Mapping[str, Trace], path: Path, name: Callable[[int], str] = lambda rank: ""
+) -> None:
+    """Writes traces of simulated or predicted steps side by side, and says so on standard error.
+    name: as in `perfetto.side_by_side`. Raises UsageError if the file cannot be written."""
+    from gradwire.report import perfetto
+
+    perfetto.save(perfetto.side_by_side(traces, name), path)
+    say(f"wrote {path}; open it in ui.perfetto.dev")
 
 
 def after_dashes(words: Sequence[str]) -> list[str]:

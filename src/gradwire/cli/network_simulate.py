@@ -6,18 +6,26 @@ gradwire network simulate --topology "leaf_spine(4, 4, 4)" --fail leaf0-spine1@0
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --jobs jobs.toml --placement shuffled
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --step plan.json --profile profile.json
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --html messages.html
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --perfetto messages.json.gz
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gradwire.cli.arguments import answering, check_output, repeats, save_page
+from gradwire.cli.arguments import (
+    add_perfetto,
+    answering,
+    check_output,
+    repeats,
+    save_page,
+    save_timelines,
+)
 from gradwire.cli.network_traffic import (
     add_traffic_arguments,
     changed,
@@ -34,10 +42,10 @@ from gradwire.progress import Progress, each
 if TYPE_CHECKING:
     from gradwire.network.engines.transport import Spraying, Transport
     from gradwire.network.fabric import Fabric, Link
+    from gradwire.network.jobs import Jobs
     from gradwire.network.placement import Placement
     from gradwire.network.sharing import Placed
     from gradwire.network.workload import Workload
-    from gradwire.report.page import Page
     from gradwire.trace import Trace
 
 
@@ -66,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, default=0.01, metavar="X", help=near)
     page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)
+    add_perfetto(parser, "messages, or of a step,")
     of_packets = defaults_of(parser, _add_packet_arguments(parser))
     of_flows, of_failures, of_traffic, of_one_job = (
         defaults_of(parser, names)
@@ -117,6 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     reads = (arguments.topology, arguments.traffic, arguments.flows, arguments.step,
              arguments.profile, arguments.jobs)  # fmt: skip
     check_output("a page", arguments.html, reads)
+    check_output("a timeline", arguments.perfetto, reads, beside=[arguments.html])
     with telling(arguments, "network simulate") as progress:
         rows, least, refused = _simulated(arguments, progress)
     _tell(rows, least, refused, arguments)
@@ -155,6 +165,13 @@ def _refuse_unheard(arguments: argparse.Namespace) -> None:
         raise NetworkError(
             f"--tolerance is of --engine flow; the {arguments.engine} engine has none. Leave it "
             "out, or add --engine flow."
+        )
+    if arguments.perfetto is not None and not _has_time(arguments):
+        raise NetworkError(
+            "a timeline needs an engine that simulates time, and nothing that fails during the "
+            f"run; got --perfetto, --engine {arguments.engine} and "
+            f"{' '.join(['--fail', *arguments.fail]) if arguments.fail else 'no --fail'}. Leave "
+            "--perfetto out, or take --engine flow without NAME@SECONDS."
         )
     if arguments.profile is not None and Path(arguments.step or "").suffix != ".json":
         raise NetworkError(
@@ -372,8 +389,8 @@ def _tell(
     told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
     text = "\n".join([Table(headers, cells).as_text(), "", bound, *not_tried])
     with answering(json.dumps(told, indent=2) if arguments.json else text, arguments.json):
-        if arguments.html:
-            save_page(_page(arguments, rows, (headers, cells), bound, not_tried), arguments.html)
+        if arguments.html or arguments.perfetto:
+            _save(arguments, rows, (headers, cells), [bound], not_tried)
 
 
 def _table(rows: Sequence[_Row], least: float) -> tuple[Sequence[str], list[tuple[str, ...]]]:
@@ -389,74 +406,89 @@ def _table(rows: Sequence[_Row], least: float) -> tuple[Sequence[str], list[tupl
     return (*(names[key] for key in columns), "× least"), cells
 
 
-def _page(
+def _save(
     arguments: argparse.Namespace, rows: Sequence[_Row],
-    table: tuple[Sequence[str], Sequence[Sequence[str]]], bound: str, refused: Sequence[str],
-) -> Page:  # fmt: skip
-    """Returns the page, with loads and messages of the first and the fastest scheme, or with what
-    a step's ranks do."""
-    from gradwire.report.network_page import network_page
+    table: tuple[Sequence[str], Sequence[Sequence[str]]], told: list[str], refused: Sequence[str],
+) -> None:  # fmt: skip
+    """Writes the timeline and the page, with loads and messages of the first and the fastest
+    scheme, or with what a step's ranks do."""
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.jobs import together
+    from gradwire.report.network_page import by_host, network_page
     from gradwire.report.page import Grid
+    from gradwire.report.timeline import Step, by_rank
 
     took = {row["scheme"]: max(r["seconds"] for r in rows if r["scheme"] == row["scheme"])
             for row in rows}  # fmt: skip
     first, best = rows[0]["scheme"], min(took, key=lambda scheme: took[scheme])
+    asked = {name: _asked(arguments)[name] for name in dict.fromkeys((first, best))}
+    is_step, routes = arguments.step is not None, _routes(arguments, asked)
+    traces = _traces(arguments, asked, routes) if _has_time(arguments) else {}
+    if arguments.perfetto:
+        save_timelines(traces, arguments.perfetto, by_rank if is_step else by_host)
+    if not arguments.html:
+        return
     gain = took[first] / took[best] if took[best] else 1.0
     what = "the longest job" if len({row.get("job") for row in rows}) > 1 else "it"
     verdict = (
         f"By '{best}' {what} takes {took[best]:.4g} s"
         + ("." if best == first else f", by '{first}' {gain:.2f} times as long.")
     )  # fmt: skip
-    told = [bound]
     if meanwhile := [text for text in arguments.fail if "@" in text]:
         failed = ", ".join(meanwhile)
         told.append(
             f"During the run {failed} fails, at that second; the loads are those before it."
         )
-    shown = _steps if arguments.step is not None else _shown
-    found = shown(arguments, dict.fromkeys((first, best)))
-    return network_page(
+    loads = heatmap({name: together(own).routes for name, own in routes.items()}) if routes else ""
+    steps = [Step(*one) for one in traces.items()]
+    page = network_page(
         f"gradwire network simulate: {arguments.topology}", verdict, Grid(*table),
-        repeats(arguments), told=told, notes=refused, **found,
+        repeats(arguments), told=told, notes=refused, loads=loads,
+        messages=() if is_step else steps, steps=steps if is_step else (),
     )  # fmt: skip
+    save_page(page, arguments.html)
 
 
-def _steps(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
-    """Returns the steps to show. A step has no loads: messages come and go."""
-    from gradwire.report.timeline import Step
-
-    topology = topology_asked(arguments)
-    workload, where = _workload(arguments, topology)
-    asked = {name: _asked(arguments)[name][0] for name in schemes}
-    options = {"tolerance": arguments.tolerance, "seed": arguments.seed}
-    steps = (
-        Step(name, workload.trace(topology, where, scheme, **options))
-        for name, scheme in asked.items()
-    )
-    return {"steps": steps}
+def _has_time(arguments: argparse.Namespace) -> bool:
+    """Whether it is known when messages travel: the engine simulates time, and nothing fails
+    meanwhile."""
+    return arguments.engine != "static" and not any("@" in text for text in arguments.fail)
 
 
-def _shown(arguments: argparse.Namespace, schemes: Iterable[str]) -> dict[str, Any]:
-    """Returns the loads of links, and messages if the engine simulates time and nothing fails."""
-    from gradwire.network.engines import flow, packet
-    from gradwire.network.heatmap import heatmap
-    from gradwire.network.jobs import routed, together
-    from gradwire.report.timeline import Step
+def _routes(
+    arguments: argparse.Namespace, asked: Mapping[str, tuple[str, Spraying]]
+) -> dict[str, Jobs]:
+    """Returns the jobs' routes by these schemes. A step has none: messages come and go."""
+    from gradwire.network.jobs import routed
 
+    if arguments.step is not None:
+        return {}
     topology = topology_asked(arguments)
     flows = [job.flows for job in _jobs(arguments, topology)]
-    asked = {name: _asked(arguments)[name] for name in schemes}
-    routes = {
+    return {
         name: routed(flows, topology, text, arguments.seed) for name, (text, _) in asked.items()
     }
-    loads = heatmap({name: together(own).routes for name, own in routes.items()})
-    if arguments.engine == "static" or fails_asked(arguments, topology):
-        return {"loads": loads}
 
-    def trace(name: str) -> Trace:
-        if arguments.engine == "flow":
-            return flow.trace_of(routes[name], arguments.tolerance)
-        how = replace(_transport(arguments), spraying=asked[name][1])
-        return packet.trace_of(routes[name], how, arguments.seed)
 
-    return {"loads": loads, "messages": (Step(name, trace(name)) for name in routes)}
+def _traces(
+    arguments: argparse.Namespace, asked: Mapping[str, tuple[str, Spraying]],
+    routes: Mapping[str, Jobs],
+) -> dict[str, Trace]:  # fmt: skip
+    """Returns when messages travel, by these schemes, or what a step's ranks do."""
+    from gradwire.network.engines import flow, packet
+
+    if arguments.step is not None:
+        topology = topology_asked(arguments)
+        workload, where = _workload(arguments, topology)
+        options = {"tolerance": arguments.tolerance, "seed": arguments.seed}
+        return {
+            name: workload.trace(topology, where, scheme, **options)
+            for name, (scheme, _) in asked.items()
+        }
+    if arguments.engine == "flow":
+        return {name: flow.trace_of(own, arguments.tolerance) for name, own in routes.items()}
+    how = _transport(arguments)
+    return {
+        name: packet.trace_of(own, replace(how, spraying=asked[name][1]), arguments.seed)
+        for name, own in routes.items()
+    }

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.arguments import (
+    add_perfetto,
     add_quiet,
     answering,
     check_output,
     repeats,
     save_page,
+    save_timelines,
     say,
     writing,
 )
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gradwire.planner.whatif import Again
     from gradwire.report.page import Page
     from gradwire.topology import Cluster
+    from gradwire.trace import Trace
 
 _ALGORITHMS = ("joint", "mergecomp", "bytecomp", "hipress", "byteps")
 _POWERS = tuple(4**i for i in range(8))
@@ -59,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, metavar="FILE", help="write the plan to FILE")
     page = "write a page that shows the plan, or the table, to FILE"
     add("--html", type=Path, metavar="FILE", help=page)
+    add_perfetto(parser, "a rank's step, predicted with the plan, tuned fp32 and bf16,")
     add("--json", action="store_true", help="print one JSON document to stdout")
     add_quiet(parser)
     add = parser.add_argument_group("the cluster, if not the profile's").add_argument
@@ -121,14 +125,19 @@ def _check(arguments: argparse.Namespace) -> None:
             f"a plan is for one number of workers and one bandwidth; got several of "
             f"{' and '.join(several)}. Add --table, or choose one."
         )
-    if arguments.table and arguments.output:
-        raise UsageError(
-            f"a table has no plan that -o could write; got -o {arguments.output} beside --table. "
-            "Leave one out."
-        )
+    for option, path, what in (
+        ("-o", arguments.output, "plan"), ("--perfetto", arguments.perfetto, "timeline"),
+    ):  # fmt: skip
+        if arguments.table and path:
+            raise UsageError(
+                f"a table has no {what} that {option} could write; got {option} {path} beside "
+                "--table. Leave one out."
+            )
     reads = arguments.profile, arguments.topology
     check_output("a plan", arguments.output, reads)
     check_output("a page", arguments.html, reads, beside=[arguments.output])
+    written = arguments.output, arguments.html
+    check_output("a timeline", arguments.perfetto, reads, beside=written)
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency must be 0 ms or more; got {latency}. Use for example 0.1.")
@@ -258,13 +267,14 @@ def _plan(
         say(f"left out, as their cost cannot be computed for this cluster: {', '.join(left_out)}")
     story = explain(choice, asked)
     plan = with_prediction(choice, asked) if arguments.output else None
-    page = _page(choice, story, arguments) if arguments.html else None
+    traces = _traces(choice) if arguments.html or arguments.perfetto else {}
+    page = _page(traces, story, arguments) if arguments.html else None
     kept = str(arguments.output) if arguments.output else None
     told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
     if offers:
         told["paths"] = [offer.to_json() for offer in offers]
     answer = json.dumps(told, indent=2) if arguments.json else printable(story.as_text())
-    return lambda: _keep(plan, page, answer, arguments)
+    return lambda: _keep(plan, page, traces, answer, arguments)
 
 
 def _say_uncounted(profile: Profile) -> None:
@@ -281,8 +291,9 @@ def _say_uncounted(profile: Profile) -> None:
 
 
 def _keep(
-    plan: Plan | None, page: Page | None, answer: str, arguments: argparse.Namespace
-) -> None:
+    plan: Plan | None, page: Page | None, traces: Mapping[str, Trace], answer: str,
+    arguments: argparse.Namespace,
+) -> None:  # fmt: skip
     """Writes the requested files, and prints the answer."""
     with answering(answer, arguments.json):
         if plan is None:
@@ -293,17 +304,23 @@ def _keep(
             say(f"wrote {arguments.output}")
         if page is not None:
             save_page(page, arguments.html)
+        if arguments.perfetto:
+            save_timelines(traces, arguments.perfetto)
 
 
-def _page(choice: Choice, story: Explanation, arguments: argparse.Namespace) -> Page:
-    from gradwire.report.plan_page import Way, plan_page
-
+def _traces(choice: Choice) -> dict[str, Trace]:
+    """Returns a rank's step by the plan, and by what the plan is compared with."""
     tuned = {f"tuned {_SHORT[text]}": found for text, found in choice.baselines.items()}
     ways = {"the plan": choice.best, **tuned}
+    return {name: found.timeline.trace() for name, found in ways.items()}
+
+
+def _page(traces: Mapping[str, Trace], story: Explanation, arguments: argparse.Namespace) -> Page:
+    from gradwire.report.plan_page import Way, plan_page
+
     return plan_page(
         f"gradwire plan: {arguments.profile}", story.to_json(), story.summary,
-        [Way(name, found.timeline.trace()) for name, found in ways.items()],
-        repeats(arguments),
+        [Way(*one) for one in traces.items()], repeats(arguments),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.arguments import add_quiet, answering, check_output, save_page
+from gradwire.cli.arguments import add_perfetto, add_quiet, answering, check_output, save_page
 from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
 from gradwire.progress import Progress, each, part
@@ -23,7 +23,7 @@ from gradwire.report.terminal import printable
 
 if TYPE_CHECKING:
     from gradwire.plan import Plan
-    from gradwire.report.page import Page
+    from gradwire.report.page import Page, Section
     from gradwire.report.run import Run
     from gradwire.report.summary import Summary
     from gradwire.trace import Trace
@@ -40,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, metavar="FILE", help=page)
     planned = "profile to predict the last run's step from, for the page of -o"
     add("--profile", type=Path, metavar="FILE", help=planned)
-    export = "write the timeline of all ranks to FILE, for ui.perfetto.dev; .gz: compressed"
-    add("--perfetto", type=Path, metavar="FILE", help=export)
+    routes = "paths that `gradwire network plan -o` wrote, to show how full links are on the page"
+    add("--routes", type=Path, metavar="FILE", help=routes)
+    add_perfetto(parser, "all ranks")
     which = "steps of the timeline, A or A to B - 1 (default: the last recorded span by span)"
     add("--steps", metavar="A:B", help=which)
     beside = "traces of this run's ranks by torch's profiler, to merge into the timeline"
@@ -69,8 +70,16 @@ def _check(arguments: argparse.Namespace) -> None:
             "--steps and --torch-trace are of a timeline, which needs --perfetto; got no "
             "--perfetto. Pass --perfetto trace.json.gz."
         )
+    for option, what in (("profile", "the predicted step"), ("routes", "how full links are")):
+        if arguments.output is None and getattr(arguments, option) is not None:
+            raise UsageError(
+                f"--{option} adds {what} to a page, which needs -o; got no -o. Pass -o "
+                "report.html."
+            )
     recorded = map(_recorded, arguments.runs)
-    reads = [*chain.from_iterable(recorded), arguments.profile, *arguments.torch_trace]
+    reads = [
+        *chain.from_iterable(recorded), arguments.profile, arguments.routes, *arguments.torch_trace
+    ]  # fmt: skip
     check_output("a timeline", arguments.perfetto, reads)
     check_output("a page", arguments.output, reads, beside=[arguments.perfetto])
 
@@ -114,12 +123,7 @@ def _read(
     summaries = [_needed(summarize(found), found) for found in named]
     if arguments.output is not None:
         progress("the page")
-        page = _page(summaries, arguments.profile)
-    elif arguments.profile is not None:
-        raise UsageError(
-            "--profile adds the predicted step to a page, which needs -o; got no -o. Pass -o "
-            "report.html."
-        )
+        page = _page(summaries, arguments.profile, arguments.routes)
     return summaries, timeline, page
 
 
@@ -138,14 +142,34 @@ def _text(summaries: list[Summary]) -> str:
     return run_text.one(summaries[0]) if len(summaries) == 1 else run_text.several(summaries)
 
 
-def _page(summaries: list[Summary], profile: Path | None) -> Page:
+def _page(summaries: list[Summary], profile: Path | None, routes: Path | None) -> Page:
     from gradwire.report.run_page import Shown, run_page
 
     shown = [Shown(summary, _story(summary.run)) for summary in summaries]
     if profile is not None:
         story, predicted = _predicted(summaries[-1].run, profile)
         shown[-1] = Shown(summaries[-1], story, predicted)
-    return run_page(shown)
+    return run_page(shown, [] if routes is None else [_links(routes)])
+
+
+def _links(file: Path) -> Section:
+    """Returns how full these paths make links, beside hashes."""
+    from gradwire.network.advice import HASHES
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.routing.route import route
+    from gradwire.network.saved import load
+    from gradwire.report.network_page import how_full
+    from gradwire.report.run_text import as_bytes
+
+    planned = load(file)
+    flows, fabric = planned.flows, planned.fabric
+    hashed = route(flows, fabric, HASHES)
+    what = (
+        f"The paths of {file} are for {as_bytes(float(sum(flows.bytes.tolist())))} in all between "
+        f"{fabric.hosts} hosts, as they were planned and not measured. Beside them stands where "
+        "hashes would send the same messages."
+    )
+    return how_full(heatmap({HASHES: hashed, "planned": planned}), what)
 
 
 def _plan(run: Run) -> Plan | None:

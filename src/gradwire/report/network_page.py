@@ -39,13 +39,23 @@ def network_page(
     the command line that makes the page again."""
     sections = [Section(heading, [table])]
     if loads:
-        sections.append(Section("How full links are", [Figure(loads)], [_LOADS]))
-    if (found := timeline(messages, lambda host: f"host {host}")) is not None:
+        sections.append(how_full(loads))
+    if (found := timeline(messages, by_host)) is not None:
         sections.append(Section("Message by message", [Steps(found)], _told(_MESSAGES, found)))
     if (found := timeline(steps)) is not None:
         sections.append(Section("Rank by rank", [Steps(found)], _told(_A_STEP, found)))
     sections.append(Section("How to repeat it", [Fold("the command", command)]))
     return Page(title, verdict, sections, told, notes)
+
+
+def by_host(host: int) -> str:
+    """Returns the name of a host's rows."""
+    return f"host {host}"
+
+
+def how_full(loads: str, *told: str) -> Section:
+    """Returns the section of loads, an SVG. told: paragraphs before it."""
+    return Section("How full links are", [Figure(loads)], [*told, _LOADS])
 
 
 def _told(what: str, shown: Timeline) -> list[str]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,26 @@ def events(
     found += [_named_thread(rank, lane, pids) for rank, lane in lanes]
     found += [_event(span, pids, zero_seconds) for span in trace.spans]
     return found
+
+
+def side_by_side(traces: Mapping[str, Trace], name: Callable[[int], str]) -> list[Event]:
+    """Returns the events of several traces, which begin at the same time: the processes of the
+    first, then those of the next. A process has the trace's name and that of its rank; name: of a
+    rank, "" if each trace has only one."""
+    names, spans = dict[int, str](), list[Span]()
+    for title, trace in traces.items():
+        zero = min((span.start_seconds for span in trace.spans), default=0.0)
+        ranks = sorted({span.rank for span in trace.spans})
+        numbers = dict(zip(ranks, count(len(names))))
+        names |= {numbers[rank]: f"{title}: {name(rank)}".removesuffix(": ") for rank in ranks}
+        spans += (
+            span._replace(
+                rank=numbers[span.rank], start_seconds=span.start_seconds - zero,
+                end_seconds=span.end_seconds - zero,
+            )
+            for span in trace.spans
+        )  # fmt: skip
+    return events(Trace(len(names), spans), names)
 
 
 def save(events: Sequence[Event], path: Path) -> None:

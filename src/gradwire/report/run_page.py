@@ -49,13 +49,13 @@ class Shown:
     predicted: Trace | None = None
 
 
-def run_page(runs: Sequence[Shown]) -> Page:
-    """Returns the page of one run, or of several compared with the first. Takes seconds for 64
-    ranks."""
+def run_page(runs: Sequence[Shown], more: Iterable[Section] = ()) -> Page:
+    """Returns the page of one run, or of several compared with the first. more: sections at its
+    end. Takes seconds for 64 ranks."""
     summaries = [shown.summary for shown in runs]
     verdict, told = run_text.verdict(summaries)
     sections = [_times(summaries), *_one_step(runs[-1]), _over_time(summaries)]
-    sections += [_run(shown) for shown in runs]
+    sections += [*map(_run, runs), *more]
     return Page(
         "gradwire report: " + " and ".join(s.run.name for s in summaries), verdict, sections,
         told, [note for s in summaries for note in _notes(s, len(runs) > 1)],

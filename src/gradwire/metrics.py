@@ -1,6 +1,6 @@
 """A step's metrics by name, and receivers of them for a recording: `gradwire.record(…, to=…)`.
 
-    to=wandb.log                      to=partial(mlflow.log_metrics, run_id=run.info.run_id)
+    to=WeightsAndBiases(wandb.run)    to=partial(mlflow.log_metrics, run_id=run.info.run_id)
     to=TensorBoard(SummaryWriter())   to=OpenMetrics("/var/lib/node_exporter/gradwire.prom")
 
 A receiver is any function of numbers by name and a step; none of these packages is imported here.
@@ -17,6 +17,8 @@ from typing import Any
 from gradwire.document import save_file
 from gradwire.errors import UsageError
 from gradwire.run_folder import StepRow
+
+_AXIS = "gradwire/step"
 
 
 def named(row: StepRow) -> dict[str, float]:
@@ -51,6 +53,34 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
 
+class WeightsAndBiases:
+    """Passes metrics to a run of Weights & Biases: they become columns of the next row that the
+    job logs, over an axis of their own, "gradwire/step". If several come before that row, the last
+    ones are kept.
+
+    `wandb.log` itself would not do: it takes rows by ascending steps only. Where a job counts
+    otherwise than the recording, by epochs or several rows to a step, one of the two would be left
+    out.
+
+    Args:
+        run: what `wandb.init` returned.
+        commit: whether metrics make rows of their own, for a job that logs nothing else.
+    """
+
+    def __init__(self, run: Any, *, commit: bool = False) -> None:
+        if not all(callable(getattr(run, name, None)) for name in ("define_metric", "log")):
+            raise UsageError(
+                "a run of Weights & Biases must have the methods define_metric and log; got "
+                f"{type(run).__name__}. Pass what wandb.init() returned."
+            )
+        self._run, self._commit = run, commit
+        run.define_metric(_AXIS)
+        run.define_metric("gradwire/*", step_metric=_AXIS)
+
+    def __call__(self, numbers: Mapping[str, float], step: int) -> None:
+        self._run.log({**numbers, _AXIS: step}, commit=self._commit)
+
+
 class OpenMetrics:
     """Writes a text file in the OpenMetrics format, as Prometheus' node exporter collects it
     (`--collector.textfile.directory`): gauges of the last row; each row replaces the file.
@@ -79,7 +109,7 @@ class OpenMetrics:
 
     def __call__(self, numbers: Mapping[str, float], step: int) -> None:
         lines = []
-        for name, value in {**numbers, "gradwire/step": float(step)}.items():
+        for name, value in {**numbers, _AXIS: float(step)}.items():
             gauge = re.sub(r"\W", "_", name, flags=re.ASCII)
             lines += [f"# TYPE {gauge} gauge", f"{gauge}{self._labels} {_shown(value)}"]
         save_file(self._path, "\n".join([*lines, "# EOF", ""]))

@@ -266,6 +266,14 @@ def telling(folder: Path) -> None:
     assert len(Run(folder).ranks[dist.get_rank()].steps) == 3
 
 
+class WandbRun:
+    """Has what a run of Weights & Biases is known by; `wandb.log` is its method `log`."""
+
+    def define_metric(self, name: str) -> None: ...
+
+    def log(self, numbers: dict[str, float], step: int) -> None: ...
+
+
 def harmless(folder: Path) -> None:
     """Warnings that are errors, `to` on one rank only, a working folder that is gone, an error
     while writing: the recording ends or goes on, and training goes on."""
@@ -282,6 +290,8 @@ def harmless(folder: Path) -> None:
             exchanged(model)
         with pytest.raises((UsageError, PlanError), match=r"functions that take numbers|one"):
             gradwire.record(handle, folder, to="wandb" if rank else None)  # type: ignore[arg-type]
+        with pytest.raises((UsageError, PlanError), match=r"Pass gradwire.metrics.Weights|one"):
+            gradwire.record(handle, folder, to=WandbRun().log if rank else None)
         recording = gradwire.record(handle, folder)
         with patch.object(Recording, "_write_spans", side_effect=ZeroDivisionError):
             exchanged(model)

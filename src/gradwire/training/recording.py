@@ -52,7 +52,7 @@ _OPEN: set[Path] = set()
 
 
 To = Callable[[dict[str, float], int], object]
-"""A function of numbers by name, and their step, as `wandb.log` is."""
+"""A function of numbers by name, and their step, as those of `gradwire.metrics` are."""
 
 
 class Pace:
@@ -306,10 +306,11 @@ def record(
         folder: the run folder, which is made if it is missing.
         to: a function, or several, that are called with this rank's numbers,
             "gradwire/step_seconds" and so on, and the step, at each row; None: no function.
-            Examples are `wandb.log`, `gradwire.metrics.TensorBoard(writer)` and
-            `gradwire.metrics.OpenMetrics(path)`. The thread that ends the exchange, not one of the
-            job's, calls the function and waits for it: a library that keeps a run per thread, as
-            MLflow, must be passed the run, ``partial(mlflow.log_metrics, run_id=…)``.
+            Examples are `gradwire.metrics.TensorBoard(writer)`,
+            `gradwire.metrics.WeightsAndBiases(run)` and `gradwire.metrics.OpenMetrics(path)`. The
+            thread that ends the exchange, not one of the job's, calls the function and waits for
+            it: a library that keeps a run per thread, as MLflow, must be passed the run,
+            ``partial(mlflow.log_metrics, run_id=…)``.
 
     Returns:
         The recording; ``recording.close()``, `detach`, or the end of a ``with`` block ends it.
@@ -373,7 +374,13 @@ def _told(to: To | Sequence[To] | None) -> list[To]:
     if wrong := [each for each in told if not callable(each)]:
         raise UsageError(
             "to= must be one or more functions that take numbers and a step; got "
-            f"to={wrong[0]!r:.80}. Pass wandb.log, a list of such functions, or None."
+            f"to={wrong[0]!r:.80}. Pass one of gradwire.metrics, a list of such, or None."
+        )
+    if any(hasattr(getattr(each, "__self__", None), "define_metric") for each in told):
+        raise UsageError(
+            "rows of Weights & Biases must have ascending steps, or they are left out, the job's "
+            "or the recording's; got to=wandb.log. Pass "
+            "gradwire.metrics.WeightsAndBiases(wandb.run)."
         )
     return told
 

@@ -497,6 +497,8 @@ def test_torch_s_events_of_hosts_whose_processes_have_the_same_number(
         on = [
             {"name": f"op{rank}", "ph": "X", "ts": 5, "dur": 1, "pid": 7, "tid": 1},
             {"name": f"kernel{rank}", "ph": "X", "ts": 5, "dur": 1, "pid": 0, "tid": 1},
+            {"name": "process_name", "ph": "M", "pid": 7, "tid": 0, "args": {"name": "python"}},
+            *({"name": "to", "ph": ph, "id": 3, "ts": 5, "pid": 7, "tid": 1} for ph in "sf"),
         ]
         document = {"traceEvents": on, "baseTimeNanoseconds": 101 * 10**9,
                     "distributedInfo": {"rank": rank}}  # fmt: skip
@@ -509,11 +511,16 @@ def test_torch_s_events_of_hosts_whose_processes_have_the_same_number(
     every = json.loads((tmp_path / "t").read_text())["traceEvents"]
     placed = {e["name"]: e for e in every if e["ph"] == "X"}
     assert placed["op0"]["ts"] - placed["op1"]["ts"] == pytest.approx(1e6)
-    names = {e["pid"]: e["args"]["name"][:6] for e in every if e["name"] == "process_name"}
+    named = [e for e in every if e["name"] == "process_name"]
+    names = {e["pid"]: e["args"]["name"][:6] for e in named}
+    assert len(named) == 3, "a process has no other name than that of its rank"
     assert sorted(names.values()) == ["rank 0", "rank 1", "rank 2"]
     assert [names[placed[f"op{rank}"]["pid"]] for rank in (0, 1)] == ["rank 0", "rank 1"]
     assert placed["later"]["pid"] == placed["op1"]["pid"], "one rank's files belong together"
     assert len({placed[f"kernel{rank}"]["pid"] for rank in (0, 1)} | set(names)) == 5
+    arrows = [(e["id"], e["ph"]) for e in every if e["name"] == "to"]
+    assert len({number for number, _ in arrows}) == 3, "each file numbers them anew"
+    assert [ph for _, ph in sorted(arrows)] == ["f", "s"] * 3
 
 
 def test_runs_whose_folders_are_called_alike(

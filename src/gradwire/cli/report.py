@@ -266,7 +266,7 @@ def _beside(run: Run, torch_traces: list[Path]) -> tuple[_Events, float, dict[in
     run's second that is 0 in them: where the first file begins; and each rank's process."""
     from gradwire.report import perfetto
 
-    found, zero = _Events(), None
+    found, zero, ids = _Events(), None, 0
     numbers, taken = dict[int, dict[int | str, int | str]](), set[int | str]()
     for file in torch_traces:
         theirs, unix_seconds, known = perfetto.read_torch(file)
@@ -284,7 +284,9 @@ def _beside(run: Run, torch_traces: list[Path]) -> tuple[_Events, float, dict[in
         begin = run.begin_of(rank.about.start) or 0.0
         at = rank.lives[-1].zero - begin + unix_seconds - rank.about.unix_seconds
         zero = at if zero is None else zero
+        theirs = perfetto.without_names_of(rank.about.pid, theirs)
         theirs = perfetto.renumbered(theirs, numbers.setdefault(rank.rank, {}), taken)
+        theirs, ids = perfetto.with_ids_from(theirs, ids)
         found += perfetto.moved(theirs, at - zero)
     pids = {
         n: numbers[n][own.about.pid] if n in numbers else perfetto.take(own.about.pid, taken)

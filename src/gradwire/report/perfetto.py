@@ -123,6 +123,13 @@ def moved(events: Iterable[Event], by_seconds: float) -> list[Event]:
     return [e | {"ts": e["ts"] + 1e6 * by_seconds} if "ts" in e else e for e in events]
 
 
+def without_names_of(pid: int | str, events: Iterable[Event]) -> list[Event]:
+    """Returns the events without the name and the place of a process, of which a reader takes the
+    first."""
+    own = ("process_name", "process_sort_index")
+    return [e for e in events if not (e.get("pid") == pid and e.get("name") in own)]
+
+
 def processes(events: Iterable[Event]) -> set[int]:
     """Returns the numbers of the processes whose work is in events of torch's profiler."""
     return {int(e["pid"]) for e in events if e.get("ph") == "X" and isinstance(e.get("pid"), int)}
@@ -138,6 +145,13 @@ def renumbered(
         if pid not in new:
             new[pid] = take(pid, taken)
     return [e | {"pid": new[e["pid"]]} if "pid" in e else e for e in events]
+
+
+def with_ids_from(events: Iterable[Event], first: int) -> tuple[list[Event], int]:
+    """Returns a file's events with the ids of their arrows, which each file numbers anew, from
+    `first` on; and one that is above all of them."""
+    found = [e | {"id": e["id"] + first} if type(e.get("id")) is int else e for e in events]
+    return found, max((e["id"] + 1 for e in found if type(e.get("id")) is int), default=first)
 
 
 def take(pid: int | str, taken: set[int | str]) -> int | str:

@@ -3,8 +3,10 @@
     GradwireError
     ├── StrategyError   a strategy cannot be read, has a value out of range, or cannot work
     ├── PlanError       a plan fits neither model nor ranks, or cannot be made of what is given
-    ├── UsageError      the training loop and the strategy contradict each other
-    ├── PayloadError    a received message is malformed; nothing of it was used
+    ├── UsageError      a call has a wrong argument or comes at a wrong time, or the training loop
+    │                   does what a strategy forbids
+    ├── PayloadError    a received message is malformed, and nothing of it was used; or ranks'
+    │                   weights differ
     ├── MoveError       members of one group requested different moves
     ├── PeerError       a rank died or did not answer within the timeout
     ├── KernelError     a kernel was given tensors it cannot work on
@@ -28,11 +30,12 @@ class PlanError(GradwireError, ValueError):
 
 
 class UsageError(GradwireError, RuntimeError):
-    """The training loop does something the strategy forbids."""
+    """A call has a wrong argument or comes at a wrong time, or the training loop does what a
+    strategy forbids."""
 
 
 class PayloadError(GradwireError, ValueError):
-    """A received message fails its checks."""
+    """A received message fails its checks, or the weights of ranks differ."""
 
 
 class NetworkError(GradwireError, ValueError):

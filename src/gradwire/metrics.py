@@ -22,7 +22,8 @@ _AXIS = "gradwire/step"
 
 
 def named(row: StepRow) -> dict[str, float]:
-    """Returns the numbers of a row, with units in their names, as in `handle.stats()`."""
+    """Returns the numbers of a row by name, as `handle.stats()` does, and step_seconds; skipped is
+    the number of its steps that were not finite. Leaves out residual_norm if the row has none."""
     seconds = ("compute", "backward", "encode", "wire", "decode")
     found = {f"{name}_seconds": getattr(row, name) for name in seconds}
     busy = row.encode + row.wire + row.decode
@@ -38,7 +39,11 @@ def named(row: StepRow) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Passes metrics to a `torch.utils.tensorboard.SummaryWriter`, or any with `add_scalar`."""
+    """Passes metrics to a `torch.utils.tensorboard.SummaryWriter`, or any with `add_scalar`.
+
+    Raises:
+        UsageError: the writer has no such method.
+    """
 
     def __init__(self, writer: Any) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
@@ -88,6 +93,10 @@ class OpenMetrics:
     Args:
         path: the file, whose name ends in .prom. Each rank needs its own.
         labels: the labels of every gauge, as {"rank": "3", "job": "gpt"}.
+
+    Raises:
+        UsageError: the file's folder is missing, or a label's name has other characters than
+            letters, digits and _.
     """
 
     def __init__(self, path: str | Path, labels: Mapping[str, str] | None = None) -> None:

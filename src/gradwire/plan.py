@@ -36,13 +36,18 @@ class Plan:
     """Which parameters travel together, how, and in which order. All ranks hold the same plan.
 
     Buckets are launched in the order of `buckets`; lane i takes buckets i, i + lanes, …
-    prediction: what the planner predicts for it, plain JSON values, for `gradwire explain`. It is
-    ignored when plans are compared, and ranks need not agree on it.
+    strategies: one for each bucket. prediction: what the planner predicts for it, plain JSON
+    values, for `gradwire explain`. It is ignored when plans are compared, and ranks need not agree
+    on it.
 
     Example:
         >>> handle.plan.save("plan.json")
         >>> gradwire.Plan.load("plan.json") == handle.plan
         True
+
+    Raises:
+        PlanError: a parameter is in two buckets, strategies or lanes are too few, or a strategy
+            does not take a bucket's gradients, as float64 or sparse ones.
     """
 
     buckets: tuple[Bucket, ...]
@@ -87,12 +92,14 @@ class Plan:
         """Make a plan with one strategy for a whole model.
 
         Args:
-            parameters: in the order of registration; gradients become ready in reverse.
+            parameters: the `gradwire.buckets.Parameter` of each, in the order of registration;
+                gradients become ready in reverse.
             strategy: the strategy for matrices, or its text. Parameters of at most one dimension
                 travel dense, in one bucket, unless payloads simply add up on the wire, or are
                 directions, or the collective handles vectors itself. Sparse gradients travel as
                 rows, those of neighbours together.
-            bucket_bytes: the size limit of a bucket. A larger parameter has its own bucket.
+            bucket_bytes: the size limit of a bucket, in bytes of gradient. A larger parameter has
+                its own bucket.
             buckets: explicit lists of names; all other parameters are grouped by size.
             lanes: how many buckets may be exchanged at the same time.
             dense: names of parameters that are not compressed, whatever their shape. The
@@ -100,6 +107,11 @@ class Plan:
             others: names of parameters to which the optimizer applies its second rule, if it has
                 one, as Muon does to embeddings: they use that rule's strategy. So do vectors,
                 where that strategy sends gradients.
+
+        Raises:
+            StrategyError: the strategy cannot be read.
+            PlanError: `buckets` or `dense` name unknown parameters, a number is out of range, or
+                as for the class.
         """
         strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
         kept = set(dense)
@@ -224,7 +236,7 @@ class Plan:
         return plan
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as JSON. A crash leaves a former file as it was."""
+        """Write it to a file, as JSON. A crash leaves a former file as it was. Raises OSError."""
         save_file(path, self.to_json() + "\n")
 
     @staticmethod

@@ -50,13 +50,13 @@ _STEP = Whole(0, 1 << 53)
 class StepRow(NamedTuple):
     """The times of steps on one rank: means over `steps` of them; `step` is the last one's number.
 
-    at: when the last step's exchange ended, in seconds. seconds: of a step, from the end of one
-    exchange to the end of the next: compute (data, forward, optimizer), then backward from its
-    first gradient on, then wait for the exchange. most_seconds: of the longest step. encode, wire,
-    decode: seconds on the lanes, during backward or after it. bytes_sent: by this rank;
-    bytes_across: the part that leaves the machine; bytes_given: the bytes of its gradients.
-    skipped: how many of the steps were not finite. residual_norm: the norm of all residuals; None
-    if it was not computed.
+    at: when the last step's exchange ended, in seconds since the recording began. seconds: of a
+    step, from the end of one exchange to the end of the next: compute (data, forward, optimizer),
+    then backward from its first gradient on, then wait for the exchange, all in seconds.
+    most_seconds: of the longest step. encode, wire, decode: seconds on the lanes, during backward
+    or after it. bytes_sent: by this rank; bytes_across: the part that leaves the machine;
+    bytes_given: the bytes of its gradients. skipped: how many of the steps were not finite.
+    residual_norm: the 2-norm of all residuals; None if it was not computed.
     """
 
     step: int

@@ -53,8 +53,11 @@ ONE_OF_EACH_RULE = ("sgd", "sgdm", "adamw", "muon")
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: "unknown" if it was not measured. why: a sentence. evidence: the run that shows it,
-    if there is one."""
+    """What `gradwire.sound` knows of a strategy with an optimizer.
+
+    kind: "unknown" if it was not measured. why: a sentence. evidence: the run that shows it, if
+    there is one.
+    """
 
     kind: Literal["sound", "unsound", "unknown"]
     why: str
@@ -69,7 +72,7 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     """Returns whether training with this strategy and optimizer learns as much as dense training.
 
     optimizer: a torch optimizer, or the name of one, as "adamw", "muon", "sgd", or "sgdm" for SGD
-    with momentum; None: not known.
+    with momentum; None: not known, so that only what is as good as exact is sound.
 
     Example:
         >>> gradwire.sound("topk(0.01)+ef | allgather", "adamw").kind
@@ -78,7 +81,8 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
         'sound'
 
     Raises:
-        StrategyError: the strategy cannot be read. UsageError: no optimizer has that name.
+        StrategyError: the strategy cannot be read.
+        UsageError: no optimizer has that name.
     """
     made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     rule, deciding = update_rule(optimizer), list(_deciding(made))

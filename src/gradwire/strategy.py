@@ -144,7 +144,8 @@ class Collective(Member):
     compresses: it does so itself; its text is a strategy. own_feedback: it keeps residuals itself.
     per_node: ranks of a machine, if it has groups of them; 0: as found; None: it has no groups.
     across: the collective between machines. on_host: works in host memory. takes_*: rows (COO in
-    and out), float64. tasks: its path. selects, compresses_again: it loses more. sizes: of moves.
+    and out), float64. tasks: its path. selects, compresses_again: it loses more. sizes: whether
+    moves' sizes are known, expected by the density, or measured on data.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -171,7 +172,10 @@ class Collective(Member):
 
 @dataclass(frozen=True)
 class Strategy:
-    """A compressor, a feedback, a collective. StrategyError if they cannot work together."""
+    """A compressor, a feedback, a collective. StrategyError if they cannot work together.
+
+    `Strategy.parse` makes one of a text, and `str` the text of one.
+    """
 
     compressor: Compressor
     collective: Collective

@@ -15,7 +15,8 @@ class Span(NamedTuple):
     """Something that took time on one lane of one rank; or, in lockstep, only sent bytes.
 
     On the training thread, `TRAINING_THREAD`, its kind is "compute" (data, forward, optimizer),
-    "backward" or "wait" (for the exchange).
+    "backward" or "wait" (for the exchange). Measured seconds are of the rank's
+    `time.perf_counter`, predicted and simulated ones count from the begin.
     """
 
     rank: int
@@ -30,7 +31,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its duration."""
+        """Its duration, in seconds."""
         return self.end_seconds - self.start_seconds
 
 
@@ -43,7 +44,7 @@ def range_name(kind: str, label: str) -> str:
 
 @dataclass
 class Trace:
-    """Spans of one or more steps, over one or more ranks."""
+    """Spans of one or more steps, over one or more ranks. world: the number of ranks."""
 
     world: int
     spans: list[Span] = field(default_factory=list)
@@ -82,5 +83,5 @@ class Trace:
         return sum(map(max, zip_longest(*by_rank, fillvalue=0.0)))
 
     def seconds(self, kind: str) -> float:
-        """Returns the total time of one kind of span; overlapping spans count twice."""
+        """Returns the seconds of all spans of one kind; overlapping spans count twice."""
         return sum(span.seconds for span in self.of(kind))

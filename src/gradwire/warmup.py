@@ -17,7 +17,7 @@ PAPER = (0.25, 0.0625, 0.015625, 0.004)
 
 @dataclass(frozen=True)
 class Warmup:
-    """The first `steps` optimizer steps, split evenly among densities; then the plan as it is.
+    """The first `steps` exchanges, split evenly among densities; then the plan as it is.
 
     A text may stand for a density, as "lloyd(2) | allgather": buckets whose compressor wants a
     feedback then travel by it, with their own feedback.
@@ -27,9 +27,15 @@ class Warmup:
     momentum that it has later; compressors without a density travel dense all the while.
 
     Attributes:
-        steps: its length, in exchanges (not in epochs: count the batches of one).
+        steps: its length, in exchanges that were not skipped (not in epochs: count the batches of
+            one); at least one for each density.
         densities: fractions of elements, each above 0 and at most 1, or strategies without a
-            feedback, as text.
+            feedback, as text. By default those of Lin et al. 2018, section 3.3.
+
+    Raises:
+        PlanError: `steps` or a density is out of range; or, at `attach`, a strategy of the plan
+            has no dense form.
+        StrategyError: a text cannot be read, or has a feedback.
 
     Example:
         >>> warmup = gradwire.Warmup(4 * len(batches))  # four epochs: 25, 6.25, 1.56 and 0.4 %
@@ -72,6 +78,9 @@ class Warmup:
         """Make a warm-up with densities c, c², …, where c^(levels + 1) = density comes after it.
 
         This is the rule in the released code of Lin et al., not the list in their paper.
+
+        Raises:
+            PlanError: a number is out of range.
         """
         if not 0 < density <= 1 or type(levels) is not int or levels < 1:
             raise PlanError(

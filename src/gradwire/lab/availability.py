@@ -30,8 +30,8 @@ _REASONS: dict[Mode, str] = {
 class Availability:
     """How the lab can work here, and why that way.
 
-    root: namespaces with the caller's own privilege. rootless: inside a user namespace.
-    none: not at all; loopback remains.
+    mode: "root", namespaces with the caller's own privilege; "rootless", inside a user namespace;
+    or "none", not at all: loopback remains. reason: why, in words.
     """
 
     mode: Mode

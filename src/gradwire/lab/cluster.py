@@ -69,7 +69,7 @@ class Cluster:
 
         Args:
             hosts: the number of hosts; not with a topology, which has its own.
-            rate: the rate of links, such as "200mbit".
+            rate: the rate of links, such as "200mbit", as `parse_rate` reads it.
             procs_per_host: the number of ranks on a host.
             loopback: whether to do without namespaces.
             topology: leaves and spines instead of one switch.

@@ -14,7 +14,8 @@ def bytes_sent() -> int:
 
     For use inside a rank; all ranks of a host share the count. Headers are counted once per
     super-packet of up to 64 KiB, so it exceeds the payload by about 0.1 %. Traffic within a host
-    is not counted. In loopback mode this is what the whole machine sent over `lo`.
+    is not counted. In loopback mode this is what the whole machine sent over `lo`. Raises
+    `LabError` in a process that the lab did not start.
     """
     interface, found = os.environ.get("GRADWIRE_LAB_INTERFACE", INTERFACE), interface_bytes()
     if interface in found:

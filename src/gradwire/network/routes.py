@@ -108,18 +108,18 @@ class Routes:
 
     @property
     def fabric_seconds(self) -> float:
-        """The seconds until the last link between switches is done, if all are busy from the
-        start, in each step, added up."""
+        """The seconds that links between switches need: in each step until the last one is done,
+        if all are busy from the start, added up over the steps."""
         return sum(between for between, _ in self._step_seconds)
 
     @property
     def seconds(self) -> float:
-        """The same sum over steps, until the last link of hosts and switches is done."""
+        """As `fabric_seconds`, until the last link of hosts and switches is done."""
         return sum(map(max, self._step_seconds))
 
     @property
     def host_seconds(self) -> float:
-        """The same sum over steps, until the last link of hosts is done."""
+        """As `fabric_seconds`, until the last link of hosts is done."""
         return sum(of_hosts for _, of_hosts in self._step_seconds)
 
     @cached_property

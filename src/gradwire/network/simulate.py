@@ -31,8 +31,8 @@ def simulate(
     flow: the flows under way share links fairly (`engines.maxmin`); sprayed ones use all paths at
     once. tolerance: a part of a flow's duration; ends that are no further apart are found
     together, which is off by that much at most, and faster.
-    packet: every packet in every queue (`engines.packet`), as the transport says, by random
-    numbers of the seed.
+    packet: every packet in every queue (`engines.packet`), as the transport says
+    (`engines.transport.Transport`; None: its defaults), by random numbers of the seed.
     outages: links that die meanwhile, and routes around them; not for the engine static.
 
     Raises NetworkError for an unknown engine, and if something never arrives.
@@ -47,9 +47,10 @@ def simulate_jobs(
     jobs: Sequence[Routes], engine: Engine = "flow", *, tolerance: float = 0.0,
     transport: Transport | None = None, seed: int = 0, outages: Outages = NONE,
 ) -> Reals:  # fmt: skip
-    """Returns the second at which each job has its last byte, all on the same links at once
-    (`jobs.routed`). Arguments and errors are those of `simulate`. Raises NetworkError also for
-    several jobs by the engine static, which has no time, and for jobs on different topologies."""
+    """Returns the second at which each job has its last byte, [jobs], all on the same links at
+    once (`jobs.routed`). Arguments and errors are those of `simulate`. Raises NetworkError also
+    for several jobs by the engine static, which has no time, and for jobs on different
+    topologies."""
     if engine not in get_args(Engine):
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
         raise NetworkError(f"the engine must be one of {known}; got {engine!r}. Use 'static'.")

@@ -44,9 +44,9 @@ class OneBitAdam(AsksThePlan):
     Convergence Speed", algorithm 1.
 
     Raises:
-        UsageError: at a step, if a parameter's plan does not share its momentum; while the
-            variance is learned, if momenta are sent compressed, or were changed after they
-            arrived, as by `clip_grad_norm_`.
+        UsageError: an argument is out of its range; or, at a step, a parameter's plan does not
+            share its momentum; or, while the variance is learned, momenta are sent compressed, or
+            were changed after they arrived, as by `clip_grad_norm_`.
     """
 
     update_rule = "adaptive"

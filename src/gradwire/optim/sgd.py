@@ -46,8 +46,9 @@ class SGD(AsksThePlan):
             come from elsewhere. By default the attached plan decides, parameter by parameter.
 
     Raises:
-        UsageError: at a step, if momentum or nesterov differ from the plan's, or if a group, which
-            may come from torch's SGD, has a dampening or maximizes.
+        UsageError: a number is out of its range, or nesterov has no momentum; or, at a step,
+            momentum or nesterov differ from the plan's, or a group, which may come from torch's
+            SGD, has a dampening or maximizes.
     """
 
     def __init__(

@@ -70,6 +70,7 @@ def lockstep(
         (tensor([0., 0., 4., 2.]), tensor([0., 0., 0., 2.]))
 
     Raises:
+        StrategyError: the strategy cannot be read.
         UsageError: tensors differ in shape or dtype, state is for another number of ranks, or
             `hierarchical(per_node=…)` cannot divide the ranks.
         MoveError: ranks ask for different moves.

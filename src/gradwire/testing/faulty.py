@@ -44,7 +44,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Jitter(Fault):
-    """Sleeps before moves, with the given probability, for up to seconds_max."""
+    """Sleeps before moves, with the given probability, for up to seconds_max; the same moves, and
+    as long, for the same seed."""
 
     seconds_max: float
     probability: float = 1.0
@@ -73,7 +74,7 @@ class _AtOnce(Fault, ABC):
 
 @dataclass(frozen=True)
 class Stall(_AtOnce):
-    """Sleeps once, before move `at`."""
+    """Sleeps once, for `seconds`, before move `at`."""
 
     seconds: float
 
@@ -91,7 +92,7 @@ class Die(_AtOnce):
 
 @dataclass(frozen=True)
 class Fail(_AtOnce):
-    """Raises once, before move `at`."""
+    """Raises this error once, before move `at`; on that rank it reaches `backward()`."""
 
     error: Exception
 
@@ -161,7 +162,8 @@ def inject(
     """Inject faults into the performers of one rank (None: every rank) and lane (None: all).
 
     attached: what `gradwire.attach` returned, whose later plans have the faults, too; or a
-    session's conductor, for the plan in force alone.
+    session's conductor, for the plan in force alone. Each lane counts its moves from this call on.
+    Not collective; call it between two steps.
     """
     session = None if isinstance(attached, Conductor) else attached._session
     conductor = attached if isinstance(attached, Conductor) else attached._session.conductor

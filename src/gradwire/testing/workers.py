@@ -32,6 +32,8 @@ class Workers:
     `step` counts exchanges; `trace` has the spans and bytes of the last one.
 
     Example:
+        >>> from gradwire.buckets import Parameter
+        >>> from gradwire.testing import Workers
         >>> plan = gradwire.Plan.make([Parameter("w", (20, 30))], "topk(0.1)+ef | allgather")
         >>> workers = Workers(plan, 4)
         >>> averages = workers.exchange([{"w": torch.randn(20, 30)} for _ in range(4)])
@@ -58,11 +60,12 @@ class Workers:
     def exchange(
         self, gradients: Sequence[Mapping[str, Tensor]], clip_scales: Sequence[float] = ()
     ) -> dict[str, Tensor]:
-        """Run one step. Returns the averages that every rank gets, by name, in gradients' shapes.
+        """Run one step. Returns the averages that every rank gets, by name, in the shapes of the
+        plan's parameters.
 
-        gradients: one mapping per rank, of all parameters of the plan, dense; a gradient that is
-        contiguous may be changed. clip_scales: what each rank multiplies its gradient by.
-        `trace` records this exchange.
+        gradients: one mapping per rank, of all parameters of the plan, dense, of a parameter's
+        number of elements and dtype; a gradient that is contiguous may be changed. clip_scales:
+        what each rank multiplies its gradient by. `trace` records this exchange.
 
         Raises:
             UsageError: there is not one of each per rank.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Accordion:
-    """Switches between a handle's plan and the same plan at a higher density.
+    """Switches between a handle's plan and the same plan at a higher density. Collective, between
+    two steps: it begins with the higher density.
 
         accordion = gradwire.Accordion(handle, density=0.1, every=500)
         loss.backward();  accordion.step(rate);  optimizer.step()
@@ -31,16 +32,19 @@ class Accordion:
     Source: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime
     Identification" (Accordion), algorithm 1.
 
-    Attributes:
+    `is_critical` says whether the higher density is in force, the same on all ranks.
+
+    Args:
+        handle: that of an attached model. With "auto" no more plans are looked for.
         density: the density in critical phases: a fraction of elements, or the text of a strategy
             without a feedback, as in `gradwire.Warmup`.
         every: the number of exchanges from one decision to the next.
         eta: the relative change that is critical.
 
     Raises:
-        PlanError: `gradwire.Warmup` refuses the density.
-        UsageError: the plan has a warm-up of its own, a number is out of range, or the model was
-            attached with on_failure="shrink".
+        PlanError, StrategyError: `gradwire.Warmup` refuses the density.
+        UsageError: the plan has a warm-up of its own, a number is out of range, it is no handle of
+            `gradwire.attach`, or the model was attached with on_failure="shrink".
     """
 
     def __init__(self, handle: Handle, density: float | str, every: int, eta: float = 0.5) -> None:

@@ -63,7 +63,11 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """An attached model. Made by `gradwire.attach`; all ranks hold one."""
+    """An attached model. Made by `gradwire.attach`; all ranks hold one.
+
+    Methods that change the plan, residuals or momenta raise UsageError while an exchange is under
+    way, after one that failed, and after `detach`.
+    """
 
     def __init__(
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
@@ -75,7 +79,8 @@ class Handle:
         self._view = AttachedView(session, module)
         enter(session.parameters, session, self.detach)
         self.guard = session.guard = Guard(session) if session.settings.guard else None
-        """Watches whether the plan does harm; None without guard=True. See `Guard.apart`."""
+        """Watches whether the plan does harm; None if `attach` was asked for none. Its `apart` are
+        the distances at the end of each window, its `harmed` whether one was too large."""
         every = session.settings.check_every
         self._same = SameWeights(session, every, lambda: self.optimizers) if every else None
         session.compare = self._same.look if self._same else None
@@ -97,7 +102,8 @@ class Handle:
 
     @property
     def attached(self) -> bool:
-        """Whether gradients are synchronized; False after `detach`, and in a forked child."""
+        """Whether gradients are synchronized; False after `detach`, and in a forked child. After
+        an exchange that failed it stays True, and every further backward raises UsageError."""
         return not (self._detached or self._session.conductor.is_orphan)
 
     @property
@@ -127,7 +133,13 @@ class Handle:
         return self._frontend.no_sync()
 
     def synchronize(self) -> None:
-        """Exchange the gradients in `.grad` without a backward. Collective; not under DDP."""
+        """Exchange the gradients in `.grad` without a backward; missing ones count as zeros.
+        Collective; blocks. A rank whose loss reaches no parameter calls it, while the others'
+        backward waits.
+
+        Raises:
+            UsageError: the model is in DDP, where each exchange is part of a backward.
+        """
         self._check_usable()
         self._frontend.synchronize()
 
@@ -136,11 +148,12 @@ class Handle:
         `adopt`, or the warm-up). Not collective.
 
         steps; bytes_given (of gradient) and bytes_sent; bytes_across (those of bytes_sent that
-        leave the machine); density (fraction of elements sent, NaN if it depends on the data);
-        compute_seconds (from the end of one exchange to the first gradient of the next: data,
-        forward, optimizer); backward_seconds (from there to the end of backward); encode_seconds,
-        wire_seconds, decode_seconds (in the lanes); exposed_seconds (wait after backward); overlap
-        (1 - exposed / the sum of the lanes' three); residual_norm (now).
+        leave the machine); density (fraction of elements sent, NaN if it depends on the data, or
+        if no elements are sent, as by `powersgd`); compute_seconds (from the end of one exchange
+        to the first gradient of the next: data, forward, optimizer); backward_seconds (from there
+        to the end of backward); encode_seconds, wire_seconds, decode_seconds (in the lanes);
+        exposed_seconds (wait after backward); overlap (1 - exposed / the sum of the lanes' three,
+        at least 0); residual_norm (the 2-norm of all residuals, now).
         """
         return self._session.stats.read(self._view.waiting)
 
@@ -259,7 +272,9 @@ class Handle:
     def give_moments(self, optimizer: Optimizer) -> None:
         """Write the mean of all ranks' moments into an optimizer's state, so that training can go
         on without gradwire, or for a checkpoint of torch's AdamW. Call it after `flush` and the
-        step that applies it. The plan keeps its own. Collective, between two steps; blocks.
+        step that applies it. The plan keeps its own. Parameters whose moments it does not keep
+        (all but those with `adam` and `muon`) stay as they are. Collective, between two steps;
+        blocks.
 
         Raises:
             UsageError: ranks keep parts of parameters, inside machines or by fully_shard; or the
@@ -276,6 +291,7 @@ class Handle:
         may be another rank's: this rank applies it to its own parts.
 
         Raises:
+            UsageError: it is no `Plan`, such as a strategy's text.
             PlanError: the plan does not fit the model, differs between ranks, sums inside machines
                 while the first plan did not, or what the old plan remembers cannot be passed on
                 (on all ranks).
@@ -319,9 +335,10 @@ class Handle:
         return plan
 
     def detach(self) -> None:
-        """Stop synchronizing; residuals are dropped, and all memory is freed. DDP goes back to its
-        own all-reduce, replicas of a sharded model to a dense one. Not collective, but all ranks
-        must call it, between two steps."""
+        """Stop synchronizing. Residuals are not sent any more (call `flush` before if they shall
+        be), and are freed with the handle. DDP goes back to its own all-reduce, replicas of a
+        sharded model to a dense one. Not collective, but all ranks must call it, between two
+        steps; a second call does nothing."""
         if self._session.recording is not None:
             self._session.recording.close()
         self._check.close()

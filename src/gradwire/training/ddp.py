@@ -277,9 +277,10 @@ def inner(module: nn.Module) -> nn.Module:
 def ddp_kwargs(plan: Plan) -> dict[str, Any]:
     """Returns keyword arguments that give DistributedDataParallel the plan's bucket boundaries.
 
-    They need torch 2.13 (`bucket_cap_mb_list`) and are empty before it. Without them, and for a
-    plan whose buckets are not runs of parameters in reverse order of registration, DDP's own
-    buckets serve as well: the hook regroups by name.
+    plan: a `Plan`, as the model will be attached by. The arguments need torch 2.13
+    (`bucket_cap_mb_list`) and are empty before it. Without them, and for a plan whose buckets are
+    not runs of parameters in reverse order of registration, DDP's own buckets serve as well: the
+    hook regroups by name. Not collective.
     """
     import inspect
 

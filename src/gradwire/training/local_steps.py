@@ -43,7 +43,8 @@ class LocalSteps:
     """Exchanges the model's progress every few steps of its optimizer. Collective.
 
     All ranks step their optimizers equally often; the last step of a round blocks until the
-    exchange is over (with `delay`, until the exchange begun `delay` steps ago is).
+    exchange is over (with `delay`, until the exchange begun `delay` steps ago is). `step` counts
+    this rank's steps; `fragments` are the parts, whose `handle` exchanges each.
 
     Args:
         model: a plain module, not attached, not in DistributedDataParallel and not sharded. Rank
@@ -65,9 +66,9 @@ class LocalSteps:
         delay: steps between the beginning of an exchange and its use, at most every/fragments,
             where it arrives as late as the next one begins. What a rank learns meanwhile is added
             to the result, and takes part in the next exchange, so all counts once.
-        process_group, options: as in `gradwire.attach`, except `scaler`, `guard` and `on_failure`.
-            strict=True refuses an optimizer whose local steps are known to learn less (AdamW and
-            its kin); otherwise there is a warning.
+        process_group, options: as in `gradwire.attach`, except `strategies`, `scaler`, `guard` and
+            `on_failure`. strict=True refuses an optimizer whose local steps are known to learn
+            less (AdamW and its kin); otherwise there is a warning.
 
     Example:
         >>> local = gradwire.LocalSteps(model, optimizer, every=2)

@@ -45,7 +45,8 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
             torch's defaults.
         fewer: how many times fewer bytes a rank shall send than with DDP in fp32: for a matrix of
             512 × 512, in the mean over a run, with the warm-up that the strategy needs.
-        ranks: the number of ranks that average.
+        ranks: the number of ranks that average. Bytes are counted in lockstep, which takes memory
+            and time for each.
 
     Example:
         >>> print(gradwire.recommend("adamw", fewer=7))

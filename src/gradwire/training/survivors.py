@@ -71,6 +71,9 @@ def init_process_group(backend: str = "gloo", *, timeout_seconds: float = 1800.0
     must outlive all ranks: rank 0 hosts it, unless TORCHELASTIC_USE_AGENT_STORE=True says that
     another process does.
 
+    backend: torch's name of it; on_failure="shrink" needs "gloo". timeout_seconds: how long to
+    wait for the other ranks, now and in the group's collectives.
+
     Raises:
         PeerError: the ranks that train did not take this one up within the timeout.
     """

@@ -131,14 +131,14 @@ def attach(
         scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and
             steps (`adam`, `muon`) are made without it.
         seed: the seed of stochastic compressors.
-        timeout_seconds: how long to wait for a silent peer.
+        timeout_seconds: how long to wait for a silent peer; PeerError follows.
         planes: pins of a network plan (`gradwire network export --format pins`), or the path of a
             file of them. Messages between pairs of ranks then take these paths; sums, too, go
             from pair to pair. Each rank's GRADWIRE_HOST says which host of the plan it is on, and
             its GRADWIRE_PLANES lists its addresses, one for every path, with commas. Gloo only.
         optimizer: the optimizer, or its name, as "adamw". A strategy that is not known to be
-            sound with it raises a warning now, which names one that is; without this argument,
-            the warning comes when an optimizer first steps.
+            sound with it gives a `SoundnessWarning` now, on rank 0, which names one that is;
+            without this argument, the warning comes when an optimizer first steps.
         strict: refuse a strategy that is known to be unsound with the optimizer (UsageError).
         guard: compare, in the first 40 steps and in 40 of every 1,000, where the weights go with
             where dense gradients would take them, and warn if they differ (docs/training.md).
@@ -151,7 +151,8 @@ def attach(
             they go on without it (docs/checkpoints.md).
 
     Returns:
-        The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
+        The handle. `loss.backward()` now blocks until the averages of all ranks are in `.grad`,
+        and raises what went wrong in the exchange: PeerError, PayloadError, or UsageError.
 
     Example:
         >>> handle = gradwire.attach(model, "topk(0.01)+ef | allgather", optimizer=optimizer)
@@ -163,9 +164,12 @@ def attach(
         2.0
 
     Raises:
-        StrategyError, PlanError: an argument is wrong, or differs between ranks (on all
-            ranks). UsageError: this module cannot be attached, or machines differ in their
-            number of ranks where the plan needs equal ones (on all ranks).
+        StrategyError, PlanError: the plan cannot be read or does not fit the model, or an argument
+            differs between ranks (on all ranks).
+        UsageError: this module cannot be attached, another argument is wrong, or machines differ
+            in their number of ranks where the plan needs equal ones.
+        PeerError: another rank did not call `attach` within the timeout, or could not even begin.
+            Other errors of one rank alone are a PlanError on the others.
     """
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled

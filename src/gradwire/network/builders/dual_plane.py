@@ -10,8 +10,9 @@ def dual_plane(
     fabric_gbps: float | None = None,
 ) -> Fabric:  # fmt: skip
     """Builds a fabric with several planes. leaves: racks, each with a switch in every plane;
-    spines: those of each plane, with a link to each of its leaves. host_gbps: all ports of a host
-    together, shared evenly; fabric_gbps: a link; None: as a port.
+    hosts: those of each rack; spines: those of each plane, with a link to each of its leaves.
+    host_gbps: the rate of all ports of a host together, shared evenly, in Gbit/s each way;
+    fabric_gbps: that of a link between switches; None: as a port.
 
     In the fabric, the switches of a rack are one leaf, whose uplinks belong to planes: a path is
     also a choice of the ports at both ends. Raises NetworkError for values out of range.

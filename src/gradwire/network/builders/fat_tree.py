@@ -13,9 +13,10 @@ def fat_tree(
     switch; hosts: those below each leaf; cores: those above each switch, shared with the same
     switch of all pods.
 
-    The textbook's fat tree of k-port switches is fat_tree(k, k/2, k/2, k/2, k/2). fabric_gbps:
-    links between leaves and switches; core_gbps: links above; None: as the tier below. Raises
-    NetworkError for values out of range.
+    The textbook's fat tree of k-port switches is fat_tree(k, k//2, k//2, k//2, k//2). host_gbps:
+    the rate of a host's link, in Gbit/s each way; fabric_gbps: of links between leaves and
+    switches; core_gbps: of links above; None: as the tier below. Raises NetworkError for values
+    out of range.
     """
     counts(pods=pods, leaves=leaves, hosts=hosts, switches=switches, cores=cores)
     middle = host_gbps if fabric_gbps is None else fabric_gbps

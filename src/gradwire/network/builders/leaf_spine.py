@@ -11,7 +11,7 @@ def leaf_spine(
     fabric_gbps: float | None = None, parallel: int = 1, oversubscription: float | None = None,
 ) -> Fabric:  # fmt: skip
     """Builds two tiers. hosts: those below each leaf, numbered leaf by leaf; parallel: the cables
-    from a leaf to each spine.
+    from a leaf to each spine. host_gbps: the rate of a host's link, in Gbit/s each way.
 
     fabric_gbps: the rate of each such cable; None: the hosts' rate, or what follows from the
     oversubscription: how many times as fast a leaf's hosts are together as its uplinks. Raises

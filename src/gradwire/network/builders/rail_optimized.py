@@ -14,8 +14,8 @@ def rail_optimized(
     groups: int, machines: int, rails: int, spines: int, *, host_gbps: float = 100.0,
     fabric_gbps: float | None = None, oversubscription: float | None = None,
 ) -> Fabric:  # fmt: skip
-    """Builds groups of `machines` machines, whose cards 0 are below one leaf, cards 1 below the
-    next, up to `rails`; every leaf has a link to every spine.
+    """Builds groups of `machines` machines each, whose cards 0 are below one leaf, cards 1 below
+    the next, up to `rails`; every leaf has a link to each of `spines` spines.
 
     A host is a card: card r of machine m, counted over all groups, is host m * rails + r, and its
     leaf is group * rails + r. Rates are as in `leaf_spine`. Raises NetworkError for values out of

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,12 @@ class Plan:
                 f"a parameter must be in one bucket only; {', '.join(twice[:5])} is in several. "
                 "Remove it from all but one."
             )
-        if len(self.strategies) != len(self.buckets) or self.lanes < 1:
+        is_whole = isinstance(self.lanes, int) and self.lanes >= 1
+        if len(self.strategies) != len(self.buckets) or not is_whole:
             raise PlanError(
-                "a plan needs one strategy per bucket and at least one lane; got "
-                f"{len(self.strategies)} strategies for {len(self.buckets)} buckets, and "
-                f"{self.lanes} lanes. Pass one strategy for each bucket, and lanes=1 or more."
+                "a plan needs one strategy per bucket and a whole number of lanes, at least one; "
+                f"got {len(self.strategies)} strategies for {len(self.buckets)} buckets, and "
+                f"{self.lanes!r} lanes. Pass one strategy for each bucket, and lanes=1 or more."
             )
         for bucket, strategy in zip(self.buckets, self.strategies):
             if bucket.has_rows and not beside.takes_rows(strategy):
@@ -113,8 +115,9 @@ class Plan:
             PlanError: `buckets` or `dense` name unknown parameters, a number is out of range, or
                 as for the class.
         """
-        strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+        strategy = strategy if isinstance(strategy, Strategy) else Strategy.parse(strategy)
         kept = set(dense)
+        _check_made(parameters, bucket_bytes, kept)
         chosen = _explicit(parameters, buckets or (), kept)
         taken = {name for bucket in chosen for name in bucket.names}
         chosen += _tables(parameters, taken)
@@ -320,11 +323,32 @@ _DOCUMENT = Document(
 )  # fmt: skip
 
 
+def _check_made(parameters: Sequence[Parameter], bucket_bytes: Any, dense: set[str]) -> None:
+    """Raises PlanError for a size that is no limit, and for names that are no parameters': what
+    they should keep dense would be compressed."""
+    if not isinstance(bucket_bytes, Real) or not float(bucket_bytes) > 0:
+        raise PlanError(
+            f"bucket_bytes must be a number of bytes above 0; got {bucket_bytes!r}. Leave it out "
+            f"for {BUCKET_BYTES}."
+        )
+    unknown = sorted(dense.difference(by_name(parameters)))
+    if unknown:
+        raise PlanError(
+            "dense= must list names of the model's parameters; got "
+            f"{', '.join(unknown[:5])}. Correct the names."
+        )
+
+
 def _explicit(
     parameters: Sequence[Parameter], lists: Iterable[Sequence[str]], kept: set[str]
 ) -> list[Bucket]:
     known, buckets = by_name(parameters), []
     for names in lists:
+        if isinstance(names, str):
+            raise PlanError(
+                f"each of buckets= must be a list of names; got {names!r} alone. Put it in "
+                "brackets: buckets=[[…]]."
+            )
         unknown = [name for name in names if name not in known]
         if unknown or not names:
             raise PlanError(

@@ -84,7 +84,7 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
         StrategyError: the strategy cannot be read.
         UsageError: no optimizer has that name.
     """
-    made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+    made = strategy if isinstance(strategy, Strategy) else Strategy.parse(strategy)
     rule, deciding = update_rule(optimizer), list(_deciding(made))
     if not deciding:
         return Verdict("sound", "averages arrive exact, or as good as exact")

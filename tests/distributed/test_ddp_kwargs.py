@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.errors import UsageError
 from gradwire.training.session import describe
 
 
@@ -46,3 +47,8 @@ def test_ddp_cuts_where_the_plan_does(three: Ranks) -> None:
     for seen, planned in three.run(layout):
         assert len(planned) > 3
         assert seen == planned
+
+
+def test_a_text_is_no_plan() -> None:
+    with pytest.raises(UsageError, match=r"takes a Plan; got .none . allreduce."):
+        gradwire.ddp_kwargs("none | allreduce")  # type: ignore[arg-type]

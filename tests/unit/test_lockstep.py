@@ -87,11 +87,20 @@ def test_state_survives_a_copy_through_a_file(tmp_path) -> None:  # type: ignore
         ([torch.zeros(3), torch.zeros(3, 1)], r"rank 1: float32\[3, 1\]"),
         ([torch.zeros(3), torch.zeros(3).half()], r"rank 1: float16\[3\]"),
         ([torch.zeros(3).int()] * 2, r"rank 0: int32\[3\]"),
+        ([1, 2.5], r"rank 0: 1; rank 1: 2.5"),
     ],
 )
 def test_tensors_that_differ_are_refused_by_rank(tensors: list[Tensor], said: str) -> None:
     with pytest.raises(UsageError, match=rf"one floating-point tensor per rank.*{said}.* Pass"):
         lockstep("none | allreduce", tensors)
+
+
+@pytest.mark.parametrize("text", ["topk(0.5)+ef | allgather", "none | alltoall"])
+def test_float64_is_sent_whole_or_refused(text: str) -> None:
+    x = [torch.full((3,), 1 / 3, dtype=torch.float64)] * 2
+    assert torch.equal(lockstep("none | allgather", x)[0][1], x[0])
+    with pytest.raises(UsageError, match=r"float64 must be sent uncompressed.* got '.*'\. Use"):
+        lockstep(text, x)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -119,6 +128,8 @@ def test_state_of_another_length_is_refused_by_rank(text: str, size: int) -> Non
 def test_a_text_that_cannot_be_read_is_a_strategy_error() -> None:
     with pytest.raises(StrategyError, match="'nope' is not a collective"):
         lockstep("none | nope", some(2))
+    with pytest.raises(StrategyError, match="cannot read the strategy None"):
+        lockstep(None, some(2))  # type: ignore[arg-type]
 
 
 # -- ranks that disagree -----------------------------------------------------------------------

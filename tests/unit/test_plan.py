@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradwire import Plan, Strategy, beside
 from gradwire.buckets import Bucket, Parameter
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 
 SPARSE = Strategy.parse("topk(0.01)+ef | allgather")
 DENSE = Strategy.parse("none | allreduce")
@@ -155,12 +156,34 @@ def test_lanes_are_kept() -> None:
         ([[]], "got an empty list"),
         ([["head.bias"], ["head.weight", "head.bias"]], "head.bias is in several"),
         ([["head.bias", "head.bias"]], "head.bias is in several"),
+        (["head.bias"], "got 'head.bias' alone. Put it in brackets"),
     ],
 )
 def test_explicit_buckets_that_cannot_be_are_refused(buckets: list[list[str]], said: str) -> None:
     with pytest.raises(PlanError) as raised:
         Plan.make(MODEL, SPARSE, buckets=buckets)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bucket_bytes": 0}, "bucket_bytes must be a number of bytes above 0; got 0"),
+        ({"bucket_bytes": float("nan")}, "got nan"),
+        ({"bucket_bytes": "25MB"}, "got '25MB'"),
+        ({"lanes": 1.5}, "a whole number of lanes, at least one; got .* and 1.5 lanes"),
+        ({"lanes": "2"}, "and '2' lanes"),
+        ({"dense": ["embed.wieght"]}, "names of the model.s parameters; got embed.wieght"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        Plan.make(MODEL, SPARSE, **options)
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    with pytest.raises(StrategyError, match="cannot read the strategy 5"):
+        Plan.make(MODEL, 5)  # type: ignore[arg-type]
 
 
 def test_what_is_listed_and_kept_dense_is_refused() -> None:

@@ -11,8 +11,9 @@ import torch
 
 import gradwire
 from gradwire import families
+from gradwire.buckets import Parameter
 from gradwire.cli.main import main
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.member import Evidence
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
@@ -264,6 +265,12 @@ def test_evidence_that_cannot_be_read_is_told_as_the_member_s(
     monkeypatch.setattr(families.COMPRESSORS["qsgd"], "evidence", (wrong,))
     with pytest.raises(UsageError, match=rf"evidence of .*\(a study: task, method\).*{said}"):
         gradwire.sound("qsgd(4) | alltoall", "adamw")
+
+
+def test_a_plan_is_no_strategy() -> None:
+    plan = gradwire.Plan.make([Parameter("w", (2, 3))], "none | allreduce")
+    with pytest.raises(StrategyError, match=r"cannot read the strategy Plan\("):
+        gradwire.sound(plan, "adamw")  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -30,6 +30,7 @@ from gradwire.moves import (
     Reduce,
     ReduceScatter,
 )
+from gradwire.plan import takes
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.strategy import Rounds, StepInfo, Strategy
@@ -44,8 +45,9 @@ def lockstep(
 
     Args:
         strategy: text or `Strategy`.
-        tensors: one per rank, all of one shape and floating dtype; not changed. If the collective
-            takes rows, all may be COO (ids of rows, and rows); so are results then.
+        tensors: one per rank, all of one shape and floating dtype, on one device; not changed.
+            float64 only by 'none | allreduce' and 'none | allgather'. If the collective takes
+            rows, all may be COO (ids of rows, and rows); so are results then.
         step: the step number, which messages carry.
         seed: the seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
@@ -56,9 +58,10 @@ def lockstep(
         clip_scale: the factor by which every rank multiplies its gradient first.
 
     Returns:
-        The mean on each rank, in the input's shape and dtype, and the trace. Its `bytes_sent` has
-        what each rank sends to others in all moves, headers included; an all-reduce of b bytes
-        among n ranks counts as that of a ring, 2(n-1)/n·b.
+        The mean on each rank, in the input's shape and dtype, NaN if an input is not finite (state
+        stays as it was then), and the trace. Its `bytes_sent` has what each rank sends to others
+        in all moves, headers included; an all-reduce of b bytes among n ranks counts as that of a
+        ring, 2(n-1)/n·b.
 
     Example:
         >>> gradients = [torch.tensor([1.0, 0.0, 0.0, 4.0]), torch.tensor([0.0, 0.0, 8.0, 2.0])]
@@ -71,14 +74,14 @@ def lockstep(
 
     Raises:
         StrategyError: the strategy cannot be read.
-        UsageError: tensors differ in shape or dtype, state is for another number of ranks, or
-            `hierarchical(per_node=…)` cannot divide the ranks.
+        UsageError: tensors differ in shape or dtype, the strategy does not take them, state is for
+            another number of ranks, or `hierarchical(per_node=…)` cannot divide the ranks.
         MoveError: ranks ask for different moves.
     """
-    strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+    strategy = strategy if isinstance(strategy, Strategy) else Strategy.parse(strategy)
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
     _check(tensors, states)
-    _check_rows(strategy, tensors)
+    _check_taken(strategy, tensors)
     world, trace = len(tensors), Trace(len(tensors))
     contexts, results = [], []
     for rank, (x, memory) in enumerate(zip(tensors, states)):
@@ -246,7 +249,13 @@ def _sum(data: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+def _check_taken(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    """Raises UsageError for tensors of a dtype or layout that the strategy does not take."""
+    if not takes(strategy, str(tensors[0].dtype).removeprefix("torch.")):
+        raise UsageError(
+            "float64 must be sent uncompressed, by 'none | allreduce' or 'none | allgather'; got "
+            f"'{strategy}'. Use one of these, or tensors in float32."
+        )
     wrong = [x for x in tensors if x.layout != torch.strided and not kernels.is_rows(x)]
     if wrong:
         kind = str(wrong[0].layout).removeprefix("torch.")
@@ -262,13 +271,16 @@ def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
         )
 
 
+def _in_words(x: object) -> str:
+    is_tensor = isinstance(x, Tensor)
+    return f"{x.dtype}".removeprefix("torch.") + f"{[*x.shape]}" if is_tensor else f"{x!r:.80}"
+
+
 def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:
-    kinds = {(tuple(x.shape), x.dtype) for x in tensors}
+    are = all(isinstance(x, Tensor) for x in tensors)
+    kinds = {(tuple(x.shape), x.dtype) for x in tensors} if are else set()
     if len(kinds) != 1 or not tensors[0].is_floating_point():
-        got = "; ".join(
-            f"rank {r}: {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-            for r, x in enumerate(tensors)
-        )
+        got = "; ".join(f"rank {r}: {_in_words(x)}" for r, x in enumerate(tensors))
         raise UsageError(
             "lockstep needs one floating-point tensor per rank, all of one shape and dtype; got "
             f"{got or 'none'}. Pass [x0, x1, …]."

@@ -281,9 +281,16 @@ def ddp_kwargs(plan: Plan) -> dict[str, Any]:
     (`bucket_cap_mb_list`) and are empty before it. Without them, and for a plan whose buckets are
     not runs of parameters in reverse order of registration, DDP's own buckets serve as well: the
     hook regroups by name. Not collective.
+
+    Raises:
+        UsageError: it is no `Plan`, such as a strategy's text.
     """
     import inspect
 
+    if not isinstance(plan, Plan):
+        raise UsageError(
+            f"ddp_kwargs takes a Plan; got {plan!r}. Make one with Plan.make or Plan.load."
+        )
     if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
         return {}
     mib = 2.0**20

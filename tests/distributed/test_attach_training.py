@@ -208,6 +208,16 @@ def refused_options(options: dict[str, Any]) -> str:
         ({"exclude": nn.Linear}, "Put it in brackets"),
         ({"clip_overlap": True}, "clip_overlap"),
         ({"clip_norm": "1"}, "clip_norm must be a number above 0; got '1'"),
+        ({"exclude": None}, "exclude must be a list of names and types; got None"),
+        ({"warmup": "4"}, "warmup must be a gradwire.Warmup or its number of steps; got '4'"),
+        ({"scaler": True}, "scaler must be the torch.amp.GradScaler of the loss; got True"),
+        ({"seed": "0"}, "seed must be a whole number of at most 64 bits; got '0'"),
+        ({"seed": 1 << 64}, "seed must be a whole number"),
+        ({"lanes": 1.5}, "lanes must be a whole number above 0; got 1.5"),
+        ({"check_every": 0.5}, "check_every must be a whole number above 0; got 0.5"),
+        ({"timeout_seconds": None}, "timeout_seconds must be a number above 0; got None"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds must be a number above 0; got inf"),
+        ({"bucket_bytes": "25MB"}, "bucket_bytes must be a number of bytes above 0; got '25MB'"),
     ],
 )
 def test_what_is_refused_is_refused_everywhere(

@@ -272,8 +272,9 @@ def _check_taken(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 
 
 def _in_words(x: object) -> str:
-    is_tensor = isinstance(x, Tensor)
-    return f"{x.dtype}".removeprefix("torch.") + f"{[*x.shape]}" if is_tensor else f"{x!r:.80}"
+    if not isinstance(x, Tensor):
+        return f"{x!r:.80}"
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
 
 
 def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:

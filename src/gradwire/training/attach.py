@@ -404,7 +404,7 @@ def attach_plan(
         clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer, guard,
         check_every,
     )  # fmt: skip
-    check_ready(module, process_group, lanes, settings)
+    check_ready(module, process_group, lanes, settings, scaler)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     process_group = process_group or getattr(ddp, "process_group", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,13 +17,16 @@ from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.strategy import Strategy
 from gradwire.training.attached import is_attached
+from gradwire.training.documents import SEED
 from gradwire.training.session import Settings
 from gradwire.training.trainable import is_sharded
+from gradwire.warmup import Warmup
 
 
 def check_ready(
-    module: nn.Module, process_group: object, lanes: int | None, settings: Settings
-) -> None:
+    module: nn.Module, process_group: object, lanes: int | None, settings: Settings,
+    scaler: object = None,
+) -> None:  # fmt: skip
     """Raise UsageError unless the module and the job can be attached, and numbers are in range."""
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(
@@ -39,17 +43,43 @@ def check_ready(
         raise UsageError(
             "clip_overlap needs a clip_norm; got none. Pass for example clip_norm=1.0, or neither."
         )
+    if settings.warmup is not None and not isinstance(settings.warmup, Warmup):
+        raise UsageError(
+            "warmup must be a gradwire.Warmup or its number of steps; got "
+            f"{settings.warmup!r}. Pass for example warmup=1000."
+        )
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise UsageError(
+            f"scaler must be the torch.amp.GradScaler of the loss; got {scaler!r}. Pass it, or "
+            "leave it out."
+        )
+    _check_numbers(lanes, settings)
+    check_group(process_group)
+
+
+def _check_numbers(lanes: int | None, settings: Settings) -> None:
+    """Raise UsageError for a number that is out of range."""
     numbers = {
         "timeout_seconds": settings.timeout_seconds, "lanes": lanes,
         "clip_norm": settings.clip_norm, "check_every": settings.check_every,
     }  # fmt: skip
     for name, value in numbers.items():
-        fits = isinstance(value, int | float) and value > 0
-        if value is not None and not fits:
+        is_whole = name in ("lanes", "check_every")
+        fits = isinstance(value, int if is_whole else int | float) and value > 0
+        if name == "timeout_seconds":  # torch takes no infinity
+            fits = fits and value < math.inf
+        elif value is None:
+            continue
+        if not fits:
             raise UsageError(
-                f"{name} must be a number above 0; got {value!r}. Leave it out for the default."
+                f"{name} must be a {'whole ' * is_whole}number above 0; got {value!r}. Leave it "
+                "out for the default."
             )
-    check_group(process_group)
+    if not SEED.holds([settings.seed]):  # a state with it could be saved, and not loaded
+        raise UsageError(
+            "seed must be a whole number of at most 64 bits; got "
+            f"{settings.seed!r}. Pass for example seed=0."
+        )
 
 
 def check_module(module: object) -> None:

@@ -64,6 +64,7 @@ FLOATS = Made(DENSE, _floats)
 """A dense tensor of floating-point numbers."""
 MOST_RANKS = 1 << 20
 STEP = Whole(0, 1 << 48)
+SEED = Whole(-(1 << 63), (1 << 64) - 1)
 _NAMES = Map(List(Text()), key=Made(Text(), _parsed))
 _RANK = Table(
     {"part": Row(Whole(), Whole(1)), "tensors": Whole()},
@@ -76,7 +77,7 @@ STATE = Document(
     "a handle's state",
     Table({
         "world": Whole(1, MOST_RANKS), "step": STEP, "taken": STEP,
-        "seed": Whole(-(1 << 63), (1 << 64) - 1), "loss_scale": Number(above=0), "plan": _NAMES,
+        "seed": SEED, "loss_scale": Number(above=0), "plan": _NAMES,
         "aim": _NAMES, "warmup": List(Made(Anything(), _sent_first)), "ranks": Map(_RANK),
     }),
     PlanError, "Load what handle.state_dict() returned in this version", FORMAT,

@@ -98,10 +98,10 @@ def excluded(
     parameters inside modules of it and its subclasses, even if they are shared with other modules.
     Raises PlanError if an entry selects none.
     """
-    if isinstance(exclude, str | type):
+    if isinstance(exclude, str | type) or not isinstance(exclude, Iterable):
         raise PlanError(
             f"exclude must be a list of names and types; got {exclude!r} alone. Put it in "
-            "brackets: exclude=[…]."
+            "brackets: exclude=[…], or leave it out."
         )
     whole, known, found = unwrapped(module), list(names), list[str]()
     for entry in exclude:

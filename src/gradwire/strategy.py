@@ -172,10 +172,8 @@ class Collective(Member):
 
 @dataclass(frozen=True)
 class Strategy:
-    """A compressor, a feedback, a collective. StrategyError if they cannot work together.
-
-    `Strategy.parse` makes one of a text, and `str` the text of one.
-    """
+    """A compressor, a feedback, a collective; `parse` makes one of a text. StrategyError if they
+    cannot work together."""
 
     compressor: Compressor
     collective: Collective

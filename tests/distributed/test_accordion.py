@@ -115,19 +115,51 @@ def test_what_is_a_change(before: float, now: float, is_changed: bool) -> None:
 
 
 def refusals() -> list[str]:
-    said = []
-    with attached(Told(), "topk(0.1)+ef | allgather", warmup=4) as handle:
-        for given in ((1.0, 2), (1.0, 0), (1.0, 2, -1.0), (2.0, 2)):
+    said, model = [], Told()
+    with attached(model, "topk(0.1)+ef | allgather", warmup=4) as handle:
+        given = ((handle, 1.0, 2), (handle, 1.0, 0), (handle, 1.0, 2, -1.0), (handle, 2.0, 2),
+                 (handle, 1.0, 2, "0.5"), (model, 1.0, 2))  # fmt: skip
+        for each in given:
             try:
-                Accordion(handle, *given)
+                Accordion(*each)  # type: ignore[arg-type]
             except (UsageError, PlanError) as error:
                 said.append(str(error))
     return said
 
 
 def test_what_it_does_not_take(two: Ranks) -> None:
-    (warm, every, eta, density), *_ = two.run(refusals)
+    (warm, every, eta, density, text, module), *_ = two.run(refusals)
     assert "Attach without warmup=" in warm
     assert "every=0" in every
     assert "eta=-1.0" in eta
     assert "densities must be numbers" in density
+    assert "eta='0.5'" in text
+    assert "takes the handle that gradwire.attach returned; got a Told" in module
+
+
+def refused_steps() -> list[str]:
+    said, model = [], Told()
+    with attached(model, TOPK) as handle:
+        accordion = Accordion(handle, 1.0, every=1)
+        for rate in ([0.1], "0.1a", None):  # without a gradient
+            try:
+                accordion.step(rate)  # type: ignore[arg-type]
+            except UsageError as error:
+                said.append(str(error))
+        model(slopes(0)).backward()
+        accordion.step(torch.tensor(0.1))  # type: ignore[arg-type]
+        said.append(str(accordion.state_dict()["rate"] == pytest.approx(0.1)))
+    try:
+        accordion.step(0.1)
+    except UsageError as error:
+        said.append(str(error))
+    return said
+
+
+def test_steps_that_tell_it_nothing_are_refused(two: Ranks) -> None:
+    (listed, text, empty, one, detached), *_ = two.run(refused_steps)
+    assert "a learning rate must be a number; got [0.1]" in listed
+    assert "got '0.1a'" in text
+    assert "none had any since its last decision" in empty
+    assert one == "True"
+    assert "this handle was detached" in detached

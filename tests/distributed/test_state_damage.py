@@ -113,6 +113,25 @@ def test_a_handle_refuses_what_is_damaged(strategy: str, strict: bool) -> None:
     assert refused > 200
 
 
+def test_accordion_refuses_what_is_damaged() -> None:
+    net = model()
+    handle = gradwire.attach(net, "topk(0.1)+ef | allgather")
+    accordion = gradwire.Accordion(handle, 0.5, every=1)
+
+    def work() -> None:
+        net.zero_grad()
+        net(torch.ones(1, 6)).square().sum().backward()
+        accordion.step(0.01)
+
+    work()
+    good = accordion.state_dict()
+    refused = check(good, accordion.load_state_dict, accordion.state_dict, work, (UsageError,))
+    with pytest.raises(UsageError, match="is needed here; got a handle's state"):
+        accordion.load_state_dict(handle.state_dict())
+    handle.detach()
+    assert refused > 30
+
+
 @pytest.mark.parametrize("fragments", first([1, 2]))
 def test_local_steps_refuse_what_is_damaged(fragments: int) -> None:
     net = model()

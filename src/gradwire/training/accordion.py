@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from gradwire.errors import UsageError
+from gradwire.training.documents import ACCORDION
+from gradwire.training.session import Session
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
@@ -49,7 +51,13 @@ class Accordion:
 
     def __init__(self, handle: Handle, density: float | str, every: int, eta: float = 0.5) -> None:
         Warmup(1, (density,))
-        if type(every) is not int or every < 1 or not 0 < eta < math.inf:
+        if not isinstance(getattr(handle, "_session", None), Session):
+            raise UsageError(
+                "Accordion takes the handle that gradwire.attach returned; got a "
+                f"{type(handle).__name__}. Attach the model, and pass the handle."
+            )
+        is_eta = isinstance(eta, int | float) and 0 < eta < math.inf
+        if type(every) is not int or every < 1 or not is_eta:
             raise UsageError(
                 "Accordion's every must be a whole number, 1 or more, and eta above 0; got "
                 f"every={every!r}, eta={eta!r}. Use for example Accordion(handle, 0.1, 500)."
@@ -76,7 +84,14 @@ class Accordion:
     def step(self, rate: float | None = None) -> bool:
         """Add this step's averages; returns whether the phase is critical from now on. Call it
         after `backward`, while `.grad` holds averages. rate: the learning rate, if that may fall.
-        Every `every`-th call decides, and is collective."""
+        Every `every`-th call decides, and is collective.
+
+        Raises:
+            UsageError: the rate is no number, no `.grad` has held an average in the interval that
+                ends now, or the handle was detached.
+        """
+        self._handle._check_usable()
+        rate = self._rate if rate is None else _number(rate)
         for name, p in self._handle._session.parameters.items():
             if p.grad is not None:
                 if name not in self._sums:
@@ -85,8 +100,13 @@ class Accordion:
                 self._sums[name] += whole.nan_to_num(0.0, 0.0, 0.0)  # a skipped step has NaN
         self._taken += 1
         if self._taken % self._every == 0:
+            if not self._sums:
+                raise UsageError(
+                    "Accordion looks at averages in .grad; none had any since its last decision. "
+                    "Call step() after backward(), before zero_grad()."
+                )
             norms = torch._foreach_norm(list(self._sums.values()))
-            self._decide(float(torch.stack(norms).norm()), self._rate if rate is None else rate)
+            self._decide(float(torch.stack(norms).norm()), rate)
             self._sums = {}
         return self.is_critical
 
@@ -105,10 +125,14 @@ class Accordion:
             accordion = gradwire.Accordion(handle, density=0.1, every=500)
             accordion.load_state_dict(state["accordion"])
             handle.load_state_dict(state["gradwire"])
+
+        Raises:
+            UsageError: it is no such state; nothing has changed then.
         """
-        self._taken, self._before, self._rate = state["taken"], state["before"], state["rate"]
+        given = ACCORDION.take(state)
+        self._taken, self._before, self._rate = given["taken"], given["before"], given["rate"]
         self._sums = {}
-        self._go(state["is_critical"])
+        self._go(given["is_critical"])
 
     def _decide(self, now: float, rate: float) -> None:
         critical = changed(self._before, now, self._eta) or rate < self._rate
@@ -123,6 +147,16 @@ class Accordion:
         if critical != self.is_critical:
             self._handle.adopt(self._dense if critical else self._sparse)
             self.is_critical = critical
+
+
+def _number(rate: Any) -> float:
+    try:
+        return float(rate)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"a learning rate must be a number; got {rate!r:.80}. Pass for example "
+            "scheduler.get_last_lr()[0]."
+        ) from error
 
 
 def changed(before: float, now: float, eta: float) -> bool:

@@ -65,9 +65,10 @@ def _check_numbers(lanes: int | None, settings: Settings) -> None:
     }  # fmt: skip
     for name, value in numbers.items():
         is_whole = name in ("lanes", "check_every")
-        fits = isinstance(value, int if is_whole else int | float) and value > 0
+        fits = isinstance(value, int | float) and value > 0
+        fits = fits and not (is_whole and isinstance(value, float))
         if name == "timeout_seconds":  # torch takes no infinity
-            fits = fits and value < math.inf
+            fits = fits and value != math.inf
         elif value is None:
             continue
         if not fits:

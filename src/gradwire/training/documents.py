@@ -11,6 +11,7 @@ from gradwire.document import Document
 from gradwire.errors import PlanError, UsageError
 from gradwire.schema import (
     Anything,
+    Flag,
     List,
     Made,
     Map,
@@ -58,6 +59,17 @@ def _sent_first(value: Any) -> Any:
     return _parsed(value) if isinstance(value, str) else Number(above=0).read(value)
 
 
+def _real(value: Any) -> float:
+    """Reads a number that may be inf or NaN, also one in a tensor."""
+    is_one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta
+    if not is_one and type(value) not in (int, float):
+        raise broken("must be a number", value)
+    try:
+        return float(value)
+    except (OverflowError, RuntimeError):  # a large int; a complex tensor
+        raise broken("must be a number", value) from None
+
+
 DENSE = Made(Anything(), _dense)
 """A dense tensor that is not on the meta device."""
 FLOATS = Made(DENSE, _floats)
@@ -92,4 +104,13 @@ LOCAL_STEPS = Document(
     Table({"step": STEP, "every": Maybe(Whole(1)), "fragments": Map(_FRAGMENT)}),
     UsageError,
     "Pass what LocalSteps.state_dict() returned, or a list of all ranks' states",
+)  # fmt: skip
+
+ACCORDION = Document(
+    "a state of Accordion",
+    Table({
+        "taken": STEP, "before": Made(Anything(), _real), "rate": Made(Anything(), _real),
+        "is_critical": Flag(),
+    }),
+    UsageError, "Pass what Accordion.state_dict() returned",
 )  # fmt: skip

@@ -526,6 +526,10 @@ def refused(options: dict[str, Any]) -> str:
         model = torch.compile(model, backend="eager") if kind == "compiled ddp" else model
     if kind == "another's":
         optimizer = torch.optim.SGD(small().parameters(), 0.1)
+    if kind == "name":
+        optimizer = "sgd"  # type: ignore[assignment]
+    if kind == "parameters":
+        model = list(model.parameters())
     try:
         LocalSteps(model, optimizer, options.pop("every", 4), plan, **options)
     except UsageError as error:
@@ -543,6 +547,8 @@ def refused(options: dict[str, Any]) -> str:
         ({"kind": "ddp inside"}, "Pass the plain module"),
         ({"kind": "compiled ddp"}, "Pass the plain module"),
         ({"kind": "another's"}, "holds none of them"),
+        ({"kind": "name"}, "needs the optimizer itself, whose steps it counts; got 'sgd'"),
+        ({"kind": "parameters"}, "takes an nn.Module; got list"),
         ({"kind": "attached"}, "Pass the plain module"),
         ({"kind": "local"}, "takes local steps already"),
         ({"kind": "sharded"}, "Pass the plain module"),
@@ -562,6 +568,14 @@ def refused(options: dict[str, Any]) -> str:
 def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> None:
     for said in three.run(refused, options):
         assert says in said
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_without_a_process_group(kind: Any) -> None:
+    assert not dist.is_initialized()
+    model = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="init_process_group"):
+        LocalSteps(model, kind(model.parameters(), 0.1), 2)
 
 
 def differs(option: str, value: Any) -> tuple[str, bool]:

@@ -181,6 +181,12 @@ def refusing(folder: Path) -> None:
         wrong = UsageError if rank == 1 else PlanError
         with pytest.raises(wrong, match="this rank must be able to write into the run folder"):
             gradwire.record(handle, path)
+        with pytest.raises(wrong, match="a run folder must be a path; got None"):
+            gradwire.record(handle, None if rank == 1 else folder / "run")  # type: ignore[arg-type]
+        with pytest.raises(
+            UsageError, match=r"takes what gradwire.attach returned.*; got a Small"
+        ):
+            gradwire.record(model, folder / "run")  # type: ignore[arg-type]
         with gradwire.record(handle, folder / "run"):
             with pytest.raises(UsageError, match="one recording at a time"):
                 gradwire.record(handle, folder / "another")

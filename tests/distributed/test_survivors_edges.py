@@ -284,6 +284,17 @@ def test_a_job_without_a_default_group() -> None:
         attached(model, TOPK, optimizer)
 
 
+def _made_again() -> bool:
+    before = dist.group.WORLD
+    with pytest.raises(UsageError, match="one default process group; this one has it already"):
+        gradwire.init_process_group()
+    return before is dist.group.WORLD
+
+
+def test_a_default_group_stays(one: Ranks) -> None:
+    assert one.run(_made_again) == [True]
+
+
 def _let_go() -> tuple[bool, int]:
     handle, model, optimizer = _begun()
     gone = weakref.ref(model)

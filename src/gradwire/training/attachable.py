@@ -28,11 +28,7 @@ def check_ready(
     scaler: object = None,
 ) -> None:  # fmt: skip
     """Raise UsageError unless the module and the job can be attached, and numbers are in range."""
-    if not dist.is_available() or not dist.is_initialized():
-        raise UsageError(
-            "attach needs torch.distributed; it is not initialized. Call "
-            "torch.distributed.init_process_group() first and start the job with torchrun."
-        )
+    check_started()
     check_module(module)
     if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
         raise UsageError(
@@ -80,6 +76,15 @@ def _check_numbers(lanes: int | None, settings: Settings) -> None:
         raise UsageError(
             "seed must be a whole number of at most 64 bits; got "
             f"{settings.seed!r}. Pass for example seed=0."
+        )
+
+
+def check_started() -> None:
+    """Raise UsageError unless torch.distributed is initialized."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError(
+            "attach needs torch.distributed; it is not initialized. Call "
+            "torch.distributed.init_process_group() first and start the job with torchrun."
         )
 
 

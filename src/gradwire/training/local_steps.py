@@ -27,7 +27,7 @@ from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
-from gradwire.training.attachable import device_of
+from gradwire.training.attachable import check_module, check_started, device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.broadcast import broadcast
 from gradwire.training.ddp import inner
@@ -97,6 +97,8 @@ class LocalSteps:
                 f"fragments and delay; got fragments={fragments}, delay={delay}. Pass every."
             )
         every = FIRST if every is None else every
+        check_started()
+        check_module(model)
         _check(model, every, plan, fragments, delay)
         _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
@@ -292,6 +294,11 @@ def _hooked(optimizer: Any) -> Optimizer:
 
 
 def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> None:
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        raise UsageError(
+            "LocalSteps needs the optimizer itself, whose steps it counts; got "
+            f"{optimizer!r:.80}. Pass a torch.optim.Optimizer."
+        )
     if held(optimizer).isdisjoint(map(id, named.values())):
         raise UsageError(
             "LocalSteps needs the optimizer of the model's parameters; this "

@@ -340,6 +340,8 @@ def record(
 
     def begin() -> list[To]:
         told = _told(to)
+        if not isinstance(folder, str | Path):
+            raise UsageError(f"a run folder must be a path; got {folder!r:.80}. Pass 'run'.")
         opened.append(_opened(session, Path(folder), dist.get_rank(group_of_names)))
         return told
 
@@ -365,6 +367,11 @@ def _recorded(handle: Handle | LocalSteps) -> Recorded:
                 "is known only after the first 12 steps. Pass every, or record after these."
             )
         return Alone(handle)
+    if not isinstance(handle, Handle):
+        raise UsageError(
+            "record takes what gradwire.attach returned, or a LocalSteps; got a "
+            f"{type(handle).__name__}. Attach the model, and pass the handle."
+        )
     handle._check_between_steps()
     return Attached(handle)
 

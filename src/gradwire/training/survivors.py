@@ -75,8 +75,14 @@ def init_process_group(backend: str = "gloo", *, timeout_seconds: float = 1800.0
     wait for the other ranks, now and in the group's collectives.
 
     Raises:
+        UsageError: there is a default process group already.
         PeerError: the ranks that train did not take this one up within the timeout.
     """
+    if dist.is_initialized():
+        raise UsageError(
+            "a process can have one default process group; this one has it already. Call "
+            "gradwire.init_process_group() instead of torch's, and once."
+        )
     limit = timedelta(seconds=timeout_seconds)
     store, rank, world = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
     init_by(store, rank, world, backend, timeout_seconds)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from gradwire.network.checked import Ints, Reals
-from gradwire.network.fabric import Fabric
-from gradwire.network.flows import Flows
+from gradwire.network.fabric import Fabric, fabric_of
+from gradwire.network.flows import Flow, Flows
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,14 @@ class Bounds:
         return "fabric" if self.fabric_seconds > self.host_seconds else "host"
 
 
-def bounds(flows: Flows, topology: Fabric, *, starts: bool = False) -> Bounds:
+def bounds(
+    flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric, *, starts: bool = False
+) -> Bounds:
     """Returns bounds on the time of all flows. Spraying reaches them if links are equal and none
-    failed. starts: whether flows wait for their start_ns, as in engines that simulate time."""
-    flows.refuse_beyond(topology.hosts)
+    failed. starts: whether flows wait for their start_ns, as in engines that simulate time. Raises
+    NetworkError for what is no flow, and unknown hosts."""
+    flows = Flows.of(flows)
+    flows.refuse_beyond(fabric_of(topology).hosts)
     host, leaf = np.arange(topology.hosts), topology.leaf_of
     longest = _latest if starts and flows.start_ns.any() else _longest
     hosts = longest(flows, host, topology.host_up.sum(1), topology.host_down.sum(1))

@@ -249,14 +249,20 @@ class Fabric:
         )
 
     def without(self, *failed: Link | str) -> Fabric:
-        """Returns this fabric without some links, in one direction, or switches, with all of their
-        links. Raises NetworkError if one is unknown."""
+        """Returns this fabric without some links, in one direction; or, by name, without cables,
+        in both, or switches, with all of their links. Raises NetworkError if one is unknown."""
         return self.with_rates(dict.fromkeys(self.named(*failed), 0))
 
     def named(self, *names: Link | str) -> list[Link]:
-        """Returns the links that are named, by themselves or by the switch at one end. Raises
-        NetworkError if one is unknown."""
-        known = {*self.links, *(name for link in self.links for name in link[:2])}
+        """Returns the links that are named, by themselves, by their cable or by the switch at one
+        end. Raises NetworkError if one is unknown."""
+        texts = any(isinstance(one, str) for one in names)
+
+        def called(link: Link) -> set[Link | str]:
+            back = Link(link.target, link.source, link.number)
+            return {link, *link[:2], link.name, back.name} if texts else {link}
+
+        known = {name for link in self.links for name in called(link)}
         for one in names:
             if one not in known:
                 link = self._example
@@ -265,7 +271,7 @@ class Fabric:
                     f"what fails must be a link or a switch of the topology; got '{shown}'. Name "
                     f"an existing one, such as {link.source}-{link.target} or {link.target}."
                 )
-        return [link for link in self.links if not {link, *link[:2]}.isdisjoint(names)]
+        return [link for link in self.links if not called(link).isdisjoint(names)]
 
     def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
         """Returns this fabric with other rates of some links. Raises NetworkError if a link is
@@ -300,6 +306,16 @@ class Fabric:
 
     def _switch(self, pod: int, name: str) -> str:
         return name if self.pods == 1 else f"pod{pod}.{name}"
+
+
+def fabric_of(topology: Fabric) -> Fabric:
+    """Returns the topology. Raises NetworkError if it is no fabric, such as a text."""
+    if not isinstance(topology, Fabric):
+        raise NetworkError(
+            f"a topology must be a Fabric; got {topology!r:.80}. Make one, for example by "
+            "gradwire.network.leaf_spine(leaves=4, hosts=4, spines=4)."
+        )
+    return topology
 
 
 def _refuse_uplinks(uplinks: tuple[tuple[str, int], ...]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes
 from gradwire.network.checked import Ints
-from gradwire.network.fabric import EVERY, Fabric, Link, count
+from gradwire.network.fabric import EVERY, Fabric, Link, count, fabric_of
 from gradwire.network.flows import Flows
 from gradwire.network.jobs import Jobs, routed
 from gradwire.network.routes import Routes
@@ -53,27 +53,33 @@ NONE = Outages()
 
 
 def outages(
-    jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme, fails: Mapping[Link, float],
+    jobs: Sequence[Flows], topology: Fabric, scheme: str | Scheme,
+    fails: Mapping[Link, float] | Mapping[str, float],
     convergence_seconds: float = CONVERGENCE_SECONDS, seed: int = 0,
 ) -> Outages:  # fmt: skip
     """Routes each job anew by the scheme after each failure, from `convergence_seconds` later on;
     failures at the same second are one.
 
     jobs: the flows of each job, as for `routed`. fails: by link, the second at which it dies, one
-    direction of a cable: a cable that is cut is two links. Raises NetworkError as `route` does,
-    also if hosts have no path any more, and for invalid times.
+    direction of a cable; or by name: a cable's are both directions, a switch's all of its links.
+    Raises NetworkError as `route` does, also if hosts have no path any more, and for invalid
+    times.
     """
     count("seed", seed, 0)
     _refuse_time(
         "routing must converge 0 seconds after a failure, or later; got it", convergence_seconds
     )
-    found = list[tuple[float, Jobs]]()
-    for when in sorted(set(fails.values())):
+    died = dict[Link, float]()
+    for one, when in fails.items():
         _refuse_time("a link must fail at second 0 or later; got one", when)
-        dead = [link for link, second in fails.items() if second <= when]
+        for link in fabric_of(topology).named(one):
+            died[link] = min(when, died.get(link, when))
+    found = list[tuple[float, Jobs]]()
+    for when in sorted(set(died.values())):
+        dead = [link for link, second in died.items() if second <= when]
         after = routed(jobs, topology.without(*dead), scheme, seed)
         found.append((when + convergence_seconds, after))
-    return Outages(dict(fails), tuple(found)) if fails else NONE
+    return Outages(died, tuple(found)) if fails else NONE
 
 
 def paths_after(before: Routes, after: Routes) -> Ints:

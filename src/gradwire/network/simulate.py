@@ -51,6 +51,17 @@ def simulate_jobs(
     once (`jobs.routed`). Arguments and errors are those of `simulate`. Raises NetworkError also
     for several jobs by the engine static, which has no time, and for jobs on different
     topologies."""
+    for own in jobs:
+        if not isinstance(own, Routes):
+            raise NetworkError(
+                f"what is simulated must be Routes; got {own!r:.80}. Route the flows first: "
+                "gradwire.network.route(flows, topology)."
+            )
+    if not isinstance(transport, Transport | None):
+        raise NetworkError(
+            f"a transport must be a Transport; got {transport!r:.80}. Make one, of "
+            "gradwire.network.engines.transport, or leave it out."
+        )
     if engine not in get_args(Engine):
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
         raise NetworkError(f"the engine must be one of {known}; got {engine!r}. Use 'static'.")

@@ -67,6 +67,11 @@ def test_incast_is_bound_by_who_receives() -> None:
     assert found.host_seconds == pytest.approx(3.0)
 
 
+def test_flows_are_given_as_for_route() -> None:
+    fabric, rows = leaf_spine(2, 2, 2), [(0, 2, 1000), (1, 3, 500)]
+    assert bounds(rows, fabric) == bounds(Flows.of(rows), fabric)
+
+
 def test_no_flows_take_no_time() -> None:
     found = bounds(Flows.of([]), leaf_spine(2, 2, 2))
     assert (found.binding, found.seconds) == ("nothing", 0.0)

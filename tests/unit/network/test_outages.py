@@ -276,6 +276,17 @@ def test_it_is_the_middle_byte_that_says_where() -> None:
     assert paths_after(halves, after).tolist() == [1, 2, 0]
 
 
+def test_cables_and_switches_fail_by_name() -> None:
+    fabric, flows = leaf_spine(2, 2, 2), Flows([0], [2], 1000)
+    up, down = Link("leaf0", "spine0"), Link("spine0", "leaf0")
+    assert outages([flows], fabric, "ecmp", {"leaf0-spine0": 0.5}).fails == {up: 0.5, down: 0.5}
+    found = outages([flows], fabric, "ecmp", {"spine0": 0.5, "spine0-leaf0": 0.25})
+    assert found.fails[up] == found.fails[down] == 0.25
+    assert found.fails[Link("leaf1", "spine0")] == 0.5
+    assert (fabric.without("leaf0-spine0").rates == fabric.without(up, down).rates).all()
+    assert fabric.named(down) == [down]
+
+
 def test_what_cannot_be_is_refused() -> None:
     fabric = leaf_spine(2, 2, 2)
     flows = Flows([0], [2], 1000)
@@ -310,3 +321,7 @@ def test_what_cannot_be_is_refused() -> None:
             read(routes, outages=Outages({}, [(0.0, route(flows, fabric, "spray"))]))
     with pytest.raises(NetworkError, match="need an engine that simulates time; got 'static'"):
         simulate(routes, "static", outages=Outages({link: 0.0}))
+    with pytest.raises(NetworkError, match=r"must be Routes; got Flows\(1.* Route the flows"):
+        simulate(flows)  # type: ignore[arg-type]
+    with pytest.raises(NetworkError, match="must be a Transport; got 'spray'"):
+        simulate(routes, "packet", transport="spray")  # type: ignore[arg-type]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from demands import SIZE, permutation, unequal
 
 from gradwire.errors import NetworkError
 from gradwire.families import ROUTING
-from gradwire.network import Flow, Flows, leaf_spine, route
+from gradwire.network import Flow, Flows, bounds, leaf_spine, route, samples
 from gradwire.network.routes import Routes
 from gradwire.network.routing import MEMBERS, EcmpK, Spray
 from gradwire.network.routing.route import scheme_of
@@ -111,6 +113,12 @@ def test_no_flows_need_no_paths() -> None:
 def test_texts_that_are_no_scheme_are_refused(text: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said):
         route([(0, 4, 1)], FABRIC, text)
+
+
+@pytest.mark.parametrize("ask", [route, bounds, samples])
+def test_a_text_is_no_topology(ask: Callable[..., object]) -> None:
+    with pytest.raises(NetworkError, match=r"must be a Fabric; got 'leaf_spine\(2, 2, 2\)'"):
+        ask([(0, 2, 1000)], "leaf_spine(2, 2, 2)")
 
 
 def test_hosts_that_are_not_there_are_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.families import ROUTING
 from gradwire.network.amounts import scaled
-from gradwire.network.fabric import Fabric, count
+from gradwire.network.fabric import Fabric, count, fabric_of
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme, Share
@@ -33,7 +33,7 @@ def route(
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)
-    given.refuse_beyond(topology.hosts)
+    given.refuse_beyond(fabric_of(topology).hosts)
     refuse_disconnected(topology, given)
     groups = given.steps()
     if sum(map(len, groups)) < 2:

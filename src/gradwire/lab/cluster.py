@@ -18,7 +18,7 @@ from gradwire.lab.addresses import (
 )
 from gradwire.lab.availability import available, refused
 from gradwire.lab.distance import Distance
-from gradwire.lab.environment import Layout, rank_environment
+from gradwire.lab.environment import Layout, check_environment, rank_environment
 from gradwire.lab.forwarding import Forwarded
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.job import Job, LabTimeoutError, LineHandler, print_prefixed
@@ -143,11 +143,12 @@ class Cluster:
             outages: links that go down meanwhile; all are up again when the command has ended.
 
         Raises:
-            LabError: the command is empty or cannot be started, the cluster is not entered, or an
-                outage is of an unknown link, or in loopback mode.
+            LabError: the command is empty or cannot be started, a variable is no text, the cluster
+                is not entered, or an outage is of an unknown link, or in loopback mode.
         """
         guard = self._entered()
         _check_command(command)
+        check_environment(env)
         going = self._turns(outages)
         layout = self._layout()
         port = self._next_port()

@@ -17,12 +17,13 @@ def bytes_sent() -> int:
     is not counted. In loopback mode this is what the whole machine sent over `lo`. Raises
     `LabError` in a process that the lab did not start.
     """
-    interface, found = os.environ.get("GRADWIRE_LAB_INTERFACE", INTERFACE), interface_bytes()
+    interface, found = os.environ.get("GRADWIRE_LAB_INTERFACE", ""), interface_bytes()
     if interface in found:
         return found[interface]
     raise LabError(
-        f"bytes_sent() counts on the lab's interface; this process has no {interface!r}; call it "
-        "in a process that `gradwire lab run` or Cluster.run() started"
+        "bytes_sent() counts on the lab's interface; this process has "
+        f"{f'no {interface!r}' if interface else 'none'}; call it in a process that `gradwire lab "
+        "run` or Cluster.run() started"
     )
 
 

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gradwire.errors import LabError
+
 # The caller's own values win. Ranks share few cores: one thread each. Lines must arrive when they
 # are printed. Memory that glibc gave back to the kernel costs page faults to get again.
 _DEFAULTS = {
@@ -34,6 +36,16 @@ class Layout:
     def host_of(self, rank: int) -> int:
         """Return the host that a rank runs on."""
         return self.order[rank // self.procs_per_host]
+
+
+def check_environment(extra: Mapping[str, str] | None) -> None:
+    """Raise LabError unless all are texts, as the kernel takes no others."""
+    for name, value in (extra or {}).items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise LabError(
+                f"variables and their values must be text; got env={{{name!r}: {value!r:.80}}}. "
+                f"Pass for example {{{str(name)!r}: {str(value)!r:.80}}}."
+            )
 
 
 def rank_environment(

@@ -47,6 +47,12 @@ def turns(outages: Sequence[Outage], wiring: Wiring) -> list[Turn]:
     the upper switch goes down; the other has no carrier then, as with a cable that is cut. Raises
     LabError for unknown links, invalid times, and a link that is to go down while it is down."""
     found, back = [], dict[tuple[str, str], float]()
+    wrong = [one for one in outages if not isinstance(one, Outage)]
+    if wrong:
+        raise LabError(
+            f"outages must be a list of Outage; got {wrong[0]!r:.80} in it. Write for example "
+            '[gradwire.lab.Outage("host3", 2.0, 2.5)].'
+        )
     for outage in sorted(outages, key=lambda own: own.seconds):
         cable = _cable(outage.link, wiring)
         last = _LATEST_SECONDS if outage.until is None else outage.until

@@ -9,7 +9,15 @@ import pytest
 from gradwire.cli import lab as command
 from gradwire.cli.main import main
 from gradwire.errors import LabError
-from gradwire.lab import Availability, Cluster, available, bytes_sent, cluster, parse_rate
+from gradwire.lab import (
+    Availability,
+    Cluster,
+    available,
+    bytes_sent,
+    cluster,
+    counters,
+    parse_rate,
+)
 from gradwire.lab.availability import how_to_allow
 from gradwire.lab.guarded import with_package_on_path
 from gradwire.lab.network import find_tool
@@ -45,6 +53,13 @@ def test_commands_that_are_no_list_of_words(command):
         pytest.raises(LabError, match=r"list of strings.*Write for example"),
     ):
         lab.run(command)
+
+
+def test_variables_that_are_no_texts_do_not_end_the_lab():
+    with Cluster(1, "1gbit", loopback=True) as lab:
+        with pytest.raises(LabError, match=r"must be text; got env=\{'STEPS': 3\}\. Pass .*'3'\}"):
+            lab.run(["true"], env={"STEPS": 3})
+        assert lab.run(["true"], env={"STEPS": "3"}) == 0
 
 
 def test_where_namespaces_are_impossible_the_reason_and_loopback_are_named(monkeypatch):
@@ -84,6 +99,10 @@ def test_available_says_why():
 def test_bytes_sent_outside_the_lab_says_where_it_belongs(monkeypatch):
     monkeypatch.setenv("GRADWIRE_LAB_INTERFACE", "gw-missing")
     with pytest.raises(LabError, match=r"no 'gw-missing'.*gradwire lab run"):
+        bytes_sent()
+    monkeypatch.delenv("GRADWIRE_LAB_INTERFACE")
+    monkeypatch.setattr(counters, "interface_bytes", lambda: {"lo": 1, "eth0": 2})
+    with pytest.raises(LabError, match=r"this process has none; .*gradwire lab run"):
         bytes_sent()
 
 

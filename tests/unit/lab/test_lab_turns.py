@@ -47,6 +47,7 @@ def test_the_end_of_the_switch_above_goes_down_and_up_in_turn() -> None:
         (Outage("host0", 2.0, 2.0), "down at 2, up at 2"),
         (Outage("host0", float("nan")), "down at nan"),
         (Outage("host0", 0.0, float("inf")), "up at inf"),
+        ("host0@1", "must be a list of Outage; got 'host0@1' in it"),
     ],
 )
 def test_what_cannot_go_down_is_refused(outage: Outage, said: str) -> None:

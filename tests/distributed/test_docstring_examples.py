@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from torch import nn
 import gradwire
 
 PARSER = doctest.DocTestParser()
+BESIDE = "lab", "network", "testing"
+"""Public modules that `gradwire` does not import."""
 
 
 def public() -> Iterator[tuple[str, Any]]:
     """The functions and classes of `gradwire` and its modules, and the methods of these, by
     name."""
-    for name in dir(gradwire):
-        own = getattr(gradwire, name)
+    for name in (*dir(gradwire), *BESIDE):
+        own = import_module(f"gradwire.{name}") if name in BESIDE else getattr(gradwire, name)
         inside = {name: own}
         if inspect.ismodule(own) and not name.startswith("_"):
             inside = {f"{name}.{member}": x for member, x in vars(own).items()}
@@ -71,6 +74,7 @@ def end(model: nn.Module) -> None:
 def test_there_are_some() -> None:
     """What a newcomer calls first has an example, at least."""
     assert {"attach", "lockstep", "recommend", "sound", "record", "LocalSteps"} <= set(EXAMPLES)
+    assert {"network.route", "testing.Workers"} <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

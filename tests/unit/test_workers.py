@@ -169,6 +169,36 @@ def test_momentum_stays_where_it_is() -> None:
         workers.adopt(plan("topk(0.1)+ef | allgather"))
 
 
+def test_a_plan_of_other_parameters_is_refused() -> None:
+    workers = Workers(plan("topk(0.1)+ef | allgather"), WORLD)
+    workers.exchange(of_all(0))
+    with pytest.raises(PlanError, match="only in the plan: v; only in the model: "):
+        workers.adopt(Plan.make([Parameter("v", (2, 2))], "topk(0.1)+ef | allgather"))
+
+
+@pytest.mark.parametrize("world", [0, -1, 2.0])
+def test_there_is_a_worker(world: int) -> None:
+    with pytest.raises(UsageError, match=f"ranks, at least 1; got .* and world={world}"):
+        Workers(plan("none | allreduce"), world)
+    with pytest.raises(UsageError, match="takes a Plan and"):
+        Workers("none | allreduce", 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "instead", "said"),
+    [("c", None, "has none"), ("a", torch.zeros(20, 31), r"has one of shape \[20, 31\]"),
+     ("b", torch.zeros(8), r"has one of shape \[8\]")],
+)  # fmt: skip
+def test_a_gradient_that_is_missing_or_does_not_fit_is_named(
+    name: str, instead: Tensor | None, said: str
+) -> None:
+    workers, given = Workers(plan("topk(0.1)+ef | allgather"), WORLD), of_all(0)
+    given[1] = {k: x for k, x in (given[1] | {name: instead}).items() if x is not None}  # type: ignore
+    with pytest.raises(UsageError, match=f"a gradient of {name} float32.*; worker 1 {said}"):
+        workers.exchange(given)
+    assert workers.step == 0
+
+
 @pytest.mark.parametrize(("given", "scales"), [(2, 0), (4, 0), (3, 2), (3, 4)])
 def test_there_is_one_gradient_per_worker(given: int, scales: int) -> None:
     """Else some would count not at all, or those of the step before twice."""

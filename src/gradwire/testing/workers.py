@@ -31,6 +31,9 @@ class Workers:
 
     `step` counts exchanges; `trace` has the spans and bytes of the last one.
 
+    Raises:
+        UsageError: it is no `Plan`, or world is no whole number of at least 1.
+
     Example:
         >>> from gradwire.buckets import Parameter
         >>> from gradwire.testing import Workers
@@ -42,6 +45,11 @@ class Workers:
     """
 
     def __init__(self, plan: Plan, world: int, **options: Any) -> None:
+        if not isinstance(plan, Plan) or not isinstance(world, int) or world < 1:
+            raise UsageError(
+                "Workers takes a Plan and a whole number of ranks, at least 1; got "
+                f"{plan!r:.80} and world={world!r}. Make a plan by Plan.make."
+            )
         self.ledgers = [Ledger(plan, rank, world, **options) for rank in range(world)]
         self.step, self.trace = 0, Trace(world)
 
@@ -51,7 +59,9 @@ class Workers:
         return self.ledgers[0].plan
 
     def adopt(self, plan: Plan) -> None:
-        """Change to another plan for the same parameters, as `Handle.adopt` does."""
+        """Change to another plan for the same parameters, as `Handle.adopt` does. Raises PlanError
+        if it is of others, or what this plan remembers cannot be passed on."""
+        plan.check([p for bucket in self.plan.buckets for p in bucket.parameters])
         self.ledgers[0].check_next(plan)
         for ledger in self.ledgers:
             ledger.adopt(plan)
@@ -63,12 +73,13 @@ class Workers:
         """Run one step. Returns the averages that every rank gets, by name, in the shapes of the
         plan's parameters.
 
-        gradients: one mapping per rank, of all parameters of the plan, dense, of a parameter's
-        number of elements and dtype; a gradient that is contiguous may be changed. clip_scales:
-        what each rank multiplies its gradient by. `trace` records this exchange.
+        gradients: one mapping per rank, of all parameters of the plan, dense, of as many elements;
+        a gradient that is contiguous may be changed. clip_scales: what each rank multiplies its
+        gradient by. `trace` records this exchange.
 
         Raises:
-            UsageError: there is not one of each per rank.
+            UsageError: there is not one of each per rank, or a gradient is missing or of another
+                size.
             MoveError: ranks disagree.
         """
         world = len(self.ledgers)
@@ -79,6 +90,8 @@ class Workers:
                 f"scale if there are any; got {len(gradients)} and {len(clip_scales)}. Pass one "
                 "per worker."
             )
+        for rank, mine in enumerate(gradients):
+            self._check(rank, mine)
         self.trace = Trace(world)
         averages: dict[str, Tensor] = {}
         for b, bucket in enumerate(self.plan.buckets):
@@ -94,6 +107,17 @@ class Workers:
             averages |= {name: x.view(shape) for name, x, shape in found}
         self._end()
         return averages
+
+    def _check(self, rank: int, gradients: Mapping[str, Tensor]) -> None:
+        """Raise UsageError unless a rank has a gradient for each parameter, of its size."""
+        for p in (p for bucket in self.plan.buckets for p in bucket.parameters):
+            found = gradients.get(p.name) if isinstance(gradients, Mapping) else None
+            if found is None or found.numel() != p.elements:
+                got = "none" if found is None else f"one of shape {list(found.shape)}"
+                raise UsageError(
+                    f"each worker must have a gradient of {p}; worker {rank} has {got}. Pass "
+                    "zeros for one without a part in the loss."
+                )
 
     def _end(self) -> None:
         for ledger in self.ledgers:

@@ -44,7 +44,7 @@ class LocalSteps:
 
     All ranks step their optimizers equally often; the last step of a round blocks until the
     exchange is over (with `delay`, until the exchange begun `delay` steps ago is). `step` counts
-    this rank's steps; `fragments` are the parts, whose `handle` exchanges each.
+    the optimizer's steps.
 
     Args:
         model: a plain module, not attached, not in DistributedDataParallel and not sharded. Rank

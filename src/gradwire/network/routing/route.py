@@ -30,6 +30,12 @@ def route(
     'mp_rdma(4)', 'ecmp_k(8)', 'ecmp', or, where scipy is installed, 'optimal'. Equal seeds give
     equal routes. Raises NetworkError for a text that is no scheme, unknown hosts, hosts between
     which no path works, and flows that the scheme cannot route.
+
+    Example:
+        >>> from gradwire.network import Flow, leaf_spine, route
+        >>> routes = route([Flow(0, 4, 10**9)], leaf_spine(leaves=2, hosts=4, spines=4), "ecmp")
+        >>> routes.seconds  # a gigabyte at 100 Gbit/s
+        0.08
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)

@@ -139,7 +139,8 @@ class Evidence:
 
     @property
     def first(self) -> str:
-        """By what the steps of the warm-up travelled, and which steps; "" if there was none."""
+        """The strategy, or the densities, of the warm-up, and which steps it was; "" if there was
+        none."""
         shown = f"'{self.begins or 'none | allreduce'}'"
         if self.densities:
             shown = f"densities of {', '.join(f'{100 * d:.3g}' for d in self.densities)} %"

@@ -91,7 +91,7 @@ class OpenMetrics:
     (`--collector.textfile.directory`): gauges of the last row; each row replaces the file.
 
     Args:
-        path: the file, whose name ends in .prom. Each rank needs its own.
+        path: the file. Each rank needs its own; the node exporter reads those that end in .prom.
         labels: the labels of every gauge, as {"rank": "3", "job": "gpt"}.
 
     Raises:

@@ -268,15 +268,21 @@ def test_a_type_means_all_that_is_inside(three: Ranks) -> None:
     assert three.run(everything_inside) == [{"none+server_momentum | allreduce"}] * 3
 
 
-def excluded_from_a_plan() -> str:
+def beside_a_plan(options: dict[str, Any]) -> str:
     model = small()
     with attached(model, DGC) as handle:
         plan = handle.plan
-    return refused_options({"plan": plan, "exclude": ["one.weight"]})
+    return refused_options({"plan": plan, **options})
 
 
 def test_a_plan_says_itself_what_is_dense(three: Ranks) -> None:
-    assert all("a Plan already decides" in said for said in three.run(excluded_from_a_plan))
+    found = three.run(beside_a_plan, {"exclude": ["one.weight"]})
+    assert all("a Plan already decides" in said for said in found)
+
+
+def test_a_plan_has_its_own_buckets(three: Ranks) -> None:
+    found = three.run(beside_a_plan, {"buckets": [["one.weight"]]})
+    assert all("a Plan already has its buckets" in said for said in found)
 
 
 def names_compiled() -> set[str]:

@@ -114,12 +114,14 @@ class Routes:
 
     @property
     def seconds(self) -> float:
-        """As `fabric_seconds`, until the last link of hosts and switches is done."""
+        """The seconds that all links need: as `fabric_seconds`, but until the last link of hosts
+        and switches is done in each step."""
         return sum(map(max, self._step_seconds))
 
     @property
     def host_seconds(self) -> float:
-        """As `fabric_seconds`, until the last link of hosts is done."""
+        """The seconds that links of hosts need: as `fabric_seconds`, but until the last one of
+        these is done in each step."""
         return sum(of_hosts for _, of_hosts in self._step_seconds)
 
     @cached_property

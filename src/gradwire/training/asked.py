@@ -50,6 +50,11 @@ def _asked(
                 "a Plan already decides how each parameter is sent, so exclude= cannot be added; "
                 f"got it for {', '.join(dense[:5])}. Leave exclude out, or attach a strategy."
             )
+        if grouping["buckets"] is not None:
+            raise PlanError(
+                "a Plan already has its buckets, so buckets= cannot be added; got "
+                f"{grouping['buckets']!r:.80}. Leave buckets out, or attach a strategy."
+            )
         if everywhere:
             asked = asked.of_parts(parameters, everywhere)
         asked.check(parameters)

@@ -175,8 +175,9 @@ class Handle:
 
         Tensors have the parameters' shapes, or with `hierarchical` those of the parts that this
         rank owns. Exceptions: "owners_residual", (elements of the piece that this rank owns,),
-        "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
-        (3,), of `adam`, and "residual/1" to "residual/3" of a path's later compressions.
+        "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), of `adam`,
+        "noise", (3,), of `adam` and `muon`, and "residual/1" to "residual/3" of a path's later
+        compressions.
         The tensors are not copies; save them before the next forward in training mode,
         optimizer's step or `flush`. Not collective.
 

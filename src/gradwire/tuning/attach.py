@@ -104,11 +104,12 @@ def attach(
             fully_shard has sharded inside replicas (docs/fsdp.md). Its parameters are float32,
             bfloat16 or float16; or, by 'none | allreduce' and 'none | allgather', float64.
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
-            of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
-            half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
-            adopts the winner; it plans again when steps become much slower or faster. It chooses
-            the buckets, so it takes no buckets, bucket_bytes or exclude. For a sharded model all
-            ranks that keep parts of it take part, and use one plan.
+            of a saved plan (as text it ends in .json). A plan has its own buckets and lanes.
+            "auto" begins as plain fp32, watches some steps, measures for about half a minute, lets
+            the best plans race on real steps beside tuned fp32 and bf16, and adopts the winner; it
+            plans again when steps become much slower or faster. It chooses the buckets, so it
+            takes no buckets, bucket_bytes or exclude. For a sharded model all ranks that keep
+            parts of it take part, and use one plan.
         process_group: the ranks that average; by default DDP's own group, or the default group.
             For a sharded model it is the replicate group.
         strategies: for "auto", the strategies allowed besides fp32 and bf16 all-reduce;
@@ -118,7 +119,7 @@ def attach(
             size is not known, share a bucket with their neighbours.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
         lanes: buckets under way at once; each lane is a thread with its own process group. By
-            default two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
+            default two on CPUs (benchmarks/demo) and one on CUDA.
         exclude: what is not compressed, besides vectors: names of parameters, as "embedding.*",
             and types of modules, as torch.nn.Embedding.
         clip_norm: clip each rank's gradient at √N times this norm, which stands for clipping the

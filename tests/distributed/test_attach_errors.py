@@ -98,6 +98,8 @@ def invalid(what: str) -> tuple[str, str]:
         options["buckets"] = [["no.such.parameter"]]
     if odd and what == "bucket_bytes":
         options["bucket_bytes"] = "many"
+    if odd and what == "Python's own":
+        options["buckets"] = 5
     return refusal(lambda: gradwire.attach(small(), plan, timeout_seconds=WIDE, **options))
 
 
@@ -110,7 +112,8 @@ def invalid(what: str) -> tuple[str, str]:
         ("buckets", "PlanError"),
         ("number", "UsageError"),
         ("none", "UsageError"),
-        ("bucket_bytes", "TypeError"),
+        ("bucket_bytes", "PlanError"),
+        ("Python's own", "TypeError"),
     ],
 )
 def test_one_rank_asks_for_the_impossible(three: Ranks, what: str, kind: str) -> None:

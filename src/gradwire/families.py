@@ -233,8 +233,10 @@ def register(member: T) -> T:
     and bytes that returns Flows), a step (one that returns a Workload), or a format of paths (one
     that takes Routes and returns a str).
 
-    Returns the member, so that it can be used as a decorator. All ranks must register the same
-    members. A package that others install uses an entry point instead (docs/extend.md).
+    Returns the member, so that it can be used as a decorator. A function is known by the return
+    type in its annotation; without one it is taken for a topology. All ranks must register the
+    same members, before they attach. A package that others install uses an entry point instead
+    (docs/extend.md).
 
     Raises:
         StrategyError, NetworkError: it is no member, or has a name that is taken.

@@ -13,7 +13,8 @@ from gradwire.registry import parse_member
 class Key(NamedTuple):
     """All that random numbers may depend on: never timing, never grouping.
 
-    rank: the rank that draws. Draws that must be alike on all ranks (randk's places) ignore it.
+    seed: that of `attach` or `lockstep`. step: the exchange's number. parameter: its name. rank:
+    the rank that draws. Draws that must be alike on all ranks (randk's places) ignore it.
     """
 
     seed: int
@@ -120,10 +121,11 @@ class Evidence:
     """What a model learnt with a strategy: a row of benchmarks/convergence.
 
     sound: it learnt as much as dense training, by that benchmark's rule. optimizer: its name, as
-    "sgdm" for SGD with momentum. warmup: the fraction of steps that were a warm-up. begins: the
-    warm-up's strategy, as text; "": dense, or by densities, one after the other for as many steps
-    each. turns: steps times density, how often an element was sent on average, if shorter runs are
-    known to learn less; else 0. where: the study to which the row belongs.
+    "sgdm" for SGD with momentum. task, method: the row's. warmup: the fraction of steps that were
+    a warm-up. begins: the warm-up's strategy, as text; "": dense, or by densities, one after the
+    other for as many steps each. turns: steps times density, how often an element was sent on
+    average, if shorter runs are known to learn less; else 0. where: the study to which the row
+    belongs.
     """
 
     strategy: str

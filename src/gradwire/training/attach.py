@@ -149,11 +149,11 @@ class Handle:
 
         steps; bytes_given (of gradient) and bytes_sent; bytes_across (those of bytes_sent that
         leave the machine); density (fraction of elements sent, NaN if it depends on the data, or
-        if no elements are sent, as by `powersgd`); compute_seconds (from the end of one exchange
-        to the first gradient of the next: data, forward, optimizer); backward_seconds (from there
-        to the end of backward); encode_seconds, wire_seconds, decode_seconds (in the lanes);
-        exposed_seconds (wait after backward); overlap (1 - exposed / the sum of the lanes' three,
-        at least 0); residual_norm (the 2-norm of all residuals, now).
+        the collective compresses by itself, as `powersgd`); compute_seconds (from the end of one
+        exchange to the first gradient of the next: data, forward, optimizer); backward_seconds
+        (from there to the end of backward); encode_seconds, wire_seconds, decode_seconds (in the
+        lanes); exposed_seconds (wait after backward); overlap (1 - exposed / the sum of the lanes'
+        three, at least 0); residual_norm (the 2-norm of all residuals, now).
         """
         return self._session.stats.read(self._view.waiting)
 

@@ -131,7 +131,7 @@ def attach(
             they send everything, and a plan is adopted only after them.
         scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and
             steps (`adam`, `muon`) are made without it.
-        seed: the seed of stochastic compressors.
+        seed: the seed of stochastic compressors, a whole number of at most 64 bits.
         timeout_seconds: how long to wait for a silent peer; PeerError follows.
         planes: pins of a network plan (`gradwire network export --format pins`), or the path of a
             file of them. Messages between pairs of ranks then take these paths; sums, too, go

@@ -2,6 +2,7 @@
 
 torchrun --nproc-per-node 2 examples/train.py
 gradwire lab run --hosts 4 --rate 100mbit -- python examples/train.py --strategy "none | allreduce"
+gradwire lab run --hosts 4 --rate 100mbit -- python examples/train.py --steps 600 --record run/
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--strategy", default="dgc(0.01) | allgather")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--record", metavar="DIR", help="a run folder, for gradwire report")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -32,6 +34,8 @@ def main() -> None:
     momentum = 0.0 if "dgc" in arguments.strategy else 0.9
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=momentum)
 
+    if arguments.record:
+        gradwire.record(handle, arguments.record)
     teacher = torch.randn(64, 10)
     data = torch.Generator().manual_seed(dist.get_rank())
     began = time.perf_counter()
@@ -41,6 +45,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()  # returns with the average in .grad
         optimizer.step()
+        handle.log(loss=loss)
         if dist.get_rank() == 0 and step % 20 == 19:
             seconds = (time.perf_counter() - began) / (step + 1)
             print(f"step {step + 1:3}  loss {loss.item():.3f}  {1e3 * seconds:.1f} ms a step")

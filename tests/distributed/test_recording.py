@@ -32,6 +32,7 @@ from gradwire.report.run import Run
 from gradwire.run_folder import RankFile, path_of
 from gradwire.runtime.clocks import ahead_of_first, between
 from gradwire.trace import TRAINING_THREAD, range_name
+from gradwire.training import recording as recordings
 from gradwire.training.recording import Pace, Recording
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -129,6 +130,24 @@ def ending(folder: Path) -> None:
     assert (first.step, last.step) == (4, 5)
     assert first.residual_norm is None
     assert last.residual_norm == pytest.approx(norm, rel=1e-5)
+
+
+def left_open(folder: Path) -> None:
+    """The last steps are in a row, too, and nothing is told that may have ended before."""
+    model, told = small(), list[int]()
+    with attached(model, TOPK) as handle:
+        recording = gradwire.record(handle, folder, to=lambda numbers, step: told.append(step))
+        recording._pace.every = 4
+        for _ in range(6):
+            exchanged(model)
+        recordings._leave_all()
+        assert handle._session.recording is None
+    assert [row.step for row in Run(folder).ranks[dist.get_rank()].steps] == [0, 4, 5]
+    assert told == [0, 4]
+
+
+def test_a_recording_that_nobody_closes_ends_with_the_process(two: Ranks, tmp_path: Path) -> None:
+    two.run(left_open, tmp_path / "run")
 
 
 def test_the_last_row_has_the_residuals_norm(two: Ranks, tmp_path: Path) -> None:

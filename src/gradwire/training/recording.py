@@ -9,6 +9,7 @@ step at first, and fewer later: see `Pace`.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import socket
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib.metadata import version
@@ -139,6 +141,7 @@ class Recording:
         if self._is_open:
             for session in recorded.sessions:
                 session.recording = self
+            _GOING.add(self)
 
     @_harmless
     def _begin(self, /, **about: Any) -> None:
@@ -167,6 +170,13 @@ class Recording:
     def _end(self) -> None:
         """Write the last row, with the residuals' norm: a short run has few rows that have it."""
         self._row(has_norm=True)
+
+    @_harmless
+    def leave(self) -> None:
+        """Write the last row as the process ends: what `to` calls may have ended before."""
+        self._to.clear()
+        self._row()
+        self._stop()
 
     def __enter__(self) -> Recording:
         return self
@@ -277,6 +287,16 @@ class Recording:
             _closed(self._file)
 
 
+_GOING: weakref.WeakSet[Recording] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Ends the recordings that nobody has closed, or their last steps would be in no row."""
+    for recording in list(_GOING):
+        recording.leave()
+
+
 def _warn(text: str) -> None:
     """Warn; if a filter turns the warning into an error, print it, so that training goes on."""
     try:
@@ -313,7 +333,8 @@ def record(
             ``partial(mlflow.log_metrics, run_id=…)``.
 
     Returns:
-        The recording; ``recording.close()``, `detach`, or the end of a ``with`` block ends it.
+        The recording; ``recording.close()``, `detach`, or the end of a ``with`` block ends it, or
+        the end of the process.
 
     Example:
         >>> with gradwire.record(handle, "run/"):

@@ -96,6 +96,32 @@ def test_it_is_readable(browser: Any, report: Path, width: int, scheme: str) -> 
     assert EVIL in browser.execute_script("return document.body.textContent")
 
 
+CUT = """
+return [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+  const room = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll("text")].map((e) => [e, e.getBoundingClientRect()]);
+  const cut = texts.filter(([, own]) => own.left < room.left - 1 || own.right > room.right + 1);
+  return cut.map(([e]) => e.textContent);
+});
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_long_names_and_long_numbers_fit(browser: Any, tmp_path: Path, width: int) -> None:
+    runs = []
+    for name, scale in (("a" * 100, 1.23e-5), ("b" * 100, 123456.0)):
+        runs.append(run_of(tmp_path / name))
+        logs = [{"step": n, "at": n, "numbers": {"loss": scale * (1 + n / 40)}} for n in range(40)]
+        write(runs[-1], 0, *(("log", log) for log in logs))
+    for i, pages in enumerate((runs[:1], runs)):
+        path = tmp_path / f"{i}.html"
+        path.write_text(run_page([Shown(shown(run)) for run in pages]).html())
+        visit(browser, path, width)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.execute_script(OVERLAPS) == []
+        assert browser.execute_script(CUT) == []
+
+
 @pytest.mark.parametrize("name", ["plan", "table", "simulated", "demo"])
 @pytest.mark.parametrize(("width", "scheme"), [LOOKS[0], LOOKS[3]])
 def test_other_pages_are_readable(

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from gradwire.report.labels import shortened
+
 _WIDTH, _HEIGHT = 640.0, 276.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 12.0, 30.0, 42.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 12.0, 38.0, 42.0
+_LETTER = 11.5
+"""The width of a tick's letter in a narrow window, where text is larger."""
 _MOST, _LEAST = 1e300, 1e-290
 _POINTS = 400
 """The most points of a line: a chart has room for no more."""
@@ -32,8 +36,9 @@ def lines(series: Sequence[Line], x_name: str, y_name: str) -> str:
     points = [point for one in drawn for point in one.points]
     if not points:
         return ""
-    x = _Axis.over([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
     y = _Axis.over([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
+    left = max(_LEFT, *(6 + _LETTER * len(label) for _, label in y.ticks()))
+    x = _Axis.over([p[0] for p in points], left, _WIDTH - _RIGHT)
     parts = [*_grid(x, y, x_name, y_name)]
     for i, one in enumerate(drawn):
         path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in one.points)
@@ -66,7 +71,7 @@ def bars(rows: Sequence[tuple[str, Sequence[Part]]], show: Callable[[float], str
     for i, (name, parts) in enumerate(rows):
         top, left = 6 + i * each, 0.0
         total = sum(part.value for part in parts)
-        label = f"{name}: {show(total)}"
+        label = f"{shortened(name)}: {show(total)}"
         parts_drawn.append(f'<text class="name" x="0" y="{top + 10:g}">{escape(label)}</text>')
         for part in parts:
             width = _WIDTH * part.value / longest
@@ -120,9 +125,9 @@ def _grid(x: _Axis, y: _Axis, x_name: str, y_name: str) -> Iterable[str]:
     for value, label in y.ticks():
         place = y.at(value)
         yield (
-            f'<line class="grid" x1="{_LEFT:g}" x2="{_WIDTH - _RIGHT:g}" y1="{place:.1f}" '
+            f'<line class="grid" x1="{x.begin:g}" x2="{_WIDTH - _RIGHT:g}" y1="{place:.1f}" '
             f'y2="{place:.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 6:g}" y="{place + 4:.1f}">{label}</text>'
+            f'<text class="tick end" x="{x.begin - 6:g}" y="{place + 4:.1f}">{label}</text>'
         )
     for value, label in x.ticks():
         place, side = x.at(value), "middle"
@@ -134,7 +139,7 @@ def _grid(x: _Axis, y: _Axis, x_name: str, y_name: str) -> Iterable[str]:
         )
     yield (
         f'<text class="axis end" x="{_WIDTH - _RIGHT:g}" y="{_HEIGHT - 4:g}">{escape(x_name)}'
-        f'</text><text class="axis" x="0" y="18">{escape(y_name)}</text>'
+        f'</text><text class="axis" x="0" y="15">{escape(y_name)}</text>'
     )
 
 

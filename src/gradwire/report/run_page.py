@@ -22,6 +22,7 @@ from gradwire.buckets import Parameter
 from gradwire.report import charts, run_text
 from gradwire.report.alarms import alarms
 from gradwire.report.charts import Line
+from gradwire.report.labels import shortened
 from gradwire.report.page import Charts, Figure, Fold, Grid, Key, Page, Section, Steps
 from gradwire.report.run import Run
 from gradwire.report.run_text import as_bytes, as_milliseconds
@@ -76,7 +77,7 @@ def _times(summaries: Sequence[Summary]) -> Section:
              "sent", "gradient / sent")  # fmt: skip
     rows = [
         (
-            s.run.name, as_milliseconds(s.seconds.mean), run_text.spread(s.seconds),
+            shortened(s.run.name), as_milliseconds(s.seconds.mean), run_text.spread(s.seconds),
             as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
             as_bytes(s.bytes_sent), f"{s.fewer:.1f}" if s.bytes_sent else "",

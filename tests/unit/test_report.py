@@ -58,7 +58,7 @@ def test_nothing_to_tell(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0)))
     assert summarize(Run(tmp_path)) is None
     write(tmp_path, 0, ("step", step(0)))
-    assert shown(tmp_path).seconds == (0.03, 0.03, 0.03)
+    assert shown(tmp_path).seconds == (0.03, 0.03, 0.03, 0.03)
 
 
 def test_noise_is_told_from_a_difference(tmp_path: Path) -> None:
@@ -359,6 +359,10 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dense, sparse = run_of(tmp_path / "dense", 0.06), run_of(tmp_path / "sparse", 0.03)
     _, out, _ = told(capsys, dense, sparse)
     assert "It helped: sparse is 2.00 times as fast as dense, 30.0 and 60.1 ms." in out
+    assert re.search(r"run +speed +ms/step +median +quartiles ", out)
+    assert re.search(r"^dense +1\.00× +60\.1 +60\.\d +5\d\.\d to 6\d\.\d ", out, re.MULTILINE)
+    assert re.search(r"^sparse +2\.00× +30\.0 +30\.\d +2\d\.\d to 3\d\.\d ", out, re.MULTILINE)
+    assert "If exchanges took no time, a step of sparse would take" in out
     _, out, _ = told(capsys, sparse, dense)
     assert "It did not help: dense takes 2.00 times as long as sparse" in out
     _, out, _ = told(capsys, "--json", dense, sparse)

@@ -86,6 +86,9 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert re.search(r'class="verdict">It helped: sparse is 2\.\d+ times as fast as dense', text)
     assert "the mean loss of sparse is 1.45, of dense 1.45" in text
     assert text.count("<polyline") == 2 * 3, "seconds, and losses against steps and seconds"
+    heads = re.findall('<th scope="col"[^>]*>(.*?)</th>', text)
+    assert heads[:5] == ["run", "speed", "a step, ms", "median", "quartiles"]
+    assert re.search(r"<tr><td>sparse</td><td>2\.\d\d×</td><td>30\.0</td>", text)
     back = run_page([Shown(shown(sparse)), Shown(shown(dense))]).html()
     assert "It did not help: dense takes 2.0" in back
     same = run_page([Shown(shown(sparse)), Shown(shown(sparse))]).html()

@@ -73,11 +73,14 @@ def _notes(s: Summary, several: bool) -> Iterable[str]:
 def _times(summaries: Sequence[Summary]) -> Section:
     bars = charts.bars([(s.run.name, _parts(s)) for s in summaries], _ms)
     legend = [Key("box", f"k-{kind}", words) for kind, words in _KINDS.items()]
-    heads = ("run", "a step, ms", "quartiles", "computes", "waits", *LANE_KINDS, "overlap",
-             "sent", "gradient / sent")  # fmt: skip
+    several = len(summaries) > 1
+    heads = ("run", *["speed"][:several], "a step, ms", "median", "quartiles", "computes",
+             "waits", *LANE_KINDS, "overlap", "sent", "gradient / sent")  # fmt: skip
     rows = [
         (
-            shortened(s.run.name), as_milliseconds(s.seconds.mean), run_text.spread(s.seconds),
+            shortened(s.run.name), *[run_text.speed(summaries[0], s)][:several],
+            as_milliseconds(s.seconds.mean), as_milliseconds(s.seconds.median),
+            run_text.spread(s.seconds),
             as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             *(as_milliseconds(s.lanes[kind]) for kind in LANE_KINDS), f"{100 * s.overlap:.0f} %",
             as_bytes(s.bytes_sent), f"{s.fewer:.1f}" if s.bytes_sent else "",

@@ -24,13 +24,16 @@ def several(summaries: Sequence[Summary]) -> str:
     """Returns a table of the runs, and whether each is faster than the first or noise hides it."""
     rows = [
         (
-            s.run.name, as_milliseconds(s.seconds.mean), spread(s.seconds),
+            s.run.name, speed(summaries[0], s), as_milliseconds(s.seconds.mean),
+            as_milliseconds(s.seconds.median), spread(s.seconds),
             as_milliseconds(s.computes.mean), as_milliseconds(s.waits.mean),
             as_bytes(s.bytes_sent), _loss(s),
         )
         for s in summaries
     ]  # fmt: skip
-    headers = ("run", "ms/step", "quartiles", "computes", "waits", "sent", "last loss")
+    headers = (
+        "run", "speed", "ms/step", "median", "quartiles", "computes", "waits", "sent", "last loss"
+    )  # fmt: skip
     said, advice = verdict(summaries)
     warned = [f"{s.run.name}: {text}" for s in summaries for text in alarms(s)]
     return "\n".join([said, "", Table(headers, rows).as_text(), "", *advice, *warned])
@@ -45,7 +48,13 @@ def verdict(summaries: Sequence[Summary]) -> tuple[str, list[str]]:
     said, *others = (_compared(first, other) for other in (last, *summaries[1:-1]))
     more = [other[0] for other in others]
     learnt = [*_losses(first, last), *_in_equal_time(first, last)]
-    return said[0], [said[1], *more, *learnt, *_apart(first, last), *_advice(last)]
+    return said[0], [
+        said[1],
+        *more,
+        *learnt,
+        *_apart(first, last),
+        *_advice(last, f" of {last.run.name}"),
+    ]
 
 
 def sent(s: Summary) -> str:
@@ -58,6 +67,12 @@ def sent(s: Summary) -> str:
     )  # fmt: skip
     own = as_bytes(s.bytes_given)
     return f"{as_bytes(s.bytes_sent)} a step and rank, {times} its gradient of {own}"
+
+
+def speed(first: Summary, other: Summary) -> str:
+    """Writes how many times as fast another run is as the first; "" if it has too few steps."""
+    found = 1.0 if other is first else getattr(ratio_of(first, other), "value", None)
+    return "" if found is None else f"{found:.2f}×"
 
 
 def as_milliseconds(seconds: float) -> str:
@@ -217,16 +232,16 @@ def _apart(first: Summary, last: Summary) -> Iterator[str]:
         yield f"Apart from their plans, {names} differ in: {', '.join(found)}."
 
 
-def _advice(s: Summary) -> list[str]:
-    """Says what limits the run now, and what to try next."""
+def _advice(s: Summary, whose: str = "") -> list[str]:
+    """Says what limits the run now, and what to try next. whose: the run, if there are others."""
     alone = s.alone
     if not alone:
         return []
     most = max(1.0, s.seconds.mean / alone)
     slow = ", ".join(f"rank {rank}" for rank in s.slow_ranks)
     limit = (
-        f"If exchanges took no time, a step would take {as_milliseconds(alone)} ms, as long as "
-        f"{slow or 'the rank that computes longest'} computes: {most:.2f} times as fast, or a "
+        f"If exchanges took no time, a step{whose} would take {as_milliseconds(alone)} ms, as "
+        f"long as {slow or 'the rank that computes longest'} computes: {most:.2f} times as fast, or a "
         "little more where lanes take processors from it."
     )
     if most < 1.05:

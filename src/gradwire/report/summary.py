@@ -26,11 +26,12 @@ SLOW = 1.25
 
 
 class Spread(NamedTuple):
-    """A mean over all steps, and the quartiles of means over parts of the run."""
+    """A mean over all steps, and the quartiles and the median of means over parts of the run."""
 
     mean: float
     low: float
     high: float
+    median: float
 
     @staticmethod
     def of(rows: Sequence[Sequence[StepRow]], value: Callable[[StepRow], float]) -> Spread:
@@ -38,9 +39,9 @@ class Spread(NamedTuple):
         mean = mean_of([row for own in rows for row in own], value)
         means = [x for own in rows for x in parts((r.steps, value(r)) for r in own).values()]
         if len(means) < 2:
-            return Spread(mean, mean, mean)
-        low, _, high = quantiles(means, n=4, method="inclusive")
-        return Spread(mean, low, high)
+            return Spread(mean, mean, mean, mean)
+        low, middle, high = quantiles(means, n=4, method="inclusive")
+        return Spread(mean, low, high, middle)
 
 
 def mean_of(rows: Sequence[StepRow], value: Callable[[StepRow], float]) -> float:

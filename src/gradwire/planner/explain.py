@@ -159,7 +159,7 @@ class _Teller:
                 return "only", "no strategy that may be used compresses"
             if all(map(is_vector, bucket.parameters)):
                 return "vectors", "vectors are sent dense beside compressed matrices"
-            return "only", "it has vectors, which no strategy that may be used compresses"
+            return "only", self._mixed()
         best = min(steps, key=steps.__getitem__)
         longer = steps[best] - self.seconds
         if longer < -_LITTLE * self.seconds:
@@ -173,6 +173,15 @@ class _Teller:
         if longer > _LITTLE * self.seconds:
             return "work", f"'{best}' would make the step {ms(longer)} longer, by its local work"
         return "hidden", f"hidden behind other work: '{best}' would gain nothing"
+
+    def _mixed(self) -> str:
+        """Returns the reason where matrices travel dense together with vectors."""
+        why = "it has vectors, too, and no strategy that may be used compresses both"
+        if self.choice.algorithm == "given":
+            return why
+        return (
+            f"{why}; no plan that compresses its matrices apart from them was found to be shorter"
+        )
 
     def _beaten(self, text: str, gain: float) -> tuple[str, str]:
         """Returns the reason where another strategy would make the step so much shorter."""

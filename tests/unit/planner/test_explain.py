@@ -171,6 +171,19 @@ def test_the_work_decides() -> None:
     assert TOPK in group.why
 
 
+def test_matrices_may_travel_dense_beside_vectors() -> None:
+    """The plan has them together, as one group costs less than two; or it was given so."""
+    parts = [Parameter("w", (64, 64)), Parameter("b", (64,))]
+    own = profile(parameters=parts, bits_per_second=1e8, backward_seconds=0.001)
+    plan = Plan((Bucket(tuple(parts)),), (Strategy.parse(FP32),))
+    given = judge(own, plan, lanes=[1])
+    (group,) = explain(given, own).groups
+    assert group.decided_by == "only"
+    assert group.why == "it has vectors, too, and no strategy that may be used compresses both"
+    (group,) = explain(replace(given, algorithm="joint"), own).groups
+    assert group.why.endswith("apart from them was found to be shorter")
+
+
 def test_the_budget_decides() -> None:
     own = with_errors(SLOW)
     story = explain(choose(own, lanes=[1], error_budget=0.3), own)

@@ -230,8 +230,9 @@ def test_a_network_plan_is_shown_with_the_run(
     assert text.count("<h2>How full links are</h2>") == 1
     said = f"The paths of {routes} are for 112 kB in all between 8 hosts"
     assert said in text
-    assert "ecmp: fullest" in text
+    assert "hashes: fullest" in text
     assert "planned: fullest" in text
+    assert "are one draw of many" in text
     assert text.count('fill-opacity="') == 2 * 2 * 2 * 3
     code, _, err = told(capsys, run, "-o", file, "--routes", run / "rank-0.jsonl")
     assert code == 2

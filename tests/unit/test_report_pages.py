@@ -82,7 +82,7 @@ def test_a_timeline_leaves_out_what_is_too_much(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_plan_shows_its_step_beside_those_of_fp32_and_bf16(tmp_path: Path) -> None:
     text = written(tmp_path, *PLAN, "--optimizer", "sgd")
-    assert re.search(r'class="verdict">compress \d+ of 51 tensors: [\d.]+× faster than bf16', text)
+    assert re.search(r'class="verdict">Compress \d+ of 51 tensors: [\d.]+× faster than bf16', text)
     assert "No plan of these strategies can be shorter than" in text
     data = data_of(text)
     assert [step["name"] for step in data["steps"]] == ["the plan", "tuned fp32", "tuned bf16"]
@@ -101,7 +101,15 @@ def test_a_plan_shows_its_step_beside_those_of_fp32_and_bf16(tmp_path: Path) -> 
 def test_a_table_of_plans(tmp_path: Path) -> None:
     asked = ["--workers", "2", "64", "--bandwidth", "100mbit", "10gbit", "--table"]
     text = written(tmp_path, *PLAN, *asked, "--optimizer", "sgd")
+    pays = re.search(r'class="verdict">Compressing pays in (\d) of 4 cases of workers', text)
+    assert pays is not None
+    assert 0 < int(pays[1]) < 4
     assert "Where the decision changes" in text
+    assert "Nowhere in this table." not in text
+    asked[asked.index("100mbit")] = "400gbit"
+    text = written(tmp_path, *PLAN, *asked, "--allow", "none | allreduce", "bf16 | allreduce")
+    assert 'class="verdict">Compressing pays in 0 of 4 cases' in text
+    assert "Nowhere in this table." in text
     assert re.search(r"<tr><td>64</td><td class=\"text\">", text)
 
 

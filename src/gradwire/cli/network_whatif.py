@@ -205,6 +205,10 @@ def _verdict(told: dict[str, Any]) -> str:
     found = f"By '{told['scheme']}' it takes {now:.4g} s"
     if math.isinf(most):
         return f"{found}; {when} some hosts have no path."
+    if most <= now * (1 + 1e-9):
+        return (
+            f"{found}; nothing that was tried makes it longer." if len(tried) > 1 else f"{found}."
+        )
     return f"{found}, at most {most / now:.2f} times as long: {when}." if now else f"{found}."
 
 

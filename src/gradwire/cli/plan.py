@@ -439,10 +439,19 @@ def _show_table(found: Table, as_json: bool, html: Path | None) -> None:
     with answering(answer, as_json):
         if html is None:
             return
-        changes = Section("Where the decision changes", [], crossings)
+        changes = Section(
+            "Where the decision changes", [], crossings or ["Nowhere in this table."]
+        )
         steps = Section("Steps", [Grid(headers, rows, text=range(1, len(headers)))], [_TIMES])
-        verdict = "What to do, for numbers of workers and bandwidths"
-        save_page(Page("gradwire plan --table", verdict, [steps, changes]), html)
+        save_page(Page("gradwire plan --table", _pays(found), [steps, changes]), html)
+
+
+def _pays(found: Table) -> str:
+    cells = [cell.verdict.kind for row in found.cells for cell in row]
+    return (
+        f"Compressing pays in {cells.count('compress')} of {len(cells)} cases of workers and "
+        "bandwidth."
+    )
 
 
 def _cell(cell: Cell) -> str:

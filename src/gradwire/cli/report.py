@@ -169,7 +169,7 @@ def _links(file: Path) -> Section:
         f"{fabric.hosts} hosts, as they were planned and not measured. Beside them stands where "
         "hashes would send the same messages."
     )
-    return how_full(heatmap({HASHES: hashed, "planned": planned}), what)
+    return how_full(heatmap({"hashes": hashed, "planned": planned}), what)
 
 
 def _plan(run: Run) -> Plan | None:

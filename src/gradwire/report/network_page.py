@@ -16,7 +16,8 @@ from gradwire.report.timeline import Step, Timeline, timeline
 
 _LOADS = (
     "A cell is a link between a leaf and a switch above it: the stronger its colour, the longer "
-    "it is busy. All are to one scale. Traffic that is spread well has even colours."
+    "it is busy. All are to one scale. Traffic that is spread well has even colours. Paths by "
+    "hashes (ecmp) or at random are one draw of many."
 )
 _MESSAGES = (
     "A row shows messages that a host sends one after the other; those that it sends at the same "

@@ -55,7 +55,10 @@ def plan_page(
     """
     sections = [_steps(ways), *_spans(ways), _groups(story["groups"]), _optimizers(story)]
     sections.append(Section("How to repeat it", [Fold("the command", command)]))
-    return Page(title, story["verdict"], sections, [_sentence(line) for line in told])
+    verdict = story["verdict"]
+    return Page(
+        title, f"{verdict[:1].upper()}{verdict[1:]}", sections, [_sentence(line) for line in told]
+    )
 
 
 def _sentence(line: str) -> str:

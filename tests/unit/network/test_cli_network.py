@@ -126,6 +126,9 @@ def test_what_if_tells_failures_spines_and_places(
     text = page.read_text(encoding="utf-8")
     assert re.search(r"at most 2\.00 times as long: with(out)? ", text)
     assert "<svg" in text
+    calm = ["--topology", "leaf_spine(4, 4, 4)", "--places", "2", "--html", str(page)]
+    assert main(["network", "whatif", *calm]) == 0
+    assert "s; nothing that was tried makes it longer." in page.read_text(encoding="utf-8")
     for line in ("as it is", "one of 64 cables fails, median", "spines = 4", "ranks anywhere"):
         assert line in out
         assert line in text

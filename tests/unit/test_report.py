@@ -347,6 +347,14 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
     return code, *capsys.readouterr()
 
 
+def test_one_of_a_kind_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = {"step": 0, "at": 0.0, "plan": PLAN}
+    write(tmp_path, 0, ("about", about(rank=0)), ("plan", plan), ("step", step(0)))
+    _, out, _ = told(capsys, tmp_path)
+    assert "1 step on 1 of 1 rank, gloo" in out
+    assert "from step 0: 1 bucket by bf16 | allreduce" in out
+
+
 def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = told(capsys, run_of(tmp_path, slow=2.0))
     assert code == 0

@@ -75,6 +75,11 @@ def speed(first: Summary, other: Summary) -> str:
     return "" if found is None else f"{found:.2f}×"
 
 
+def count(number: int, what: str) -> str:
+    """Writes how many there are of something: "1 step", "2,000 steps"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def as_milliseconds(seconds: float) -> str:
     """Writes seconds as milliseconds, without the unit, in about three figures."""
     return f"{1e3 * seconds:.1f}" if abs(seconds) >= 1e-3 else f"{1e3 * seconds:.2g}"
@@ -96,7 +101,8 @@ def spread(found: Spread) -> str:
 def _lines(s: Summary) -> Iterator[str]:
     facts = s.run.first.about.facts
     yield (
-        f"{s.run.name}: {s.steps:,} steps on {len(s.run.ranks)} of {s.run.world} ranks, "
+        f"{s.run.name}: {count(s.steps, 'step')} on {len(s.run.ranks)} of "
+        f"{count(s.run.world, 'rank')}, "
         f"{facts.get('backend', '?')} on {facts.get('device', '?')}"
         + (f", an exchange every {s.run.every:g} steps" if s.run.every > 1 else "")
     )
@@ -241,8 +247,8 @@ def _advice(s: Summary, whose: str = "") -> list[str]:
     slow = ", ".join(f"rank {rank}" for rank in s.slow_ranks)
     limit = (
         f"If exchanges took no time, a step{whose} would take {as_milliseconds(alone)} ms, as "
-        f"long as {slow or 'the rank that computes longest'} computes: {most:.2f} times as fast, or a "
-        "little more where lanes take processors from it."
+        f"long as {slow or 'the rank that computes longest'} computes: {most:.2f} times as fast, "
+        "or a little more where lanes take processors from it."
     )
     if most < 1.05:
         whose = f"of {slow}, for which the others wait, " if slow else ""
@@ -297,7 +303,7 @@ def _waits(s: Summary) -> str:
 def _plan(plan: Planned) -> str:
     strategies = dict.fromkeys(str(bucket["strategy"]) for bucket in plan.buckets)
     more = f" and {len(strategies) - 3} more" if len(strategies) > 3 else ""
-    return f"{len(plan.buckets)} buckets by {', '.join(list(strategies)[:3])}{more}"
+    return f"{count(len(plan.buckets), 'bucket')} by {', '.join(list(strategies)[:3])}{more}"
 
 
 def _loss(s: Summary) -> str:

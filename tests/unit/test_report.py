@@ -216,6 +216,17 @@ def test_what_is_fast_and_learns_less_has_not_helped(tmp_path: Path) -> None:
     assert "differ in: ranks 1 and 2" in " ".join(more)
 
 
+def test_runs_differ_in_what_both_know(tmp_path: Path) -> None:
+    """`attach` is not always told the optimizer; local steps always are."""
+    runs = []
+    for name, optimizer, cores in (("dense", None, 2), ("own", "SGD", 4)):
+        facts = {"backend": "gloo", "device": "cpu", "optimizer": optimizer, "cores": cores}
+        runs.append(tmp_path / name)
+        write(runs[-1], 0, ("about", about(rank=0, facts=facts)), ("step", step(0)))
+    _, more = run_text.verdict([shown(run) for run in runs])
+    assert "Apart from their plans, own and dense differ in: cores 4 and 2." in more
+
+
 def test_what_learns_less_in_a_step_may_be_ahead_in_equal_time(tmp_path: Path) -> None:
     """Dense steps take 0.1 s, the other run's 0.05 s, in which the loss falls by 0.06, not 0.1."""
     dense, own = shown(run_of(tmp_path / "dense", 0.1)), tmp_path / "own"

@@ -223,7 +223,8 @@ _FACTS = ("backend", "device", "cores", "threads", "torch", "optimizer", "seed",
 
 def _apart(first: Summary, last: Summary) -> Iterator[str]:
     """Says in which facts, besides their plans, two runs differ: that makes them hard to
-    compare."""
+    compare. What only one of them knows, as the optimizer where `attach` was not told, is no
+    difference."""
     facts = [
         {"ranks": s.run.world, "hosts": len({r.about.host for r in s.run.ranks.values()}),
          **{name: s.run.first.about.facts.get(name) for name in _FACTS}}
@@ -231,7 +232,8 @@ def _apart(first: Summary, last: Summary) -> Iterator[str]:
     ]  # fmt: skip
     found = [
         f"{name} {facts[1][name]} and {facts[0][name]}"
-        for name in facts[0] if facts[0][name] != facts[1][name]
+        for name in facts[0]
+        if facts[0][name] != facts[1][name] and None not in (facts[0][name], facts[1][name])
     ]  # fmt: skip
     if found:
         names = f"{last.run.name} and {first.run.name}"

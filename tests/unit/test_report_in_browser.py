@@ -211,6 +211,31 @@ def test_the_timeline_is_drawn(browser: Any, report: Path, scheme: str, wire: st
     assert wire in colours
 
 
+WRITTEN = """
+const [done] = arguments, own = document.querySelector("canvas").getContext("2d"), found = [];
+own.fillText = (text, x) => {
+  const wide = own.measureText(text).width;
+  found.push([text, own.textAlign === "center" ? x + wide / 2 : x + wide]);
+};
+document.getElementById("all").click();
+const { width } = document.querySelector("canvas").getBoundingClientRect();
+requestAnimationFrame(() => requestAnimationFrame(() => done([found, width])));
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_last_tick_of_a_timeline_is_whole(browser: Any, tmp_path: Path, width: int) -> None:
+    """It stands at the end of what is shown, which is the window's."""
+    whole = {**spans(0), "spans": [[0, 0, 0, 0, 10_000, 40, "world"]]}
+    write(tmp_path, 0, ("about", about(rank=0)), ("step", step(0)), ("spans", whole))
+    page = tmp_path / "page.html"
+    page.write_text(run_page([Shown(shown(tmp_path))]).html())
+    visit(browser, page, width)
+    found, wide = browser.execute_async_script(WRITTEN)
+    assert [text for text, end in found if end > wide] == []
+    assert "10.00 ms" in [text for text, _ in found]
+
+
 PRINTED = """
 const visible = (e) => e.checkVisibility({ contentVisibilityAuto: true });
 const folds = [...document.querySelectorAll("details > *:not(summary)")];

@@ -110,7 +110,8 @@
       context.moveTo(place, Math.max(top, HEAD - 6));
       context.lineTo(place, bottom);
       context.stroke();
-      context.fillText(time(us), Math.min(place, width - 24), 11);
+      const room = context.measureText(time(us)).width / 2 + 2;
+      context.fillText(time(us), Math.min(place, width - room), 11);
     }
   }
 

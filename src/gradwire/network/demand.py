@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,19 +84,41 @@ def workload_of(
     """
     ranks = placement.ranks
     workload, lanes, every = Workload(ranks), dict[int, Ints](), np.arange(ranks)
-    workload.show("backward", "backward", every, workload.work(backward_seconds, ranks))
+    workload.show("backward", "", every, workload.work(backward_seconds, ranks))
     for bucket in buckets:
         begin = workload.work(bucket.before_seconds, ranks)
-        workload.show("encode", bucket.name, every, begin)
-        workload.wait(workload.work(bucket.ready_seconds, ranks), begin)
-        if bucket.lane in lanes:
-            workload.wait(lanes[bucket.lane], begin)
+        before = [workload.work(bucket.ready_seconds, ranks), *_taken(lanes, bucket.lane)]
+        for rows in before:
+            workload.wait(rows, begin)
+        _show_start(workload, bucket, before, begin)
         flows = flows_between(bucket.moves, placement)
         end = workload.exchange(begin, flows, bucket.lane, bucket.name)
         lanes[bucket.lane] = workload.work(bucket.after_seconds, ranks)
         workload.show("decode", bucket.name, every, lanes[bucket.lane])
         workload.wait(end, lanes[bucket.lane])
     return workload
+
+
+def _taken(lanes: Mapping[int, Ints], lane: int) -> list[Ints]:
+    return [lanes[lane]] if lane in lanes else []
+
+
+def _show_start(
+    workload: Workload, bucket: BucketTraffic, before: Sequence[Ints], begin: Ints
+) -> None:
+    """Shows what a bucket does before its messages, for which `begin` waits: encoding; starting
+    moves is time of the wire. before: what it waits for."""
+    every = np.arange(workload.ranks)
+    if not bucket.starting_seconds:
+        workload.show("encode", bucket.name, every, begin)
+        return
+    encoded = workload.work(bucket.before_seconds - bucket.starting_seconds, workload.ranks)
+    started = workload.work(0.0, workload.ranks)
+    for rows in before:
+        workload.wait(rows, encoded)
+    workload.wait(encoded, started)
+    workload.show("encode", bucket.name, every, encoded)
+    workload.show("wire", bucket.name, every, started, begin)
 
 
 def pattern_of(text: str) -> Pattern:

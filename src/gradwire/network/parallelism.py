@@ -193,9 +193,9 @@ class _Step:
 
     def _show(self, kind: int, batch: int, stage: int, rows: Ints) -> None:
         """Shows what replicas compute, each on all ranks of its tensor-parallel group."""
-        what, name = ("compute", "forward") if kind == FORWARD else ("backward", "backward")
+        what, name = ("compute", "forward ") if kind == FORWARD else ("backward", "")
         own = np.repeat(rows, self.job.tp)
-        self.workload.show(what, f"{name} of microbatch {batch}", self._ranks(stage), own)
+        self.workload.show(what, f"{name}of microbatch {batch}", self._ranks(stage), own)
 
     def _ranks(self, stage: int) -> Ints:
         """Returns the ranks of a stage, in the order of its connections."""

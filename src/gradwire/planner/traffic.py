@@ -21,7 +21,9 @@ from gradwire.strategy import Strategy
 class BucketTraffic:
     """The traffic of one bucket. lane: of the conductor. ready_seconds: from the start of
     backward. before_seconds: encoding, and starting moves; after_seconds: decoding. moves: of each
-    rank, or one row if all do the same. name: of the bucket, in a trace."""
+    rank, or one row if all do the same. name: of the bucket, in a trace. starting_seconds: of
+    those before, what starting moves takes.
+    """
 
     lane: int
     ready_seconds: float
@@ -29,6 +31,7 @@ class BucketTraffic:
     after_seconds: float
     moves: Sequence[Sequence[PricedMove]]
     name: str = "bucket"
+    starting_seconds: float = 0.0
 
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
@@ -43,16 +46,19 @@ def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTr
                 "the traffic of sparse gradients depends on the data, and cannot be priced; those "
                 f"of {', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
             )
-        waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Resource.LATENCY]
+        encode = sum(s.seconds for s in job.stages if s.kind == "encode")
+        starting = sum(
+            s.seconds for s in job.stages if s.kind != "encode" and s.lane == Resource.LATENCY
+        )
         found.append(
             BucketTraffic(
-                number % plan.lanes, job.ready_seconds, sum(waits),
+                number % plan.lanes, job.ready_seconds, encode + starting,
                 sum(s.seconds for s in job.stages if s.kind == "decode"),
                 moves_of(
                     strategy, bucket.parameters, profile.world, per_node=per_node,
                     density=usual_density(profile), dtype=profile.dtype,
                 ),
-                f"bucket {number} [{strategy}]",
+                f"bucket {number} [{strategy}]", starting,
             )
         )  # fmt: skip
     return found

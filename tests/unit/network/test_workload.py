@@ -30,6 +30,7 @@ class Bucket:
     after_seconds: float = 0.0
     moves: tuple[tuple[PricedMove, ...], ...] = ((),)
     name: str = "bucket"
+    starting_seconds: float = 0.0
 
 
 RING = Bucket(moves=((move("all_reduce", 4_000_000),),))  # 6 ms
@@ -78,7 +79,7 @@ def test_a_trace_says_when_each_rank_does_what() -> None:
         found = [span for span in trace.spans if span.rank == rank and span.seconds > 0]
         told = [(s.kind, s.label, s.lane, s.start_seconds, s.end_seconds) for s in found]
         wanted = [
-            ("backward", "backward", TRAINING_THREAD, 0.0, 0.005),
+            ("backward", "", TRAINING_THREAD, 0.0, 0.005),
             ("encode", "bucket", 0, 0.003, 0.004), ("wire", "bucket", 0, 0.004, 0.010),
             ("decode", "other", 1, 0.004, 0.005), ("decode", "bucket", 0, 0.010, 0.012),
         ]  # fmt: skip
@@ -86,6 +87,18 @@ def test_a_trace_says_when_each_rank_does_what() -> None:
         assert [span[3:] for span in told] == [pytest.approx(span[3:]) for span in wanted]
     assert trace.bytes_sent == [6_000_000.0] * 4
     assert max(s.end_seconds for s in trace.spans) == pytest.approx(0.012)
+
+
+def test_starting_moves_is_no_encoding() -> None:
+    """A lane's second bucket, too, is encoded for 1 ms, and starts its moves for 3."""
+    bucket = replace(RING, before_seconds=0.004, starting_seconds=0.003)
+    made = workload_of([bucket, bucket], Placement.in_order(4))
+    spans = [s for s in made.trace(FOUR, tolerance=0.0).spans if s.rank == 0 and s.seconds > 0]
+    assert [s.kind for s in spans] == ["encode", "wire", "wire"] * 2
+    ends = [s.end_seconds for s in sorted(spans, key=lambda s: s.start_seconds)]
+    assert ends == pytest.approx([0.001, 0.004, 0.010, 0.011, 0.014, 0.020])
+    whole = [replace(own, starting_seconds=0.0) for own in (bucket, bucket)]
+    assert took(*whole) == pytest.approx(0.020), "as long as without the difference"
 
 
 def test_a_span_lasts_until_all_pieces_are_there() -> None:

@@ -55,6 +55,8 @@ def test_all_but_the_link_is_before_or_after() -> None:
         told = bucket.before_seconds, bucket.after_seconds
         assert sum(told) == pytest.approx(sum(s.seconds for s in own))
         assert told[1] == pytest.approx(sum(s.seconds for s in own if s.kind == "decode"))
+        starts = [s.seconds for s in own if s.lane == Resource.LATENCY]
+        assert 0 < bucket.starting_seconds == pytest.approx(sum(starts))
 
 
 def test_the_timeline_is_near() -> None:

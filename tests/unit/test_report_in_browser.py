@@ -96,6 +96,10 @@ def test_it_is_readable(browser: Any, report: Path, width: int, scheme: str) -> 
     assert EVIL in browser.execute_script("return document.body.textContent")
 
 
+SCROLLED = """
+const all = [...document.querySelectorAll(".scroll")];
+return all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent.slice(0, 80));
+"""
 CUT = """
 return [...document.querySelectorAll("figure svg")].flatMap((svg) => {
   const room = svg.getBoundingClientRect();
@@ -141,6 +145,8 @@ def test_other_pages_are_readable(
     assert seen >= 20
     assert low == []
     assert browser.execute_script(OVERLAPS) == []
+    if (name, width) == ("plan", LOOKS[0][0]):
+        assert browser.execute_script(SCROLLED) == []
 
 
 def focused(browser: Any) -> str:

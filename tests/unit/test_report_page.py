@@ -197,6 +197,10 @@ def test_a_run_that_was_never_seen_span_by_span(tmp_path: Path) -> None:
     text = run_page([Shown(shown(tmp_path))]).html()
     assert "1 of 2 ranks left no file here: 0" in text
     assert "timeline-data" not in text.partition("<script>")[0]
+    assert "What it waits for is not known" in text
+    assert "waits; for what is not known" in text
+    assert '<rect class="k-wait" x=' in text
+    assert '<rect class="k-other" x=' not in text, "lanes are not known to be waited for"
 
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

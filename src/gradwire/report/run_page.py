@@ -36,6 +36,7 @@ _KINDS = {
     "ranks": "waits for other ranks", "encode": "waits for encoding",
     "decode": "waits for decoding", "other": "waits for lanes",
 }  # fmt: skip
+_UNSEEN = {"wait": "waits; for what is not known"}
 _LOOKED = 64  # steps whose spans are read to find a usual one
 _BUCKET = re.compile(r"bucket (\d+) ")
 
@@ -72,7 +73,8 @@ def _notes(s: Summary, several: bool) -> Iterable[str]:
 
 def _times(summaries: Sequence[Summary]) -> Section:
     bars = charts.bars([(s.run.name, _parts(s)) for s in summaries], _ms)
-    legend = [Key("box", f"k-{kind}", words) for kind, words in _KINDS.items()]
+    unseen = {} if all(s.waits_for for s in summaries) else _UNSEEN
+    legend = [Key("box", f"k-{kind}", words) for kind, words in (_KINDS | unseen).items()]
     several = len(summaries) > 1
     heads = ("run", *["speed"][:several], "a step, ms", "median", "quartiles", "computes",
              "waits", *LANE_KINDS, "overlap", "sent", "gradient / sent")  # fmt: skip
@@ -102,9 +104,9 @@ def _parts(s: Summary) -> list[charts.Part]:
     own = {kind: mean_of(rows, attrgetter(kind)) for kind in ("compute", "backward")}
     seen = sum(s.waits_for.values())
     waits = {kind: x * s.waits.mean / seen for kind, x in s.waits_for.items()} if seen else {
-        "other": s.waits.mean
+        "wait": s.waits.mean
     }  # fmt: skip
-    parts = own | {kind: waits[kind] for kind in _KINDS if kind in waits}
+    parts = own | {kind: waits[kind] for kind in (*_KINDS, *_UNSEEN) if kind in waits}
     return [charts.Part(kind, value) for kind, value in parts.items()]
 
 

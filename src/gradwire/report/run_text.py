@@ -260,7 +260,11 @@ def _advice(s: Summary, whose: str = "") -> list[str]:
 
 def _next(s: Summary) -> Iterator[str]:
     parts = s.waits_for
-    if not parts or not (total := sum(parts.values())):
+    if not (total := sum(parts.values())):
+        yield (
+            "What it waits for is not known: no step that was recorded span by span on all of "
+            "these ranks shows it."
+        )
         return
     auto = ", or attach with 'auto'" if len(distinct(s.run.plans)) == 1 else ""
     kind = max(parts, key=lambda name: parts[name])

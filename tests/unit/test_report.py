@@ -364,6 +364,8 @@ def test_one_of_a_kind_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixt
     _, out, _ = told(capsys, tmp_path)
     assert "1 step on 1 of 1 rank, gloo" in out
     assert "from step 0: 1 bucket by bf16 | allreduce" in out
+    assert "One rank has nobody to exchange with" in out
+    assert "limits it now" not in out
 
 
 def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,6 +384,8 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^dense +1\.00× +60\.1 +60\.\d +5\d\.\d to 6\d\.\d ", out, re.MULTILINE)
     assert re.search(r"^sparse +2\.00× +30\.0 +30\.\d +2\d\.\d to 3\d\.\d ", out, re.MULTILINE)
     assert "If exchanges took no time, a step of sparse would take" in out
+    _, out, _ = told(capsys, sparse, run_of(tmp_path / "same", 0.03))
+    assert re.search(r"^same +1\.00× \(noise\) +30\.0 ", out, re.MULTILINE)
     _, out, _ = told(capsys, sparse, dense)
     assert "It did not help: dense takes 2.00 times as long as sparse" in out
     _, out, _ = told(capsys, "--json", dense, sparse)

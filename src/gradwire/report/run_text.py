@@ -70,9 +70,14 @@ def sent(s: Summary) -> str:
 
 
 def speed(first: Summary, other: Summary) -> str:
-    """Writes how many times as fast another run is as the first; "" if it has too few steps."""
-    found = 1.0 if other is first else getattr(ratio_of(first, other), "value", None)
-    return "" if found is None else f"{found:.2f}×"
+    """Writes how many times as fast another run is as the first, and whether that is noise; "" if
+    one has too few steps."""
+    if other is first:
+        return "1.00×"
+    found = ratio_of(first, other)
+    if found is None:
+        return ""
+    return f"{found.value:.2f}×{' (noise)' if found.holds(1.0) else ''}"
 
 
 def count(number: int, what: str) -> str:
@@ -259,6 +264,9 @@ def _advice(s: Summary, whose: str = "") -> list[str]:
 
 
 def _next(s: Summary) -> Iterator[str]:
+    if s.run.world == 1:
+        yield "One rank has nobody to exchange with: gradwire only takes time here."
+        return
     parts = s.waits_for
     if not (total := sum(parts.values())):
         yield (

@@ -183,6 +183,17 @@ def test_a_folder_with_a_space_is_quoted(tmp_path: Path) -> None:
     write(tmp_path, 0, ("about", about(rank=0, facts=facts)), ("step", step(0)))
     text = unescape(run_page([Shown(shown(tmp_path))]).html())
     assert "cd '/my runs'\npython 'a b.py'\n" in text
+    assert "\n1 rank on 1 host: " in text
+    assert "by the job's launcher" not in text
+    ahead = {"ahead_seconds": -1e-9}
+    write(tmp_path, 1, ("about", about(rank=1, world=2, **ahead)), ("step", step(0)))
+    write(tmp_path, 0, ("about", about(rank=0, world=2, facts=facts)), ("step", step(0)))
+    text = unescape(run_page([Shown(shown(tmp_path))]).html())
+    assert (
+        "\n\nThis is what each rank ran. Start it by the job's launcher, such as torchrun" in text
+    )
+    assert "-0.00 ms" not in text
+    assert "the overlap is the part of it that nobody waits for" in text
 
 
 def test_a_run_that_sends_nothing(tmp_path: Path) -> None:

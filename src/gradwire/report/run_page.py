@@ -36,6 +36,11 @@ _KINDS = {
     "ranks": "waits for other ranks", "encode": "waits for encoding",
     "decode": "waits for decoding", "other": "waits for lanes",
 }  # fmt: skip
+_MEANT = (
+    "Numbers are means over ranks and steps; median and quartiles are of parts of the run. "
+    "Encode, wire and decode, in ms, are what lanes do; the overlap is the part of it that nobody "
+    "waits for."
+)
 _UNSEEN = {"wait": "waits; for what is not known"}
 _LOOKED = 64  # steps whose spans are read to find a usual one
 _BUCKET = re.compile(r"bucket (\d+) ")
@@ -89,9 +94,8 @@ def _times(summaries: Sequence[Summary]) -> Section:
         )
         for s in summaries
     ]  # fmt: skip
-    return Section(
-        "Where a step's time goes", [Figure(bars, legend=legend), Grid(heads, rows)]
-    )  # fmt: skip
+    drawn = Figure(bars, legend=legend)
+    return Section("Where a step's time goes", [drawn, Grid(heads, rows)], [_MEANT])
 
 
 def _ms(seconds: float) -> str:
@@ -252,7 +256,7 @@ def _rank(s: Summary, rank: int) -> tuple[str, ...]:
         as_milliseconds(s.computes_by_rank[rank]) if rows else "",
         as_milliseconds(mean_of(rows, lambda row: row.wait)) if rows else "",
         f"{sum(row.steps for row in found.steps):,}",
-        f"{ahead:.2f} ms, give or take {error:.2f}",
+        f"{round(ahead, 2) + 0.0:.2f} ms, give or take {error:.2f}",
     )  # fmt: skip
 
 
@@ -320,6 +324,10 @@ def _repeat(run: Run) -> str:
     words = about.get("command")
     command = shlex.join(map(str, words if isinstance(words, list) else [words]))
     hosts = {rank.about.host for rank in run.ranks.values()}
-    where = f"{run.world} ranks on {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
+    where = f"{run_text.count(run.world, 'rank')} on {run_text.count(len(hosts), 'host')}"
     folder = shlex.quote(str(about.get("folder") or "."))
-    return f"cd {folder}\n{command}\n\n{where}: {', '.join(facts)}"
+    by = (
+        "\n\nThis is what each rank ran. Start it by the job's launcher, such as torchrun."
+        if run.world > 1 else ""
+    )  # fmt: skip
+    return f"cd {folder}\n{command}{by}\n\n{where}: {', '.join(facts)}"

@@ -147,6 +147,7 @@ def test_buckets_say_what_they_send(
         ("step", step(0)), ("spans", seen),
     )  # fmt: skip
     text = run_page([Shown(shown(tmp_path))]).html()
+    assert "s milliseconds are those of rank 0, in some of the steps recorded" in text
     row = re.search(r"<tr><td class=\"text\">0: w</td>.*?</tr>", text)
     assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])

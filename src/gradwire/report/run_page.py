@@ -240,6 +240,11 @@ def _run(shown: Shown) -> Section:
     parts.append(Fold(f"Its {len(ranks.rows)} ranks", ranks, is_open=bool(s.slow_ranks)))
     parts.append(Fold("How to repeat it", _repeat(s.run)))
     words = [run_text.sent(s)]
+    if rows:
+        words.append(
+            f"A bucket's milliseconds are those of rank {s.run.first.rank}, in some of the steps "
+            "recorded span by span."
+        )
     if s.run.every > 1:
         words.append(
             f"There is an exchange every {s.run.every:g} steps; the table shows its buckets."

@@ -12,8 +12,8 @@ from gradwire.trace import TRAINING_THREAD, Span, Trace
 
 WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 880, 124, 16, 62, 20, 12
 COLOURS = {
-    "compute": "#c9ced6", "backward": "#9aa5b4", "wait": "#f4e3c3", "encode": "#1b7f5c",
-    "wire": "#2f6fd0", "decode": "#b5541c",
+    "compute": "#a9b7c6", "backward": "#7c8ea3", "wait": "#d1495b", "encode": "#c26a00",
+    "wire": "#2a7f62", "decode": "#7a4fbf",
 }  # fmt: skip
 """On a light ground of the picture's own, so that it can be read on a dark page, too."""
 LEGEND = {

@@ -199,6 +199,11 @@ def test_the_picture_of_the_page_is_whole_and_fetches_nothing() -> None:
     text = (ROOT / "docs" / "_static" / "bucket.svg").read_text(encoding="utf-8")
     assert len(ET.fromstring(text).findall(".//{*}rect[@opacity]")) > 60
     assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+    style = (ROOT / "src" / "gradwire" / "report" / "assets" / "page.css").read_text("utf-8")
+    colours = dict(re.findall(r"--(\w+): (#\w{6});", style.partition("@media")[0]))
+    kinds = ("compute", "backward", "wait", "encode", "wire", "decode")
+    found = dict.fromkeys(re.findall(r'width="12" height="12" fill="(#\w{6})"', text))
+    assert list(found) == [colours[kind] for kind in kinds], "as on the page of a report"
 
 
 # -- all of it -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A recorded run on disk: one file of JSON lines for each rank; its lines, and its writer.
 
     run/rank-0.jsonl   {"kind": "about", "rank": 0, …}   which rank, host, command: the first line
+                       {"kind": "facts", "facts": {…}}   more of them, once they are known
                        {"kind": "plan", "step": 0, …}    in force from this step on
                        {"kind": "step", "step": 7, …}    times of steps: means since the last one
                        {"kind": "spans", "step": 7, …}   one step, span by span
@@ -115,6 +116,12 @@ class About(NamedTuple):
     facts: dict[str, Any]
 
 
+class Facts(NamedTuple):
+    """Facts that were not known when the process began: they join those of its `About`."""
+
+    facts: dict[str, Any]
+
+
 class Planned(NamedTuple):
     """A plan, in force from a step on. document: as `Plan.to_json` writes it. ages: the mean
     number of steps, bucket by bucket, from one time that an element is sent to the next; None if
@@ -172,6 +179,7 @@ LINES: dict[str, Schema] = {
         },
         make=lambda format, **own: About(**own),
     ),
+    "facts": Table({"facts": Map(Plain())}, make=Facts),
     "plan": Table(
         {"step": _STEP, "plan": Plain()},
         {"ages": List(Maybe(Number(0.0)))},  # older versions lack it

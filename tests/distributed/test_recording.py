@@ -132,6 +132,25 @@ def ending(folder: Path) -> None:
     assert last.residual_norm == pytest.approx(norm, rel=1e-5)
 
 
+def optimized(folder: Path) -> None:
+    """An optimizer that `attach` was not told of is known once it has stepped."""
+    model, rank = small(), dist.get_rank()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attached(model, TOPK) as handle, gradwire.record(handle, folder):
+        step_alone(model, optimizer, 0)
+        assert "optimizer" not in Run(folder).ranks[rank].about.facts
+        step_alone(model, optimizer, 1)
+        assert Run(folder).ranks[rank].about.facts["optimizer"] == "SGD"
+    told = folder / "told"
+    with attached(model, TOPK, optimizer="sgd") as handle, gradwire.record(handle, told):
+        exchanged(model)
+        assert Run(told).ranks[rank].about.facts["optimizer"] == "sgd"
+
+
+def test_the_optimizer_is_recorded(two: Ranks, tmp_path: Path) -> None:
+    two.run(optimized, tmp_path / "run")
+
+
 def left_open(folder: Path) -> None:
     """The last steps are in a row, too, and nothing is told that may have ended before."""
     model, told = small(), list[int]()

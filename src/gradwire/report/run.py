@@ -17,7 +17,18 @@ from typing import Any
 from gradwire.errors import UsageError
 from gradwire.progress import Progress, each, silent
 from gradwire.report.clocks import aligned
-from gradwire.run_folder import EVERY, LINES, OVER, About, Event, Log, Planned, StepRow, spans_of
+from gradwire.run_folder import (
+    EVERY,
+    LINES,
+    OVER,
+    About,
+    Event,
+    Facts,
+    Log,
+    Planned,
+    StepRow,
+    spans_of,
+)
 from gradwire.schema import Broken
 from gradwire.trace import Span, Trace
 
@@ -426,6 +437,9 @@ class _File:
             self.lives.append(Life(found))
             return
         life = self.lives[-1]
+        if isinstance(found, Facts):
+            life.about = life.about._replace(facts=life.about.facts | found.facts)
+            return
         kinds: dict[type, list[Any]] = {
             StepRow: life.steps, Log: life.logs, Event: life.events, Planned: life.plans,
         }  # fmt: skip

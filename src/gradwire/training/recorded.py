@@ -38,6 +38,10 @@ class Recorded(Protocol):
     facts: dict[str, Any]
 
     @property
+    def optimizer(self) -> str:
+        """The name of the optimizer; "" as long as it is not known."""
+
+    @property
     def over(self) -> int:
         """The number of the last step that is over; valid between steps."""
 
@@ -72,8 +76,15 @@ class Attached:
 
     def __init__(self, handle: Handle) -> None:
         self._session, self._waiting = handle._session, handle._view.waiting
+        self._handle = handle
         self.sessions: Sequence[Session] = [self._session]
         self.facts: dict[str, Any] = {}
+
+    @property
+    def optimizer(self) -> str:
+        """The name of the optimizer that `attach` was told of, or of those that have stepped."""
+        found = self._handle.optimizers
+        return ", ".join(own if isinstance(own, str) else type(own).__name__ for own in found)
 
     @property
     def over(self) -> int:
@@ -125,10 +136,12 @@ class Alone:
         self._waiting: Sequence[Callable[..., Any]] = [
             fragment.handle._view.waiting for fragment in local.fragments
         ]
-        self.facts: dict[str, Any] = {
-            EVERY: local.every / len(local.fragments),
-            "optimizer": type(local.optimizer).__name__,
-        }
+        self.facts: dict[str, Any] = {EVERY: local.every / len(local.fragments)}
+
+    @property
+    def optimizer(self) -> str:
+        """See `Recorded`."""
+        return type(self._local.optimizer).__name__
 
     @property
     def over(self) -> int:

@@ -136,6 +136,7 @@ class Recording:
             step=recorded.over + 1, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
             clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session) | recorded.facts,
         )  # fmt: skip
+        self._optimizer = ""
         self.adopted()
         recorded.begin()
         if self._is_open:
@@ -241,6 +242,9 @@ class Recording:
         """Write means over the steps since the last row, if there were any."""
         is_turn = self._turn % (_NORM_EVERY * self._pace.every) == 0
         looks = has_norm or self._written < 0 or is_turn
+        if not self._optimizer and (found := self._recorded.optimizer):
+            self._optimizer = found
+            self._file.add("facts", facts={"optimizer": found})
         row = self._recorded.row(self._last, self._now(), self._most, looks)
         if row is not None:
             self._most, self._written = 0.0, perf_counter()
@@ -464,7 +468,6 @@ def _facts(session: Session) -> dict[str, Any]:
         folder = os.getcwd()
     except OSError:  # the folder was removed
         folder = ""
-    optimizer = session.settings.optimizer
     return {
         "command": _command(), "folder": folder,
         "gradwire": version("gradwire"), "torch": torch.__version__,
@@ -472,7 +475,6 @@ def _facts(session: Session) -> dict[str, Any]:
         "backend": str(dist.get_backend(session.performers[0].group)),
         "kernels": kernels.instruction_set(), "cores": os.cpu_count(),
         "threads": torch.get_num_threads(), "seed": session.settings.seed,
-        "optimizer": None if optimizer is None else type(optimizer).__name__,
         OVER: session.world,
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ from gradwire.cli.arguments import answering, check_output, repeats, save_page, 
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
 from gradwire.cli.progress import telling
 from gradwire.document import save_file
-from gradwire.errors import NetworkError
+from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
     from gradwire.network.advice import Advice
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the advice; returns the exit code. Raises NetworkError."""
+    """Prints the advice; returns the exit code. Raises NetworkError and UsageError."""
     reads = arguments.topology, arguments.traffic, arguments.flows
     check_output("a file of paths", arguments.output, reads)
     check_output("a page", arguments.html, reads, beside=[arguments.output])
@@ -47,28 +47,29 @@ def run(arguments: argparse.Namespace) -> int:
             traffic.flows, traffic.topology, arguments.scheme, arguments.seed, progress
         )
         scheme = (arguments.scheme or [advice.recommended])[0]
-        paths = _paths(arguments, traffic, scheme) if arguments.output else ""
+        is_kept = arguments.output is not None and scheme is not None
+        paths = _paths(arguments, traffic, scheme) if is_kept else ""
         page = _page(arguments, traffic, advice) if arguments.html else None
     answer = json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice)
     with answering(answer, arguments.json):
-        if arguments.output:
-            with writing(arguments.output):
-                save_file(arguments.output, paths)
         if page is not None:
             save_page(page, arguments.html)
+        if is_kept:
+            with writing(arguments.output):
+                save_file(arguments.output, paths)
+        elif arguments.output:
+            raise UsageError(
+                "-o writes only pinned paths; for this traffic no scheme is worth pinning. Leave "
+                "out -o, or name a --scheme."
+            )
     return 0
 
 
-def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -> str:
+def _paths(arguments: argparse.Namespace, traffic: Traffic, scheme: str) -> str:
     """Returns the document of a scheme's paths."""
     from gradwire.network.routing.route import route
     from gradwire.network.saved import to_json
 
-    if scheme is None:
-        raise NetworkError(
-            "-o writes only pinned paths; for this traffic no scheme is worth pinning. Leave out "
-            "-o, or name a --scheme."
-        )
     routes = route(traffic.flows, traffic.topology, scheme, arguments.seed)
     return to_json(routes)
 

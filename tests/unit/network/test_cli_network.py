@@ -34,9 +34,15 @@ def test_paths_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert from_json(file.read_text()).splits == 0
     assert main([*SHUFFLED, "--scheme", "ethereal", "-o", str(file)]) == 0
     assert from_json(file.read_text()).splits > 0
+    before, page = file.read_text(), tmp_path / "page.html"
+    capsys.readouterr()
     ordered = ["network", "plan", "--topology", "leaf_spine(8, 8, 8)", "-o", str(file)]
-    assert main(ordered) == 2
-    assert "no scheme is worth pinning" in capsys.readouterr().err
+    assert main([*ordered, "--html", str(page)]) == 2
+    out, err = capsys.readouterr()
+    assert "no scheme is worth pinning" in err
+    assert "\nAt least: " in out, "what was found is told all the same"
+    assert page.exists()
+    assert file.read_text() == before
 
 
 def test_the_same_as_one_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,32 +19,41 @@ wandb = pytest.importorskip("wandb", reason="wandb is not installed")
 def records(data: bytes) -> Iterator[bytes]:
     """Yields the records of a LevelDB log, whose blocks have 32 KiB and records a head of seven
     bytes: a sum, the length, and whether it is whole, or the first, a middle or the last part."""
-    at, parts = 7, b""
+    at, whole = 7, b""
     while at + 7 <= len(data):
         if (left := 32768 - at % 32768) < 7:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        parts = (
-            data[at + 7 : at + 7 + length] if kind in (1, 2) else parts + data[at + 7 :][:length]
-        )
+        part = data[at + 7 : at + 7 + length]
+        if len(part) < length:  # it is being written
+            return
+        whole = part if kind in (1, 2) else whole + part
         at += 7 + length
         if kind in (1, 4):
-            yield parts
+            yield whole
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
-    """Returns the rows of the run in this folder, without W&B's own columns."""
+    """Returns the rows of the run in this folder, without W&B's own columns, once another process
+    has written all of them."""
     from wandb.proto import wandb_internal_pb2 as proto
 
     (file,) = folder.rglob("*.wandb")
-    found = []
-    for data in records(file.read_bytes()):
-        record = proto.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
+    found: list[dict[str, float]] = []
+    for _ in range(600):
+        kinds, found = set(), []
+        for data in records(file.read_bytes()):
+            record = proto.Record()
+            record.ParseFromString(data)
+            kinds.add(record.WhichOneof("record_type"))
             items = {"/".join(i.nested_key) or i.key: i.value_json for i in record.history.item}
-            found.append({k: json.loads(v) for k, v in items.items() if not k.startswith("_")})
+            if items:
+                numbers = {k: json.loads(v) for k, v in items.items() if not k.startswith("_")}
+                found.append(numbers)
+        if "exit" in kinds:
+            break
+        time.sleep(0.1)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,44 @@ def detached_in_training(job: Job) -> list[str]:
 def test_checkpoints_after_detach_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
     """Two checkpoints are written, and the last is kept."""
     assert pair.run(detached_in_training, Job(str(tmp_path), epochs=2)) == [[], []]
+
+
+def without_callback(job: Job) -> tuple[int, bool]:
+    """The exchanges of two trainings, the second without the callback, and what is attached."""
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    trainer.remove_callback(callback)
+    trainer.train()
+    assert callback.handle is not None
+    steps, attached = callback.handle.step, callback.handle.attached
+    callback.handle.detach()
+    return steps, attached
+
+
+def test_a_removed_callback_leaves_the_model(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(without_callback, Job(str(tmp_path))) == [(STEPS_PER_EPOCH, False)] * 2
+
+
+def beside_a_later_one(job: Job) -> list[str]:
+    """Rank 0 removes the first checkpoint as it is written: another is later by its time."""
+    from gradwire.training.integrations.transformers import attach
+
+    later = Path(job.folder) / "checkpoint-9"
+    later.mkdir(exist_ok=True)
+    os.utime(later, (4e9, 4e9))
+    trainer = trainer_of(job)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    assert callback.handle is not None
+    callback.handle.detach()
+    return sorted(path.name for path in Path(job.folder).iterdir())
+
+
+def test_a_checkpoint_that_the_trainer_removes_stays_away(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(beside_a_later_one, Job(str(tmp_path))) == [["checkpoint-9"]] * 2
 
 
 class Deep(nn.Module):

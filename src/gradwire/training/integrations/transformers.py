@@ -43,9 +43,14 @@ class GradwireCallback(TrainerCallback):
             load(self.handle, str(self.resume_from))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write residuals, unless rank 0 has removed this very checkpoint: the Trainer keeps the
+        latest by its files' times, or its number, and a former run's may be later. Collective."""
         elsewhere = args.save_only_model or state.is_hyper_param_search
         if self.handle is not None and self.handle.attached and not elsewhere:
-            save(self.handle, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            self._trainer.accelerator.wait_for_everyone()
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            if folder.exists():
+                save(self.handle, folder)
 
     def _attach(self, model: nn.Module) -> None:
         """Attach the model, again if another train() has made a new DDP of the same parameters.
@@ -61,6 +66,11 @@ class GradwireCallback(TrainerCallback):
         options = {"scaler": self._trainer.accelerator.scaler, **self._options}
         self.handle = gradwire.attach(model, self._plan, **options)
         self._attached, self._numbers = model, Numbers(self.handle)
+
+    def leave_if_removed(self) -> None:
+        """Detach if the trainer has this callback no more: nothing would save residuals."""
+        if self.handle is not None and self not in self._trainer.callback_handler.callbacks:
+            self.handle.detach()
 
     def with_numbers(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the trainer's log of steps with the numbers of exchanges added; other logs as
@@ -92,6 +102,7 @@ def attach(
         resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         callback.resume_from = resume_from_checkpoint
+        callback.leave_if_removed()
         return train(resume_from_checkpoint, *args, **kwargs)
 
     log = trainer.log

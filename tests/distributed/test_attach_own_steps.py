@@ -142,6 +142,25 @@ def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks, kind:
         assert all(found.values()), found
 
 
+def evaluated_inside(amid: bool) -> str:
+    """What a module that DDP wraps computes when it is evaluated by itself, also amid gradients
+    that accumulate."""
+    model = wide()
+    whole = DistributedDataParallel(model)
+    with attached(whole, PLAN) as handle:
+        train(whole, range(3))
+        if amid:
+            with handle.no_sync():
+                loss_of(whole, 3).backward()
+        model.eval()
+        with torch.no_grad():
+            return fingerprint([whole(batch(0, 0)), model(batch(0, 0))])
+
+
+def test_a_wrapped_module_is_evaluated_at_rest(two: Ranks) -> None:
+    assert len({*two.run(evaluated_inside, False), *two.run(evaluated_inside, True)}) == 1
+
+
 def resumed(kind: str) -> bool:
     """Whether four steps, a checkpoint and four more give the bits of eight."""
     model = wide()

@@ -21,7 +21,8 @@ class AttachedView:
 
     A forward in training mode moves them to the own view. A parameter returns to the shared value
     when its gradient is ready, and all do before the optimizer's step, a state_dict() or
-    load_state_dict(), and while the module is called in eval mode.
+    load_state_dict(), and while the module is called in eval mode. Under DDP this is the module
+    that it wraps, which may be set to eval mode, and called, by itself.
     """
 
     def __init__(self, session: Session, module: nn.Module) -> None:
@@ -42,8 +43,8 @@ class AttachedView:
         module = self._module
         inside: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._hooks = [
-            module.register_forward_pre_hook(Hook(self._before_forward), prepend=True),
-            module.register_forward_hook(Hook(self._after_forward), always_call=True),
+            inside.register_forward_pre_hook(Hook(self._before_forward), prepend=True),
+            inside.register_forward_hook(Hook(self._after_forward), always_call=True),
             inside.register_state_dict_pre_hook(Hook(lambda *_: self.leave())),
             inside.register_load_state_dict_pre_hook(Hook(lambda *_: self.leave())),
         ]

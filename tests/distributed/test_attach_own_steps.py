@@ -691,9 +691,20 @@ def test_local_steps_have_the_moments_elsewhere(two: Ranks) -> None:
         assert "keeps moments of gradients; local steps exchange changes of weights" in said
 
 
-def clipped_late(ddp: bool, closes: bool) -> str:
+FRONT_ENDS: dict[str, dict[str, bool] | None] = {
+    "plain": None, "ddp": {}, "static": {"static_graph": True},
+    "unused": {"find_unused_parameters": True}, "views": {"gradient_as_bucket_view": True},
+}  # fmt: skip
+
+
+def wrapped(model: nn.Module, front_end: str) -> nn.Module:
+    options = FRONT_ENDS[front_end]
+    return model if options is None else DistributedDataParallel(model, **options)
+
+
+def clipped_late(front_end: str, closes: bool) -> str:
     model = wide()
-    whole = DistributedDataParallel(model) if ddp else model
+    whole = wrapped(model, front_end)
     with attached(whole, PLAN):
         optimizer = adamw(model)
         train(whole, range(2), optimizer)
@@ -712,10 +723,35 @@ def clipped_late(ddp: bool, closes: bool) -> str:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-@pytest.mark.parametrize("ddp", [False, True])
-def test_a_step_is_not_clipped(two: Ranks, ddp: bool, closes: bool) -> None:
-    for said in two.run(clipped_late, ddp, closes):
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_a_step_is_not_clipped(two: Ranks, front_end: str, closes: bool) -> None:
+    for said in two.run(clipped_late, front_end, closes):
         assert "was, after backward(), as by clip_grad_norm_" in said
+
+
+def measured(front_end: str, measures: bool, scaled: bool) -> str:
+    """The weights after steps whose norm is measured by clipping to an infinite one, as the HF
+    Trainer does with max_grad_norm=0."""
+    model = wide()
+    whole, scaler = wrapped(model, front_end), torch.amp.GradScaler("cpu", enabled=scaled)
+    with attached(whole, PLAN, scaler=scaler):
+        optimizer = adamw(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(whole, step)).backward()
+            scaler.unscale_(optimizer)
+            if measures:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
+            scaler.step(optimizer)
+            scaler.update()
+        return fingerprint(model.parameters())
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_the_norm_of_a_step_may_be_measured(two: Ranks, front_end: str, scaled: bool) -> None:
+    found = [two.run(measured, front_end, measures, scaled) for measures in (False, True)]
+    assert len({*found[0], *found[1]}) == 1
 
 
 def clipped_first_and_flushed() -> bool:

@@ -193,8 +193,9 @@ class DdpFrontend:
             elif parameter.grad.data_ptr() != average.data_ptr():
                 parameter.grad.copy_(average)
         self._kept_back = []
-        if self._session.has_memory and not _shares_memory(self._ddp):
-            self.averages.remember((n, p.grad) for n, p in self._session.parameters.items())
+        if self._session.has_memory:
+            now = ((n, p.grad) for n, p in self._session.parameters.items())
+            self.averages.remember(now, shows_backwards=not _shares_memory(self._ddp))
 
 
 class _Owner:

@@ -16,6 +16,9 @@ from gradwire.errors import PeerError, UsageError
 from gradwire.training.session import Session
 from gradwire.training.trainable import shard_of
 
+SAMPLED, PLACES = 8, 16
+"""The number of averages of which some elements are kept, and of these elements."""
+
 
 class Averages:
     """Remembers the last averages and their version counters, to detect gradients that are added
@@ -23,19 +26,29 @@ class Averages:
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._shows_backwards = True
+        self._samples: dict[str, Tensor] = {}
+        self.keeps_samples = False
+        """Whether some elements are kept, for `changed` to tell what writes have changed."""
         self.under_gradient: str | None = None
         """A parameter whose `.grad` still held an average when its next gradient was added."""
 
-    def remember(self, handed_out: Iterable[tuple[str, Tensor | None]]) -> None:
-        """Remember the averages now in `.grad`, by parameter name."""
-        self._written = {
-            name: (weakref.ref(g), _writes(g)) for name, g in handed_out if g is not None
-        }
+    def remember(
+        self, handed_out: Iterable[tuple[str, Tensor | None]], shows_backwards: bool = True
+    ) -> None:
+        """Remember the averages now in `.grad`, by parameter name. shows_backwards: whether their
+        counters tell a second backward from other writes, so that `look` may find it."""
+        self._shows_backwards = shows_backwards
+        held = {name: g for name, g in handed_out if g is not None}
+        self._written = {name: (weakref.ref(g), _writes(g)) for name, g in held.items()}
+        if self.keeps_samples:
+            dense = [(name, g) for name, g in held.items() if g.layout == torch.strided]
+            self._samples = {name: _sample(g) for name, g in dense[:: -(-len(dense) // SAMPLED)]}
 
     def look(self, name: str, gradient: Tensor | None, added: int) -> bool:
         """Whether `gradient` is the last average, with `added` gradients added since. `refuse`
         raises the error later, as other ranks are amid their own backward."""
-        if gradient is None or name not in self._written:
+        if gradient is None or name not in self._written or not self._shows_backwards:
             return False
         written, count = self._written[name]
         if written() is not gradient or count != _writes(gradient) - added:
@@ -43,11 +56,27 @@ class Averages:
         self.under_gradient = name
         return True
 
-    def was_changed(self, name: str) -> bool:
-        """Whether a parameter's last average has been written to since, as far as is known."""
+    def changed(self, names: Iterable[str], loss_scale: float) -> str | None:
+        """Returns one of these parameters whose last average was changed since, as far as is
+        known; or None. To multiply by 1 is no change, as a norm is measured so by clipping to an
+        infinite one, and neither is to unscale."""
+        written = [name for name in names if self._was_written(name)]
+        sampled = [name for name in written if name in self._samples]
+        other = next((n for n in sampled if not self._is_as_it_was(n, loss_scale)), None)
+        return other or (None if sampled else next(iter(written), None))
+
+    def _was_written(self, name: str) -> bool:
         kept = self._written.get(name)
         gradient = kept[0]() if kept else None
         return gradient is not None and kept is not None and _writes(gradient) != kept[1]
+
+    def _is_as_it_was(self, name: str, loss_scale: float) -> bool:
+        gradient, then = self._written[name][0](), self._samples[name]
+        if gradient is None:
+            return True
+        now, unscaled = _sample(gradient), then / loss_scale
+        same = (now == then) | (now == unscaled) | (now.isnan() & then.isnan())
+        return bool(same.all())
 
     def refuse(self) -> None:
         """Raise UsageError if `look` found such a parameter: a strategy would remember the average
@@ -63,6 +92,12 @@ class Averages:
                 "have their own optimizers and train in alternation each by itself. Reentrant "
                 "checkpointing counts as several backward(): set use_reentrant=False."
             )
+
+
+def _sample(gradient: Tensor) -> Tensor:
+    """Returns a copy of some elements."""
+    flat = shard_of(gradient).detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // PLACES)][:PLACES].clone()
 
 
 def _writes(gradient: Tensor) -> int:

@@ -51,6 +51,7 @@ class OptimizerCheck:
         keepers = (s for s in candidates if s.feedback and s.feedback.moments())
         self._own = next(keepers, None)
         self._keeper = self._own.feedback if self._own else None
+        averages.keeps_samples = self._sends_steps
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Inside a ZeroRedundancyOptimizer; they may have no parameters on some ranks.
@@ -188,14 +189,16 @@ class OptimizerCheck:
         optimizer's step any more."""
         if not self._sends_steps:
             return
-        for name in (self._names.get(id(p)) for p in parameters):
-            if name and name not in self._flushed and self._averages.was_changed(name):
-                raise UsageError(
-                    f"'{self._own}' leaves an optimizer's steps in .grad, which must not be "
-                    f"changed; that of '{name}' was, after backward(), as by clip_grad_norm_. Use "
-                    "gradwire.attach(clip_norm=…) instead, which clips before anything is sent; "
-                    "in a trainer set max_grad_norm=0."
-                )
+        own = (self._names.get(id(p)) for p in parameters)
+        names = [name for name in own if name and name not in self._flushed]
+        name = self._averages.changed(names, self._session.loss_scale)
+        if name is not None:
+            raise UsageError(
+                f"'{self._own}' leaves an optimizer's steps in .grad, which must not be "
+                f"changed; that of '{name}' was, after backward(), as by clip_grad_norm_. Use "
+                "gradwire.attach(clip_norm=…) instead, which clips before anything is sent; "
+                "in a trainer set max_grad_norm=0."
+            )
 
     def _check_moments(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         """Warn of unused moments of an earlier training, loaded into an optimizer that `attach`

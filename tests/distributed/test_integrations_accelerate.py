@@ -13,7 +13,10 @@ from small import raised
 from torch import nn
 from trainers import (
     ACCUMULATE,
+    BATCH,
+    DGC,
     LAWS,
+    ROWS,
     SCALER_LAW,
     Job,
     Trained,
@@ -76,6 +79,12 @@ def train(job: Job) -> Trained:
 @pytest.mark.parametrize("law", [*LAWS, SCALER_LAW])
 def test_accelerate(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> None:
     law(pair, train, tmp_path)
+
+
+def test_one_process_exchanges_once_per_step(one: Ranks, tmp_path: Path) -> None:
+    """Accelerate does not wrap the model of one process."""
+    (end,) = one.run(train, Job(str(tmp_path), DGC, momentum=0.0))
+    assert end.exchanges == ROWS / BATCH / ACCUMULATE
 
 
 def logged(job: Job) -> list[dict[str, Any]]:

@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from trainers import (
     ACCUMULATE,
     BATCH,
+    DGC,
     LAWS,
+    ROWS,
     SCALER_LAW,
     STEPS_PER_EPOCH,
     Job,
@@ -96,6 +98,12 @@ def train(job: Job) -> Trained:
 @pytest.mark.parametrize("law", [*LAWS, SCALER_LAW])
 def test_transformers(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> None:
     law(pair, train, tmp_path)
+
+
+def test_one_process_exchanges_once_per_step(one: Ranks, tmp_path: Path) -> None:
+    """The Trainer does not wrap the model of one process."""
+    (end,) = one.run(train, Job(str(tmp_path), DGC, momentum=0.0))
+    assert end.exchanges == ROWS / BATCH / ACCUMULATE
 
 
 def twice(job: Job) -> tuple[float, float]:

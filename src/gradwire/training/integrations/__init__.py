@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,26 @@ class Numbers:
             return {}
         row = self._rows.next(self._handle._session.step)
         return {} if row is None else numbers(row)
+
+
+def hold_back(accelerator: Any, handle_of: Callable[[Any], gradwire.Handle | None]) -> None:
+    """Let the `no_sync` of Accelerate hold exchanges back where it has not wrapped the model and
+    would do nothing: on one process, where micro-batches must be one exchange, too.
+
+    handle_of: returns the handle of a model, or None.
+    """
+    if accelerator.use_distributed:
+        return
+    no_sync = accelerator.no_sync
+
+    @contextmanager
+    def with_handle(model: Any) -> Iterator[None]:
+        handle = handle_of(model)
+        own = handle.no_sync() if handle is not None and handle.attached else nullcontext()
+        with no_sync(model), own:
+            yield
+
+    accelerator.no_sync = with_handle
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import Numbers, load, needing, save
+from gradwire.training.integrations import Numbers, hold_back, load, needing, save
 
 with needing("Hugging Face Accelerate", __name__, "accelerate"):
     from accelerate import Accelerator
@@ -38,6 +38,7 @@ def attach(
         As `gradwire.attach`; UsageError also if Accelerate has a `comm_hook` of its own.
     """
     handle = gradwire.attach(model, plan, **{"scaler": accelerator.scaler, **options})
+    hold_back(accelerator, lambda other: handle if other is model else None)
 
     # Accelerate keeps these hooks even after another handle has replaced this one.
     def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:

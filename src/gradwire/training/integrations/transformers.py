@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import Numbers, load, needing, save
+from gradwire.training.integrations import Numbers, hold_back, load, needing, save
 
 with needing("Hugging Face's Trainer", __name__, "'transformers[torch]'"):
     from transformers import Trainer, TrainerCallback
@@ -94,6 +94,7 @@ def attach(
     """
     callback = GradwireCallback(trainer, plan, options)
     trainer.add_callback(callback)
+    hold_back(trainer.accelerator, lambda _: callback.handle)
     train = trainer.train
 
     # Callbacks are not passed the checkpoint from which training resumes.

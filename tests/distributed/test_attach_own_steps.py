@@ -817,6 +817,27 @@ def test_replicas_of_a_sharded_model(four: Ranks) -> None:
     assert four.run(sharded) == [(True, False)] * 4
 
 
+def sharded_and_clipped() -> str:
+    """The error of a clipped step, after steps whose norm was measured."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model, group = wide(), mesh["replicate"].get_group()
+    fully_shard(model, mesh=mesh["shard"])
+    with attached(model, "lloyd(2)+adam(beta2=0.99) | allgather", process_group=group):
+        optimizer = adamw(model)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), torch.inf if step < 2 else 1.0)
+            if step < 2:
+                optimizer.step()
+        return raised(optimizer.step)
+
+
+def test_a_step_of_shards_is_not_clipped(four: Ranks) -> None:
+    for said in four.run(sharded_and_clipped):
+        assert "was, after backward(), as by clip_grad_norm_" in said
+
+
 def sharded_muon() -> str:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = wide()

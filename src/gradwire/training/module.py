@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gradwire.errors import PeerError, UsageError
 from gradwire.training.session import Session
-from gradwire.training.trainable import shard_of
+from gradwire.training.trainable import is_shard, shard_of
 
 SAMPLED, PLACES = 8, 16
 """The number of averages of which some elements are kept, and of these elements."""
@@ -66,9 +66,14 @@ class Averages:
         return other or (None if sampled else next(iter(written), None))
 
     def _was_written(self, name: str) -> bool:
+        """Whether it may have been written to: torch does not count what clipping does to the
+        shards of many gradients at once."""
         kept = self._written.get(name)
         gradient = kept[0]() if kept else None
-        return gradient is not None and kept is not None and _writes(gradient) != kept[1]
+        if gradient is None or kept is None:
+            return False
+        uncounted = name in self._samples and is_shard(gradient)
+        return uncounted or _writes(gradient) != kept[1]
 
     def _is_as_it_was(self, name: str, loss_scale: float) -> bool:
         gradient, then = self._written[name][0](), self._samples[name]

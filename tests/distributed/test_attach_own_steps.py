@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import PlanError
+from gradwire.training.module import Averages
 from gradwire.training.trainable import shard_of
 
 PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
@@ -720,6 +721,15 @@ def clipped_late(front_end: str, closes: bool) -> str:
             return raised(lambda: optimizer.step(closure))
         closure()
         return raised(optimizer.step)
+
+
+def test_a_step_without_averages_has_none_to_change() -> None:
+    """Where a step was lost with a rank, no average is handed out."""
+    averages = Averages()
+    averages.keeps_samples = True
+    averages.remember([("weight", torch.ones(4))])
+    averages.remember([("weight", None)])
+    assert averages.changed(["weight"], 1.0) is None
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -43,7 +43,8 @@ class Averages:
         self._written = {name: (weakref.ref(g), _writes(g)) for name, g in held.items()}
         if self.keeps_samples:
             dense = [(name, g) for name, g in held.items() if g.layout == torch.strided]
-            self._samples = {name: _sample(g) for name, g in dense[:: -(-len(dense) // SAMPLED)]}
+            some = dense[:: max(1, -(-len(dense) // SAMPLED))]  # none where a step was lost
+            self._samples = {name: _sample(g) for name, g in some}
 
     def look(self, name: str, gradient: Tensor | None, added: int) -> bool:
         """Whether `gradient` is the last average, with `added` gradients added since. `refuse`

@@ -31,6 +31,8 @@ class QSGD(Codec):
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "language", "qsgd"),
         Evidence("qsgd(4) | allgather", "sgdm", True, "glyphs", "qsgd"),
+        Evidence("qsgd(4) | alltoall", "sgdm", True, "speech", "qsgd-alltoall"),
+        Evidence("qsgd(4) | alltoall", "sgdm", True, "digits", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "sgdm", True, "glyphs", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "adamw", True, "gpt", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "muon", False, "gpt-muon", "qsgd-alltoall"),

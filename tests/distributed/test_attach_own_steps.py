@@ -732,6 +732,22 @@ def test_a_step_without_averages_has_none_to_change() -> None:
     assert averages.changed(["weight"], 1.0) is None
 
 
+def test_a_step_that_is_clipped_by_value_was_changed() -> None:
+    """Also where that cuts one element of thousands. Unscaling, or multiplying by 1, does not."""
+    averages, step = Averages(), torch.ones(5000)
+    step[4321] = -3.0
+    averages.keeps_samples = True
+    none = torch.empty(0)
+    averages.remember([("weight", step), ("none", none)])
+    step.mul_(1.0)
+    none.mul_(1.0)
+    assert averages.changed(["weight", "none"], 1.0) is None
+    step.div_(1024.0)
+    assert averages.changed(["weight"], 1024.0) is None
+    step.mul_(1024.0).clamp_(-2.0, 2.0)
+    assert averages.changed(["weight"], 1024.0) == "weight"
+
+
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_a_step_is_not_clipped(two: Ranks, front_end: str, closes: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,9 +102,13 @@ class Averages:
 
 
 def _sample(gradient: Tensor) -> Tensor:
-    """Returns a copy of some elements."""
+    """Returns a copy of some elements, and the largest magnitude, which clipping by value
+    changes."""
     flat = shard_of(gradient).detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // PLACES)][:PLACES].clone()
+    some = flat[:: max(1, flat.numel() // PLACES)][:PLACES]
+    if not len(flat):
+        return some.clone()
+    return torch.cat([some, torch.linalg.vector_norm(flat, math.inf).reshape(1)])
 
 
 def _writes(gradient: Tensor) -> int:

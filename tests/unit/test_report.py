@@ -21,7 +21,7 @@ from gradwire.planner.story import ms
 from gradwire.planner.verdict import faster
 from gradwire.report import run_text
 from gradwire.report.alarms import alarms
-from gradwire.report.perfetto import events
+from gradwire.report.perfetto import events, side_by_side
 from gradwire.report.run import Run
 from gradwire.report.summary import Summary, ratio_of, summarize, waited
 from gradwire.trace import TRAINING_THREAD, Span, Trace
@@ -478,6 +478,15 @@ def test_a_torch_trace_that_is_damaged(
     code, _, err = told(capsys, run, *words)
     assert code == 2
     assert "a trace of torch must be what its profiler's export_chrome_trace() wrote" in err
+
+
+def test_traces_side_by_side_begin_together() -> None:
+    traces = {name: Trace(3, [Span(2, 0, "wire", "x", begin, begin + 1.0)])
+              for name, begin in (("a", 1.0), ("b", 5.0))}  # fmt: skip
+    found = side_by_side(traces, lambda rank: f"host {rank}")
+    names = [own["args"]["name"] for own in found if own["name"] == "process_name"]
+    assert names == ["a: host 2", "b: host 2"]
+    assert [(own["pid"], own["ts"]) for own in found if own["ph"] == "X"] == [(0, 0), (1, 0)]
 
 
 def test_a_timeline_is_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

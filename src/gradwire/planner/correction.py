@@ -10,13 +10,16 @@ have, forward and the optimizer.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import mean, median
 
 from gradwire.plan import Plan
 from gradwire.planner.candidates import timeline_of
 from gradwire.planner.profile import Profile
+from gradwire.strategy import Strategy
 
 _FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
 _LEAST = 1.5  # a smaller factor may be noise, or something else than moves
@@ -47,13 +50,17 @@ def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> fl
 
 
 def _error(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """Returns the mean distance of measurements from predictions, as logarithms of factors. The
-    error that all plans share counts by `_SHARED` only: the whole machine may have been slower."""
-    factors = [
-        math.log(seconds / timeline_of(profile, plan).iteration_seconds)
-        for plan, seconds in measured
-    ]
+    """Returns the mean distance of measurements from predictions, as logarithms of factors. Every
+    strategy counts the same, however many of its plans were measured: half a dozen compressed
+    plans that all take longer than predicted must not outvote the baseline, of whose time moves
+    are the largest part. The error that all plans share counts by `_SHARED` only: the whole
+    machine may have been slower."""
+    off = defaultdict[Strategy, list[float]](list)
+    for plan, seconds in measured:
+        predicted = timeline_of(profile, plan).iteration_seconds
+        off[plan.main_strategy].append(math.log(seconds / predicted))
     return min(
-        mean(abs(own - shared) for own in factors) + _SHARED * abs(shared)
-        for shared in (0.0, *factors)
+        mean(mean(abs(own - shared) for own in factors) for factors in off.values())
+        + _SHARED * abs(shared)
+        for shared in (0.0, *chain.from_iterable(off.values()))
     )

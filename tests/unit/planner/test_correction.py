@@ -53,6 +53,16 @@ def test_a_machine_that_is_slower_as_a_whole_is_no_slower_network(pace: float) -
     assert moves_factor(SLOW, measured) == 1.0
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_many_compressed_plans_do_not_outvote_the_baseline(factor: float) -> None:
+    as_if = raced(SLOW, SLOW.slowed(factor))
+    compressed = [p for p in as_if if p[0].main_strategy.feedback]
+    bf16 = next(p for p in raced(SLOW, SLOW) if p[0].main_strategy.compressor.name == "bf16")
+    assert moves_factor(SLOW, compressed) == factor
+    assert moves_factor(SLOW, [*compressed, bf16]) == 1.0
+
+
 def test_what_no_factor_explains_is_left() -> None:
     measured = [(plan, s * f) for (plan, s), f in zip(raced(SLOW, SLOW), (4.0, 0.25, 4.0, 0.25))]
     assert moves_factor(SLOW, measured) == 1.0

@@ -60,7 +60,7 @@ def example(text: str) -> str:
 
 def compressed_by(text: str) -> str:
     """Returns the compressor and feedback, as strategies print them."""
-    return _left(str(Strategy.parse(example(text))))
+    return _printed(example(text))
 
 
 def whole(text: str) -> str:
@@ -171,13 +171,19 @@ def _with_errors(profile: Profile, text: str, cost: StrategyCost) -> StrategyCos
         changes = (
             way.compresses_again or way.selects or way.own_feedback or way.per_node is not None
         )
-        if _left(str(Strategy.parse(known))) == _left(text) and way.tasks is None and not changes:
+        if _printed(known) == _left(text) and way.tasks is None and not changes:
             return replace(cost, error=own.error, errors=own.errors)
     return cost
 
 
 def _left(text: str) -> str:
     return text.rpartition("|")[0].strip()
+
+
+def _printed(text: str) -> str:
+    """Returns a strategy's compressor and feedback as strategies print them: "qsgd", if it was
+    typed as "qsgd(4)"."""
+    return _left(str(Strategy.parse(text)))
 
 
 def _texts(profile: Profile, pattern: str) -> list[str]:
@@ -199,7 +205,7 @@ def _priced(profile: Profile, texts: Iterable[str]) -> dict[str, list[Priced]]:
 def _moves_of_measured(profile: Profile, left: str) -> set[tuple[PricedMove, ...]]:
     """Returns the moves of the model in one bucket by measured strategies that are no paths, and
     have this compressor or `none`."""
-    own = [text for text in profile.strategies if _left(text) in (left, "none")]
+    own = [text for text in profile.strategies if _printed(text) in (left, "none")]
     whole = [text for text in own if Strategy.parse(text).collective.tasks is None]
     last, local = sizes_of(profile)[-1:], _ranks_per_host(profile)
     return {
@@ -216,19 +222,20 @@ class Parts:
 
     def __init__(self, profile: Profile, left: str) -> None:
         self._profile, self._left = profile, left
+        self._compressors = {_as_printed(own): cost for own, cost in profile.compressors.items()}
         self._own, self._plain = self._local(left), self._local("none")
         pieces = f"{in_pieces(left)} @ {profile.device}"
-        self._in_pieces = profile.compressors.get(pieces, self._own)
+        self._in_pieces = self._compressors.get(pieces, self._own)
 
     def _local(self, left: str) -> LocalCost:
         name = f"{left} @ {self._profile.device}"
-        if name not in self._profile.compressors:
+        if name not in self._compressors:
             known = ", ".join(map(repr, self._profile.compressors)) or "none"
             raise PlanError(
                 f"a path is priced by its compressor's measured times; the profile has {known}, "
                 f"but not '{name}'. Profile again with --strategies '{left} | {WORD}'."
             )
-        return self._profile.compressors[name]
+        return self._compressors[name]
 
     def move(self, move: PricedMove) -> Fit:
         """Returns seconds of such a move, against the bytes of one rank's data. Moves that only
@@ -297,10 +304,19 @@ class Parts:
         profile, local = self._profile, _ranks_per_host(self._profile)
         known = list[float]()
         for text, cost in profile.strategies.items():
-            if _left(text) == self._left and can_price(text):
+            if _printed(text) == self._left and can_price(text):
                 (own,) = priced(profile, text, sizes_of(profile)[:1], profile.world, local)
                 known.append(cost.per_parameter_seconds / max(1, own.calls))
         return median(known) if known else self._own.encode.curve(0.0)
+
+
+def _as_printed(name: str) -> str:
+    """Returns the name of a compressor's cost with the compressor as strategies print it. One that
+    no path takes keeps its name."""
+    left, at, device = name.rpartition(" @ ")
+    with suppress(StrategyError):
+        left = compressed_by(f"{left} | {WORD}")
+    return f"{left}{at}{device}"
 
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}

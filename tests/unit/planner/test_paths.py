@@ -253,6 +253,18 @@ def test_a_measured_strategy_stands_for_its_path() -> None:
     assert with_paths(known, [PATTERN])[0].cost(first_of_all) == free.cost(FP32)
 
 
+def test_a_compressor_is_known_however_it_was_typed() -> None:
+    """Profiles name compressors as they were typed; strategies print defaults shortly."""
+    given = with_parts(FLAT, "qsgd(4)")
+    (cost,) = FLAT.strategies.values()
+    measured = replace(given, strategies={**FLAT.strategies, "qsgd(4) | allgather": cost})
+    for left in ("qsgd(4)", "qsgd", "qsgd(bits=4)"):
+        free = offer(given, f"{left} | paths").strategies
+        assert example("qsgd | paths") in free
+        own = offer(measured, f"{left} | paths").strategies
+        assert own.keys() == free.keys() - {example("qsgd | paths")}, "it makes the same moves"
+
+
 def test_only_what_may_be_used() -> None:
     once = offer(
         LEVELS, PATTERN, lambda text: not Strategy.parse(text).collective.compresses_again

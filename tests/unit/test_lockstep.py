@@ -95,6 +95,12 @@ def test_tensors_that_differ_are_refused_by_rank(tensors: list[Tensor], said: st
         lockstep("none | allreduce", tensors)
 
 
+def test_rows_beside_a_dense_tensor_are_refused_by_rank() -> None:
+    dense = torch.zeros(3, 2)
+    with pytest.raises(UsageError, match=r"layout; .*rank 1: float32\[3, 2\] sparse_coo"):
+        lockstep("none | columns", [dense, dense.to_sparse(1)])
+
+
 @pytest.mark.parametrize("text", ["topk(0.5)+ef | allgather", "none | alltoall"])
 def test_float64_is_sent_whole_or_refused(text: str) -> None:
     x = [torch.full((3,), 1 / 3, dtype=torch.float64)] * 2

@@ -274,17 +274,18 @@ def _check_taken(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
 def _in_words(x: object) -> str:
     if not isinstance(x, Tensor):
         return f"{x!r:.80}"
-    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+    layout = "" if x.layout == torch.strided else f" {str(x.layout).removeprefix('torch.')}"
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}{layout}"
 
 
 def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:
     are = all(isinstance(x, Tensor) for x in tensors)
-    kinds = {(tuple(x.shape), x.dtype) for x in tensors} if are else set()
+    kinds = {(tuple(x.shape), x.dtype, x.layout) for x in tensors} if are else set()
     if len(kinds) != 1 or not tensors[0].is_floating_point():
         got = "; ".join(f"rank {r}: {_in_words(x)}" for r, x in enumerate(tensors))
         raise UsageError(
-            "lockstep needs one floating-point tensor per rank, all of one shape and dtype; got "
-            f"{got or 'none'}. Pass [x0, x1, …]."
+            "lockstep needs one floating-point tensor per rank, all of one shape, dtype and "
+            f"layout; got {got or 'none'}. Pass [x0, x1, …]."
         )
     dicts = len({id(memory) for memory in states})
     if len(states) != len(tensors) or dicts != len(tensors):

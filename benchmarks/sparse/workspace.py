@@ -5,8 +5,9 @@
 Every storage that torch makes is counted while it exists: messages, lists, tables, what arrives.
 The result is the peak, a mean over the ranks (they run at the same time), in units of 2 · nnz ·
 (value + index): nnz are the non-zeros of the union, which every rank receives. The second step is
-measured; what the first one kept is counted, including scratch memory of kernels. The part of a
-message's buffer that is reserved for a denser tensor and never touched is not counted.
+measured; what the first one kept is counted, including scratch memory of kernels, but for what
+arrived: in a job that of the next step lies in the same buffer. The part of a message's buffer
+that is reserved for a denser tensor and never touched is not counted.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradwire import Strategy
+from gradwire import Strategy, kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.report.table import Table
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.lockstep import drive
+from gradwire.runtime.message import Inbox
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
 
@@ -103,10 +105,19 @@ def peak(preset: str, member: str) -> float:
             drive([strategy.collective.rounds(c) for c in contexts], Trace(WORLD))
             for context in contexts:
                 context.end(skipped=False)
+                forget_arrived(context)
             gc.collect()
     made = [c for c in contexts if "buffer" in vars(c.codec)]
-    untouched = sum(c.codec.buffer.nbytes - int(c.length) for c in made)
+    untouched = sum(c.codec.buffer.nbytes - int(c.codec.length[0]) for c in made)
     return (alive.peak - untouched) / WORLD / (2 * union * BYTES)
+
+
+def forget_arrived(context: BucketContext) -> None:
+    """Drops what a context keeps of the messages that arrived, to know them in the next step."""
+    context.codec.known = kernels.Known()
+    inbox = vars(context).get("_inbox")
+    if inbox is not None:
+        vars(context)["_inbox"] = Inbox(inbox.layout, WORLD, inbox.ragged)
 
 
 if __name__ == "__main__":

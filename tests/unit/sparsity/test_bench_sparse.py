@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from sparsity.counted import SUMS
 from sparsity.plot import Curve, Panel, save
 
 from gradwire.errors import UsageError
+from scripts import script
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "sparse"
 main = runpy.run_path(str(FOLDER / "main.py"))["main"]
@@ -293,3 +295,17 @@ def test_without_matplotlib_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"pip install 'gradwire\[plot\]'"):
         save([Panel("", 1.0, [Curve("a", [(2, 1.0)])])], "", tmp_path / "x.png")
+
+
+# -- workspace ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("member", ["allgather", "zen", "columns"])
+def test_workspace_is_what_the_page_says(member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In units of the sum's own bytes it hardly depends on the size, so a small one will do."""
+    page = (FOLDER / "README.md").read_text(encoding="utf-8").partition("## Counted: workspace")[2]
+    row = re.search(rf"^\| {member} \| ([\d.]+)", page, re.MULTILINE)
+    assert row is not None
+    with script("sparse", "workspace") as workspace:
+        monkeypatch.setattr(workspace, "ELEMENTS", 1e5)
+        assert workspace.peak("nmt", member) == pytest.approx(float(row[1]), abs=0.1)

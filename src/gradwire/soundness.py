@@ -12,7 +12,8 @@ packages, the rule is looked up by the name of their class.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gradwire import beside
@@ -111,10 +112,24 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
 
 def answering(strategies: Iterable[Strategy]) -> list[Strategy]:
     """Returns the strategies by which a plan is judged: all but those that another one implies,
-    for dense parameters or for the optimizer's second rule."""
+    for dense parameters or for the optimizer's second rule. A further format of the second rule,
+    which no bucket of the first one has, is judged as of the first."""
     found = list(dict.fromkeys(strategies))
     brought = {other for s in found for other in (beside.dense(s), beside.second(s)) if other != s}
-    return [s for s in found if s not in brought]
+    firsts = [s for s in found if beside.second(s) is not None]
+    own = (s if s in firsts else _by_first_rule(s, firsts) for s in found if s not in brought)
+    return list(dict.fromkeys(own))
+
+
+def _by_first_rule(strategy: Strategy, firsts: Iterable[Strategy]) -> Strategy:
+    """Returns the strategy that implies this one for the second rule of an optimizer and has the
+    feedback of one of `firsts`; itself if there is none."""
+    for first in firsts if strategy.feedback else ():
+        with suppress(StrategyError):
+            own = replace(strategy, feedback=first.feedback)
+            if beside.second(own) == strategy:
+                return own
+    return strategy
 
 
 def update_rule(optimizer: object) -> UpdateRule | None:

@@ -20,7 +20,7 @@ from gradwire.errors import StrategyError, UsageError
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.kernels import is_raised, new_status, use
 from gradwire.optim.muon import Muon
-from gradwire.soundness import answering
+from gradwire.soundness import answering, sound
 from gradwire.testing import Workers
 from gradwire.training.session import describe
 from gradwire.training.trainable import hidden_matrices, others
@@ -318,6 +318,16 @@ def test_the_rest_may_travel_otherwise(rest: str, words: str, bias: str) -> None
         assert plan.strategy_of("inner.bias") == Strategy.parse(bias)
         assert plan.strategy_of("norm.bias") == Strategy.parse("none+server_adam | allreduce")
         assert answering(plan.strategies) == [strategy]
+
+
+def test_the_head_may_have_another_format_than_hidden_matrices() -> None:
+    """As `gradwire plan` gives it one: the plan is as sound with Muon as the two formats are."""
+    texts = ["lloyd(2)+muon | alltoall", "bf16+adam | allreduce", "none+server_adam | allreduce"]
+    judged = answering(map(Strategy.parse, texts))
+    assert judged == [Strategy.parse(texts[0]), Strategy.parse("bf16+muon | allreduce")]
+    assert {sound(own, "muon").kind for own in judged} == {"sound"}
+    of_adam = [Strategy.parse(text) for text in ("lloyd(2)+adam | allgather", texts[1])]
+    assert answering(of_adam) == of_adam, "AdamW has one rule for all"
 
 
 # -- the optimizer -----------------------------------------------------------------------------

@@ -94,5 +94,5 @@ class Machines:
 def _uneven(facts: str) -> UsageError:
     return UsageError(
         f"summing inside machines first needs the same number of ranks on each; {facts}. "
-        "Start the same number on each, or use hierarchical(per_node=1)."
+        "Start the same number on each, or give the collective per_node=1."
     )

@@ -549,9 +549,11 @@ def test_damage_in_the_last_move_is_the_receiver_s(what: str) -> None:
 
 @pytest.mark.parametrize(("world", "per_node"), [(1, 2), (3, 2), (6, 4), (2, 3)])
 def test_ranks_that_machines_cannot_share_evenly(world: int, per_node: int) -> None:
-    said = rf"{world} ranks are not a multiple of per_node={per_node}\. Start the same number"
-    with pytest.raises(UsageError, match=said):
-        lockstep(text_of("none", "allgather", per_node), integers(world, 10))
+    path = f'none | steps("reduce@node, all_reduce@cross, broadcast@node", per_node={per_node})'
+    said = rf"{world} ranks are not a multiple of per_node={per_node}\. Start the same number on "
+    for text in (text_of("none", "allgather", per_node), path):
+        with pytest.raises(UsageError, match=said + r"each, or give the collective per_node=1\."):
+            lockstep(text, integers(world, 10))
 
 
 def test_machines_by_name() -> None:

@@ -13,11 +13,11 @@ from torch import nn
 from torch.amp import GradScaler
 
 from gradwire.dynamics import PLAIN, Dynamics, all_dynamics, has_vectors_apart
-from gradwire.errors import GradwireError, PlanError, UsageError
+from gradwire.errors import GradwireError, PlanError, StrategyError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
-from gradwire.planner.paths import example
+from gradwire.planner.paths import example, is_pattern
 from gradwire.strategy import Strategy
 from gradwire.training.agreed import on_all, same_everywhere
 from gradwire.training.attach import Handle, attach_plan
@@ -175,6 +175,7 @@ def attach(
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     finds = is_auto or only_profiled
     check_module(module)
+    _check_named(plan)
     check_survivors(on_failure, module, process_group, optimizer, scaler)
     if finds:
         _check_dtypes(module, 'plan="auto"' if is_auto else "gradwire profile")
@@ -304,6 +305,16 @@ def _whole(strategies: Sequence[str]) -> str:
 def dynamics_of(plan: Plan) -> Dynamics:
     """Returns the dynamics of the plan's matrices."""
     return Dynamics.of(plan.main_strategy)
+
+
+def _check_named(plan: object) -> None:
+    """Raises StrategyError for a text that stands for many strategies, of which a plan has one."""
+    if isinstance(plan, str) and is_pattern(plan):
+        raise StrategyError(
+            f"a plan needs one strategy; '{plan}' stands for all paths of its compressor, among "
+            f'which "auto" chooses. Pass plan="auto" and strategies=[{plan!r}], or one path, as '
+            f"'{example(plan)}'."
+        )
 
 
 def _check_auto(groups_given: bool) -> None:

@@ -15,7 +15,7 @@ import torch
 import gradwire
 from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import Dynamics, all_dynamics
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate
 from gradwire.planner.choose import Choice
@@ -212,3 +212,8 @@ def test_a_line_that_cannot_be_written_ends_no_rank_alone(
         patched.setattr(sys, "stderr", standard_error())
         say("second")
     assert capsys.readouterr().out == ""
+
+
+def test_all_paths_are_for_auto_to_choose_among() -> None:
+    with pytest.raises(StrategyError, match=r'Pass plan="auto" and strategies=\[.*all_gather'):
+        gradwire.attach(torch.nn.Linear(2, 2), "topk(0.01)+ef | paths")

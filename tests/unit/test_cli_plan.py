@@ -107,6 +107,18 @@ def test_what_may_be_used(capsys: Text) -> None:
     assert "'fp16 | allreduce' was not" in refused(capsys, *PLAN, "--allow", "fp16 | allreduce")
 
 
+@pytest.mark.parametrize(
+    ("named", "next_step"),
+    [
+        ([], "Allow 'none | allreduce', or name your optimizer"),
+        (["--optimizer", "adamw"], "Allow 'none | allreduce'.\n"),
+    ],
+)
+def test_nothing_that_is_sound(capsys: Text, named: list[str], next_step: str) -> None:
+    assert main([*PLAN, *named, "--allow", "topk(0.01)+ef | allgather"]) == 2
+    assert next_step in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("algorithm", ["mergecomp", "bytecomp", "hipress", "byteps"])
 def test_published_algorithms(capsys: Text, algorithm: str) -> None:
     found = document(capsys, *PLAN, "--algorithm", algorithm)

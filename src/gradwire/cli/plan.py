@@ -236,10 +236,10 @@ def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list
         hint = "if the job has momentum, pass --optimizer sgdm"
         say(f"left out, as {beside} has no momentum: {', '.join(adding)}; {hint}")
     if not kept:
+        other = ", or name your optimizer, such as --optimizer adamw" if optimizer is None else ""
         raise UsageError(
             f"a plan can use only strategies that are known to be sound with {beside}; got "
-            f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce', or name your "
-            "optimizer, such as --optimizer adamw."
+            f"{', '.join(map(repr, texts)) or 'nothing'}. Allow 'none | allreduce'{other}."
         )
     return kept, out + adding
 

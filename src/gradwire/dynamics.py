@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gradwire import beside
 from gradwire.soundness import is_exact_enough
@@ -55,9 +56,21 @@ class Dynamics:
         return f"{strategy.compressor}+{self.feedback} | {strategy.collective}"
 
     @property
+    def keeps_moments(self) -> bool:
+        """Whether the plan, and not the optimizer, makes steps of Adam or Muon, as a part of what
+        compresses. A momentum of averages is added to them later, as an optimizer adds its own."""
+        return _steps_on_the_way(self.feedback)
+
+    @property
     def of_vectors(self) -> Dynamics:
         """The dynamics of vectors."""
         return Dynamics(self.vectors, self.vectors, self.directions)
+
+
+@lru_cache(maxsize=64)
+def _steps_on_the_way(feedback: str) -> bool:
+    made = Strategy.parse(f"none+{feedback} | allreduce").feedback if feedback else None
+    return made is not None and not made.sends_all
 
 
 PLAIN = Dynamics()

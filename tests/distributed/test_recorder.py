@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from gradwire.planner.profile import Contention
 from gradwire.training.attach import attach_plan as attach
 from gradwire.tuning.contention import measure as measure_contention
-from gradwire.tuning.profiling import _is_busy, _timings, samples_of
+from gradwire.tuning.profiling import _is_busy, _moments_seconds, _timings, samples_of
 from gradwire.tuning.recorder import Recorder
 
 
@@ -77,6 +78,51 @@ def recorded() -> None:
 
 def test_the_recorder_sees_gradients_in_their_order(one: Ranks) -> None:
     one.run(recorded)
+
+
+class Slow(torch.optim.SGD):
+    """An optimizer whose step takes a twentieth of a second."""
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(0.05)
+        return super().step(closure)
+
+
+def stepped(closed: bool, plan: str) -> tuple[float, float]:
+    """What optimizers take of the time around backward, and of this what a plan may spare them."""
+    model = nn.Linear(3, 2)
+    handle = attach(model, plan)
+    session: Any = handle._session
+    recorder = Recorder(model, session)
+    own, other = Slow(model.parameters(), lr=0.1), Slow(nn.Linear(1, 1).parameters(), lr=0.1)
+
+    def backward() -> Tensor:
+        own.zero_grad()
+        loss = model(torch.ones(1, 3)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        if closed:
+            own.step(backward)
+        else:
+            backward()
+            own.step()
+        other.step()
+    recorder.close()
+    assert all(0 <= step.stepping <= step.around for step in recorder.steps)
+    spared = _moments_seconds(session, recorder)
+    handle.detach()
+    return min(step.stepping for step in recorder.steps), spared
+
+
+def test_what_the_optimizer_takes_is_known(two: Ranks) -> None:
+    for took, spared in two.run(stepped, False, "none | allreduce"):
+        assert took >= 0.05
+        assert spared > 0.045, "all but what moving eight elements takes"
+    assert all(took == spared == 0 for took, spared in two.run(stepped, True, "none | allreduce"))
+    kept = two.run(stepped, False, "none+server_momentum | allreduce")
+    assert all(took >= 0.05 and spared == 0 for took, spared in kept), "the plan keeps them here"
 
 
 def timed(late: tuple[float, float]) -> tuple[float, float]:

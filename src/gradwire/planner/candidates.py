@@ -153,7 +153,8 @@ class Maker:
 
     def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
         """Returns what to group. apart: whether vectors have a bucket of their own, dense."""
-        profile, stages = self.profile, Stages(self.profile)
+        profile = self.profile
+        stages = Stages(profile, self.dynamics.keeps_moments)
         members, vectors = _divided(profile, apart)
         whole = self.of_vectors or FP32
         fixed = [stages.job(_together(own), whole, "vectors") for own in vectors]
@@ -206,7 +207,12 @@ def timeline_of(profile: Profile, plan: Plan) -> Timeline:
     """Predicts the step of a plan; tables without a measured cost take no time. Raises PlanError
     as `jobs_of` does."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
-    return simulate(jobs, Stages(profile).executor(plan.lanes))
+    return simulate(jobs, stages_of(profile, plan).executor(plan.lanes))
+
+
+def stages_of(profile: Profile, plan: Plan) -> Stages:
+    """Returns the stages of a plan's buckets."""
+    return Stages(profile, Dynamics.of(plan.main_strategy).keeps_moments)
 
 
 def _plan(

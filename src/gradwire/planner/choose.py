@@ -113,7 +113,7 @@ def choose(
     makers = [Maker(profile, lanes, algorithm, error_budget, kind, groups) for kind in kinds]
     progress("the lower bound")
     used = list(dict.fromkeys(text for maker in makers for text in _used(maker, options)))
-    bound = makers[0].lower_bound(used) if used else 0.0
+    bound = replace(makers[0], dynamics=_least(kinds)).lower_bound(used) if used else 0.0
     made = (
         _within(maker, options, part(progress, "plans", number, len(kinds)))
         for number, maker in enumerate(makers)
@@ -178,6 +178,12 @@ def _within(maker: Maker, options: Sequence[str], progress: Progress = silent) -
     return _Found(best, baselines, _rivals(best, found))
 
 
+def _least(kinds: Sequence[Dynamics]) -> Dynamics:
+    """Returns the dynamics with the least time around a step: of all plans a bound is one of plans
+    that spare the optimizer its moments, too."""
+    return max(kinds, key=lambda kind: kind.keeps_moments)
+
+
 def _told(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else f"any of {len(options)} strategies"
 
@@ -192,7 +198,9 @@ def judge(
     _check_dtypes(profile)
     best, options = candidate_of(profile, plan), list(profile.strategies)
     baselines = _baselines(Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy)))
-    bound = Maker(profile, (*lanes, plan.lanes), tables=rows_of(plan)).lower_bound(options)
+    kinds = list(all_dynamics(map(Strategy.parse, options)))
+    maker = Maker(profile, (*lanes, plan.lanes), dynamics=_least(kinds), tables=rows_of(plan))
+    bound = maker.lower_bound(options)
     return Choice(
         best, baselines, (), bound, False, error_budget, "given", tuple(options)
     )  # fmt: skip

@@ -17,11 +17,11 @@ from gradwire.buckets import Bucket
 from gradwire.dynamics import Dynamics
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
-from gradwire.planner.candidates import FP32, is_vector, jobs_of
+from gradwire.planner.candidates import FP32, is_vector, jobs_of, stages_of
 from gradwire.planner.choose import LEAST_GAIN, Choice
 from gradwire.planner.exactness import error_of
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import Stages, way
+from gradwire.planner.stages import way
 from gradwire.planner.story import PREDICTION, Explanation, Group, ms
 from gradwire.planner.timeline import Job, simulate, step_seconds
 from gradwire.planner.verdict import compresses, verdict
@@ -73,7 +73,7 @@ class _Teller:
 
     def __init__(self, choice: Choice, profile: Profile, jobs: Sequence[Job]) -> None:
         self.choice, self.profile, self.jobs = choice, profile, list(jobs)
-        self.stages, self.timeline = Stages(profile), choice.best.timeline
+        self.stages, self.timeline = stages_of(profile, choice.best.plan), choice.best.timeline
         self.executor = self.stages.executor(choice.best.plan.lanes)
         self.seconds = step_seconds(self.jobs, self.executor)
 

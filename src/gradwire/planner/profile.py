@@ -163,7 +163,8 @@ class Profile:
     """A job on its machines, as it was measured.
 
     ready: in the order in which gradients come. around_seconds: a step's time but for backward and
-    what communication adds: forward, optimizer, data. hosts: the machine's name for each rank.
+    what communication adds: forward, optimizer, data. moments_seconds: the part of it that the
+    optimizer takes for moments of its own. hosts: the machine's name for each rank.
     strategies: by their text, as measured. compressors: by "text @ device". moves: by
     "all_reduce float32 world", seconds against bytes of one rank's data. tables: costs by several
     strategies, bucket by bucket. width: columns of the matrices that strategies were measured on.
@@ -182,6 +183,7 @@ class Profile:
     versions: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[TableCost, ...] = ()
     width: int = WIDTH
+    moments_seconds: float = 0.0
 
     @property
     def world(self) -> int:
@@ -277,6 +279,7 @@ class Profile:
             "backend": self.backend,
             "backward_seconds": self.backward_seconds,
             "around_seconds": self.around_seconds,
+            "moments_seconds": self.moments_seconds,
             "contention": self.contention.to_json(),
             "parameters": [
                 {
@@ -385,7 +388,8 @@ _DOCUMENT = Document(
             "contention": CONTENTION, "strategies": Map(_COST), "compressors": Map(_LOCAL),
             "moves": Map(FIT), "versions": Map(Text()),
         },
-        {"tables": List(_TABLE), "width": Whole(1)},  # older versions lack these
+        # Older versions lack these.
+        {"tables": List(_TABLE), "width": Whole(1), "moments_seconds": _NUMBER},
         make=_profile,
     ),
     PlanError, "Make one with `gradwire profile`", FORMAT,

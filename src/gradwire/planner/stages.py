@@ -51,9 +51,12 @@ class Stages:
 
     Local work is on the conductor's threads or streams (WORKERS). A move is a start-up (LATENCY),
     then work on the link that the ranks share: NODE if all are on one machine, else CROSS.
+    keeps_moments: whether plans keep the optimizer's moments (`Dynamics.keeps_moments`), whose
+    time is then local work.
     """
 
     profile: Profile
+    keeps_moments: bool = False
 
     @cached_property
     def link(self) -> Resource:
@@ -123,9 +126,10 @@ class Stages:
     def executor(self, lanes: int) -> Executor:
         """Returns the profiled job's executor, with so many lanes."""
         shared = self.profile.contention
+        spared = self.profile.moments_seconds if self.keeps_moments else 0.0
         return Executor(
             lanes=lanes, cores=shared.cores, wire_demand=shared.wire_demand,
-            around_seconds=self.profile.around_seconds,
+            around_seconds=max(0.0, self.profile.around_seconds - spared),
             backward_seconds=self.profile.backward_seconds,
             start_slowdown=shared.start_slowdown, start_sharing=shared.start_sharing,
             start_demand=shared.start_demand,

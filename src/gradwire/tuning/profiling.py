@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.buckets import Parameter, parameter_of
-from gradwire.dynamics import Dynamics, all_dynamics
+from gradwire.dynamics import PLAIN, Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype, main_width
 from gradwire.planner.stages import way
@@ -24,7 +24,7 @@ from gradwire.soundness import has_momentum, leaves_moments, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import all_sound, with_moments_of, works_beside
 from gradwire.training.session import Session
-from gradwire.tuning.agree import from_first, of_ranks
+from gradwire.tuning.agree import from_first, now, of_ranks
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.recorder import Recorder, Watched
@@ -52,6 +52,8 @@ OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
 
 _BUSY = 0.5
 """Processors: a backward that uses fewer than this waits for something else than processors."""
+_MOVED = 1 << 22
+"""Elements: more weights are not made to find out how long an optimizer takes to change them."""
 
 
 def beside_moments(optimizer: object) -> tuple[str, ...]:
@@ -127,6 +129,7 @@ def measure(
         tables = tuple(_tables(probe, session, recorder, progress))
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
+        moments_seconds=_moments_seconds(session, recorder),
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=backend_of(performer.group, device),
         contention=contention, strategies=costs, tables=tables, width=width,
@@ -197,6 +200,30 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     ]
     found.reverse()  # at equal times the last registered comes first
     return tuple(sorted(found, key=lambda own: own.seconds)), backward, around
+
+
+def _moments_seconds(session: Session, recorder: Recorder) -> float:
+    """Returns what the optimizer takes for moments of its own, which a plan that keeps them spares
+    it: a watched step but for what it takes to decay weights and to subtract from them. Collective
+    unless the plan in force keeps the moments already."""
+    if Dynamics.of(session.plan.main_strategy) != PLAIN:
+        return 0.0
+    stepping = of_ranks(session.circle, [[step.stepping] for step in recorder.steps])
+    moved = of_ranks(session.circle, [_moved_seconds(session)]).mean()
+    return max(0.0, float(_middle(stepping.mean(0)[..., 0]) - moved))
+
+
+def _moved_seconds(session: Session) -> float:
+    """Returns seconds in which weights are multiplied and added to: the best of three, on as many
+    elements as fit, at the rate of these."""
+    wanted = sum(p.elements for bucket in session.plan.buckets for p in bucket.parameters)
+    weights = torch.zeros(max(1, min(wanted, _MOVED)), device=session.device, dtype=torch.float32)
+    steps, took = torch.zeros_like(weights), list[float]()
+    for _ in range(3):
+        began = now(session.device)
+        weights.mul_(0.5).add_(steps, alpha=-0.5)
+        took.append(now(session.device) - began)
+    return min(took) * wanted / weights.numel()
 
 
 def _parameters(session: Session) -> dict[str, Parameter]:

@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from gradwire.training.copies import Hook
 from gradwire.training.session import Session
@@ -24,11 +29,13 @@ _LEAST = 1e-9  # seconds of a backward
 class Watched(NamedTuple):
     """A watched step. around: seconds from the end of the previous exchange to the start of the
     last backward; ready: seconds from that start to each gradient that came; busy: processors
-    that all threads of this process used meanwhile."""
+    that all threads of this process used meanwhile; stepping: the part of `around` in which
+    optimizers of these parameters stepped."""
 
     around: float
     ready: Mapping[str, float]
     busy: float = 1.0
+    stepping: float = 0.0
 
 
 class Recorder:
@@ -51,6 +58,7 @@ class Recorder:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._began = self._ended = self._used = self._used_before = 0.0
         self._ready: dict[str, float] = {}
+        self._stepped, self._stepping = 0.0, False  # since the last exchange; under way
         self.steps = list[Watched]()
         self.others = frozenset(others(module, session.settings.optimizer))
         self.density: dict[str, float] = {}
@@ -60,7 +68,11 @@ class Recorder:
         self._samples: dict[str, Tensor] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
-        self._hooks: list[Any] = [module.register_forward_hook(Hook(self._on_forward))]
+        self._hooks: list[Any] = [
+            module.register_forward_hook(Hook(self._on_forward)),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
         if is_sharded(module):
             session.on_part = self._on_gradient
             return
@@ -79,6 +91,15 @@ class Recorder:
     def _on_forward(self, *_: object) -> None:
         if torch.is_grad_enabled():
             self._began, self._used_before = now(self._device), process_time()
+
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        held = (id(p) for group in optimizer.param_groups for p in group["params"])
+        if any(one in self._names for one in held):
+            self._stepped, self._stepping = self._stepped - now(self._device), True
+
+    def _after_step(self, *_: object) -> None:
+        if self._stepping:  # else a closure's backward has exchanged within the step
+            self._stepped, self._stepping = self._stepped + now(self._device), False
 
     def _on_whole(self, parameter: Tensor) -> None:
         self._on_gradient(self._names[id(parameter)], parameter.grad)
@@ -111,8 +132,11 @@ class Recorder:
         self._thin, self._tables, self._samples = {}, {}, {}
         if self._ended:  # else recording began in the middle of this step
             busy = self._used / max(*self._ready.values(), _LEAST) if self._ready else 0.0
-            self.steps.append(Watched((self._began or at) - self._ended, self._ready, busy))
+            around, stepped = (self._began or at) - self._ended, self._stepped
+            stepping = 0.0 if self._stepping else stepped
+            self.steps.append(Watched(around, self._ready, busy, stepping))
         self._began, self._ended, self._ready = 0.0, at, {}
+        self._stepped, self._stepping = 0.0, False
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:
             before(error)

@@ -57,6 +57,21 @@ def travelling(plan: Plan) -> dict[str, set[str]]:
     return found
 
 
+def test_a_plan_with_the_optimizer_s_moments_spares_it_their_time() -> None:
+    """In a profile the optimizer steps by itself, as it does beside fp32; a plan steps for it."""
+    known = knowing(MUON=0.05, WHOLE=4.0, ADAM=0.05, WHOLE_ADAM=4.0)
+    slow = replace(known, around_seconds=known.around_seconds + 1.0, moments_seconds=1.0)
+    for text, more in ((MUON, 0.0), (FP32, 1.0)):
+        before = choose(known, [FP32, MUON], dynamics=Dynamics.of(Strategy.parse(text))).best
+        given = judge(slow, before.plan)
+        assert given.best.seconds == pytest.approx(before.seconds + more)
+        assert given.lower_bound <= given.best.seconds
+        assert explain(given, slow).seconds == pytest.approx(given.best.seconds)
+    chosen = choose(slow, [FP32, MUON])
+    assert chosen.best.seconds == pytest.approx(choose(known, [FP32, MUON]).best.seconds)
+    assert chosen.lower_bound <= chosen.best.seconds
+
+
 def test_what_others_travel_by() -> None:
     assert way(MUON, is_other=False) == MUON
     assert Strategy.parse(way(MUON, is_other=True)) == Strategy.parse(ADAM)

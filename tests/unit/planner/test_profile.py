@@ -42,6 +42,7 @@ PROFILE = Profile(
     contention=Contention(1.5, 0.25, 3.0, 0.5, 0.2, 0.001), strategies={FP32: COST},
     compressors={"bf16 @ cpu": LocalCost(affine(1, 1), affine(1, 1), affine(1, 1))},
     moves={"all_reduce float32 world": affine(1e-3, 1e-8)}, versions={"torch": "2.13"},
+    moments_seconds=0.002,
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import instances
 import laws
 import pytest
@@ -24,7 +26,7 @@ from gradwire.kernels import new_status
 from gradwire.layout.pieces import Pieces
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.runtime.pieces import PieceByPiece
-from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
+from gradwire.strategy import Compressor, Encoder, Feedback, State, StepInfo
 
 WELL = new_status()
 every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
@@ -188,6 +190,31 @@ def test_give_back_restores_the_masked_velocity(momentum: float, nesterov: bool)
         encoder.give_back(state, sections)
         wanted = unmasked.before(STEPS[0], {}, StepInfo())[1]["velocity"]
         assert torch.equal(state["velocity"], wanted)
+
+
+@dataclass(frozen=True)
+class RemembersAsGiven(ErrorFeedback):
+    """Returns and remembers, of its first gradient, the very tensor that it was given."""
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        return super().before(x, state, info)[0], {"last": x}
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return {**state, "residual": x - sent}
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_averages_may_be_written_over_the_gradient(skipped: bool) -> None:
+    """In training an average takes its gradient's place before the step is over."""
+    encoder, gradient = ComposedEncoder(TopK(0.1), RemembersAsGiven()), STEPS[0].clone()
+    state: dict[str, Tensor] = {}
+    sections = laws.sections_for(TopK(0.1), N, "float32")
+    encoder.encode(gradient, state, sections, StepInfo(), laws.KEY, WELL)
+    gradient.fill_(7.0)
+    if skipped:
+        encoder.give_back(state, sections)
+        assert torch.equal(state["residual"], STEPS[0])
+    assert torch.equal(state["last"], STEPS[0])
 
 
 def test_after_release_undo_and_give_back_do_nothing() -> None:

@@ -40,15 +40,13 @@ class ComposedEncoder(Encoder):
         kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
 
     def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
-        x, state, info, key = own
+        x, _, info, key = own
         self._unsent = None
         y = x
         if info.clip_scale != 1.0:
             y = x.to(torch.promote_types(x.dtype, torch.float32)) * info.clip_scale
         if self.feedback is not None:
-            yield from self._with_memory(
-                self.feedback, y.float(), state, sections, info, key, status
-            )
+            yield from self._with_memory(self.feedback, y.float(), own, sections, status)
         elif blocks := self.compressor.blocks(sections, key):
             yield [
                 kernels.EncodeCodes(form, _part(y, at), codes, scales, noise, clip)
@@ -58,11 +56,15 @@ class ComposedEncoder(Encoder):
             yield from _encoding(self.compressor, y, sections, key, status)
 
     def _with_memory(
-        self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,
-        key: Key, status: Tensor,
-    ) -> kernels.Work:  # fmt: skip
-        # Only finite numbers enter, so that the payload can be decoded, and the state undone.
-        y, midway = feedback.before(kernels.finite_part(x, status), state, info)
+        self, feedback: Feedback, x: Tensor, own: Own, sections: Sections, status: Tensor
+    ) -> kernels.Work:
+        gradient, state, info, key = own
+        # Only finite numbers enter, so that the payload can be decoded, and the state undone. And
+        # none that lie in the gradient's memory, where the average is written: a feedback may keep
+        # what it was given, and `give_back` reads what it encoded.
+        given = kernels.finite_part(x, status)
+        given = given.clone() if given.data_ptr() == gradient.data_ptr() else given
+        y, midway = feedback.before(given, state, info)
         y = kernels.finite_part(y, status)
         yield from _encoding(self.compressor, y, sections, key, status)
         sent = torch.empty_like(y)

@@ -118,6 +118,41 @@ def test_a_bad_number_leaves_moments_and_factor_alone(bad: float) -> None:
         assert all(torch.equal(old[key], new[key]) for key in old)
 
 
+@pytest.mark.parametrize("larger", [1e2, 1e4, 1e7])
+@pytest.mark.parametrize("left", ["int8", "topk(0.2)"])
+def test_after_a_spoiled_step_no_step_is_longer_than_any_of_adam_s(
+    left: str, larger: float
+) -> None:
+    """A gradient that is far larger than all before leaves nothing of a second moment but its own
+    rounding, which may be 0: a step was divided by eps then."""
+    plan = Plan.make([Parameter("w", (60, 50))], f"{left}+{ADAM} | allgather")
+    workers, taken = Workers(plan, 2), 20
+
+    def own(step: int, scale: float) -> list[dict[str, Tensor]]:
+        return [{"w": scale * drawn(step, rank).view(60, 50)} for rank in range(2)]
+
+    def kept() -> list[dict[str, Tensor]]:
+        return [{k: v.clone() for k, v in one.memory["w"].items()} for one in workers.ledgers]
+
+    for step in range(taken):
+        workers.exchange(own(step, 1e-3))
+    before, spoiled = kept(), own(taken, 1e-3 * larger)
+    spoiled[1]["w"][3, 3] = torch.inf
+    workers.exchange(spoiled)
+    for old, new in zip(before, kept()):
+        m, q = new["exp_avg"], new["exp_avg_sq"]
+        longest = 0.1 / (0.01 * (1 - 0.9**2 / 0.99)) ** 0.5
+        assert bool((m.abs() <= 1.001 * longest * q.sqrt()).all())
+        if larger == 1e2:
+            assert torch.allclose(old["exp_avg"], m, rtol=1e-2, atol=1e-7)
+            assert torch.allclose(old["exp_avg_sq"], q, rtol=1e-2, atol=1e-9)
+    before = kept()
+    averages = workers.exchange(own(taken + 1, 1e-3))
+    most = max(float(state["noise"][2]) for state in before) * longest / (1 - 0.9**taken)
+    waited = max(float(state["residual"].abs().max()) for state in before)
+    assert float(averages["w"].abs().max()) <= most + waited
+
+
 def test_what_a_skipped_step_sent_waits() -> None:
     """If one of two buckets is spoiled, what the other sent is put back into its residual."""
     named = {"a": nn.Parameter(torch.zeros(600, 1)), "b": nn.Parameter(torch.zeros(700, 1))}

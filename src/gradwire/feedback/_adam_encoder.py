@@ -21,7 +21,8 @@ from gradwire.strategy import Key, Sections, State, StepInfo
 
 @dataclass
 class AdamEncoder(StepEncoder):
-    """Equals the composition of `Adam`'s methods bit for bit; undo is exact to rounding."""
+    """Equals the composition of `Adam`'s methods bit for bit. Undo is exact to the rounding of the
+    gradient's square, which may be all of a second moment: one stays that fits the first."""
 
     beta1: float
     beta2: float
@@ -58,12 +59,24 @@ class AdamEncoder(StepEncoder):
             state.pop(STEPS, None)
         else:
             self.give_back(state, sections)
-            undo_adam(x, _moments(state), state["residual"], self._how)
+            m, q = _moments(state)
+            undo_adam(x, (m, q), state["residual"], self._how)
+            torch.maximum(q, m.square().mul_(least_square(self.beta1, self.beta2)), out=q)
             state[STEPS] -= 1
         self.release()
 
     def release(self) -> None:
         self._how = None
+
+
+def least_square(beta1: float, beta2: float) -> float:
+    """Returns the least second moment that any gradients can give beside a first moment of 1.
+
+    By Cauchy and Schwarz: (Σ rest1·beta1^k·g)² <= rest1²/rest2 · Σ (beta1²/beta2)^k · second. So
+    no step is longer than 7.3, with betas 0.9 and 0.999. 0 where the sum has no limit.
+    """
+    ratio = beta1**2 / beta2 if beta2 else 1.0
+    return (1 - beta2) * (1 - ratio) / (1 - beta1) ** 2 if ratio < 1 else 0.0
 
 
 def step_of(beta1: float, beta2: float, eps: float, state: State, info: StepInfo) -> AdamStep:

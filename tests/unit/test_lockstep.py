@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -217,8 +218,33 @@ class Meeting(AllReduceSum):
     arrived: dict[int, dict[int, Tensor]]
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        self.arrived[ctx.rank] = yield self.moves[ctx.rank]
+        arrived = yield self.moves[ctx.rank]
+        self.arrived[ctx.rank] = {by: x.clone() for by, x in arrived.items()}
         ctx.divide((yield AllReduce(ctx.numbers())))
+
+
+@dataclass(frozen=True)
+class Held(AllReduceSum):
+    """Ranks that hold what arrived, without a copy, when the next move has arrived."""
+
+    brings: bool
+    held: list[list[float]]
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        arrived = yield AllGather(torch.ones(1))
+        other = 1 - ctx.rank
+        yield Exchange({other: some_bytes(1)}, {other: 1}) if self.brings else Exchange({}, {})
+        self.held.append(arrived.flatten().tolist())
+        ctx.divide((yield AllReduce(ctx.numbers())))
+
+
+@pytest.mark.parametrize("brings", [False, True])
+def test_what_arrived_is_valid_until_something_else_arrives(brings: bool) -> None:
+    """As with a performer, which keeps one buffer."""
+    held: list[list[float]] = []
+    lockstep(Strategy(Identity(), Held(brings, held)), some(2))
+    for row in held:
+        assert row == pytest.approx([math.nan if brings else 1.0] * 2, nan_ok=True)
 
 
 def test_an_exchange_brings_each_its_own() -> None:

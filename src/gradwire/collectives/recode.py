@@ -208,8 +208,9 @@ class _Sums:
         return sum(self.bytes_of(slice(r, r + 1)) for r in owners)
 
     def hear(self, arrived: Tensor, owners: range) -> None:
+        """Take the messages of owners, copied, as the next move reuses their memory."""
         sizes = [self.bytes_of(slice(r, r + 1)) for r in owners]
-        parts = torch.split(whole(arrived, sum(sizes)), sizes)
+        parts = torch.split(whole(arrived, sum(sizes)).clone(), sizes)
         self._told.update(zip(owners, parts))
 
     def finish(self) -> dict[str, State]:

@@ -4,7 +4,8 @@ rank 0  ── AllGather(…) ──┐
 rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
 rank 2  ── AllGather(…) ──┘
 
-A move over a group waits for that group alone.
+A move over a group waits for that group alone. As in a job, the next move reuses the memory in
+which something arrived: here it is filled with bytes of 255, which are NaN.
 """
 
 from __future__ import annotations
@@ -138,14 +139,21 @@ def _reshape(
 def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:
     """Runs all ranks to their end. Each group performs a move once all its members ask for it."""
     moves = {rank: _next(rounds, None) for rank, rounds in enumerate(ranks)}
+    memory: dict[int, list[Tensor]] = {}  # what arrived last at each rank
     while any(moves.values()):
         for members in _ready(moves):
             asked = _agreed([moves[r] for r in members], members)
+            for r, move in zip(members, asked):
+                if not isinstance(move, Exchange) or move.receives:
+                    _reuse(memory.pop(r, ()))
             for r, move, arrived in zip(members, asked, _perform(asked)):
                 sent, received = move.bytes_sent(len(members)), move.bytes_received(len(members))
                 trace.add(
                     Span(r, 0, "wire", move.name, bytes=sent, group=move.where, received=received)
                 )
+                if not isinstance(move, _IN_PLACE):
+                    brought = arrived.values() if isinstance(arrived, dict) else [arrived]
+                    memory.setdefault(r, []).extend(brought)
                 moves[r] = _next(ranks[r], arrived)
 
 
@@ -162,6 +170,15 @@ def _ready(moves: Mapping[int, Move | None]) -> list[tuple[int, ...]]:
     if not together:
         raise _disagreement(moves)
     return together
+
+
+_IN_PLACE = (AllReduce, Reduce, Broadcast)
+"""Moves whose result takes the place of the data."""
+
+
+def _reuse(memory: Sequence[Tensor]) -> None:
+    for x in memory:
+        x.view(torch.uint8).fill_(255)
 
 
 def _next(rank: Rounds[None], value: Any) -> Move | None:

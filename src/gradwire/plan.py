@@ -72,6 +72,12 @@ class Plan:
                 f"{self.lanes!r} lanes. Pass one strategy for each bucket, and lanes=1 or more."
             )
         for bucket, strategy in zip(self.buckets, self.strategies):
+            if bucket.has_rows and bucket.dtype == "float64":
+                raise PlanError(
+                    "sparse gradients must be float32, bfloat16 or float16, as rows are summed in "
+                    f"float32; {', '.join(bucket.names[:5])} are float64. Convert to float32, or "
+                    "make these gradients dense (sparse=False)."
+                )
             if bucket.has_rows and not beside.takes_rows(strategy):
                 raise PlanError(
                     "sparse gradients must be sent uncompressed, by a collective that takes rows; "

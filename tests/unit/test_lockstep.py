@@ -110,6 +110,13 @@ def test_float64_is_sent_whole_or_refused(text: str) -> None:
         lockstep(text, x)
 
 
+@pytest.mark.parametrize("text", ["none | allgather", "none | columns"])
+def test_rows_in_float64_are_refused(text: str) -> None:
+    rows = torch.eye(3, dtype=torch.float64).to_sparse(1)
+    with pytest.raises(UsageError, match=r"rows .* must be float32.*; got float64\. Use"):
+        lockstep(text, [rows, rows])
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_state_of_another_number_of_ranks_is_refused(count: int) -> None:
     with pytest.raises(

@@ -197,6 +197,16 @@ def test_an_explicit_bucket_of_two_dtypes_is_refused() -> None:
         Plan.make(mixed, SPARSE, buckets=[["a", "b"]])
 
 
+def test_rows_in_float64_are_refused() -> None:
+    """Whatever sends them: they are summed in float32."""
+    table = Parameter("table", (9, 4), "float64", sparse=True)
+    said = r"sparse gradients must be float32.*; table are float64\. Convert to float32, or"
+    with pytest.raises(PlanError, match=said):
+        Plan.make([table], "none | allreduce")
+    with pytest.raises(PlanError, match=said):
+        Plan((Bucket((table,)),), (Strategy.parse("none | allgather"),))
+
+
 def test_a_plan_needs_a_strategy_per_bucket_and_a_lane() -> None:
     bucket = Bucket((MODEL[0],))
     with pytest.raises(PlanError, match="got 0 strategies for 1 buckets, and 1 lanes"):

@@ -48,7 +48,7 @@ def lockstep(
         strategy: text or `Strategy`.
         tensors: one per rank, all of one shape and floating dtype, on one device; not changed.
             float64 only by 'none | allreduce' and 'none | allgather'. If the collective takes
-            rows, all may be COO (ids of rows, and rows); so are results then.
+            rows, all may be COO (ids of rows, and rows), not float64; so are results then.
         step: the step number, which messages carry.
         seed: the seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
@@ -268,6 +268,11 @@ def _sum(data: Sequence[Tensor]) -> Tensor:
 
 def _check_taken(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
     """Raises UsageError for tensors of a dtype or layout that the strategy does not take."""
+    if any(x.is_sparse and x.dtype == torch.float64 for x in tensors):
+        raise UsageError(
+            "rows with their ids (sparse_coo) must be float32, bfloat16 or float16, as they are "
+            "summed in float32; got float64. Use one of these, or dense tensors."
+        )
     if not takes(strategy, str(tensors[0].dtype).removeprefix("torch.")):
         raise UsageError(
             "float64 must be sent uncompressed, by 'none | allreduce' or 'none | allgather'; got "

@@ -91,6 +91,12 @@ class Warmup:
         base = density ** (1 / (levels + 1))
         return Warmup(steps, tuple(base ** (level + 1) for level in range(levels)))
 
+    @property
+    def begins(self) -> list[int]:
+        """The step at which each density begins, and the one after the warm-up."""
+        each = len(self.densities)
+        return sorted({-(-k * self.steps // each) for k in range(each + 1)})
+
     def density(self, step: int) -> float | str | None:
         """Returns the density in force at a step, counted from 0; None once it is over."""
         if step >= self.steps:

@@ -108,7 +108,10 @@ def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
     os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
     try:
         model = small()
-        handle: Any = gradwire.attach(model, "auto", strategies=[strategy], optimizer="sgd")
+        optimizer: Any = "sgd"
+        if "adam" in strategy:
+            optimizer = gradwire.optim.AdamW(model.parameters())
+        handle: Any = gradwire.attach(model, "auto", strategies=[strategy], optimizer=optimizer)
     except PlanError as error:
         return f"refused: {error}"
     finally:
@@ -140,6 +143,7 @@ def test_strategies_that_sum_inside_machines_are_candidates(four: Ranks) -> None
     [
         ((0, 0, 0, 1), "topk(0.1)+ef | hierarchical", "unequally many ranks"),
         ((0, 0, 1, 1), "topk(0.1)+ef | hierarchical(per_node=2)", "2 ranks each"),
+        ((0, 0, 1, 1), "lloyd(2)+adam | hierarchical", "steps that wait under 'adam"),
     ],
 )
 def test_machines_that_do_not_fit_are_named(

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from broken import Broken, Story
 from ranks import Ranks, side_by_side
-from small import attached, entry, fingerprint, from_all, gradients, loss_of, small
+from small import attached, entry, fingerprint, from_all, gradients, loss_of, raised, small
 from test_attach_handle import resources_of
 from test_attach_members import (
     Told,
@@ -162,6 +162,24 @@ def two_numbers() -> str:
 
 def test_a_plan_has_one_number_of_ranks_to_a_machine(four: Ranks) -> None:
     four.run(two_numbers)
+
+
+def warmed_up_in_parts() -> None:
+    warmup = gradwire.Warmup(4, ["lloyd(2) | allgather"])
+    optimizer = gradwire.optim.AdamW(small().parameters())
+    said = raised(
+        lambda: gradwire.attach(
+            small(), f"lloyd(1)+adam | hierarchical({TWO})", warmup=warmup, optimizer=optimizer
+        ),
+        PlanError,
+    )
+    assert "what waits under 'adam' are steps" in said
+    assert "Leave out the warm-up" in said
+
+
+def test_a_warm_up_that_would_make_gradients_of_steps_is_refused(four: Ranks) -> None:
+    """When the model is attached, not when the warm-up ends."""
+    four.run(warmed_up_in_parts)
 
 
 def in_half_the_world() -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
+from gradwire.errors import PlanError
 from gradwire.testing import Workers
 
 WORLD = 4
@@ -67,6 +68,41 @@ def test_a_machine_s_residual_is_no_rank_s_own(first: str, then: str) -> None:
     for context, *others in zip(*(ledger.contexts for ledger in workers.ledgers)):
         for other in others:
             assert all(map(torch.equal, context.results, other.results))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("topk(0.1)+adam | hierarchical(per_node=2)", "topk(0.2)+adam | hierarchical(per_node=2)"),
+        ("topk(0.1)+adam | allgather", "topk(0.1)+adam | hierarchical(per_node=2)"),
+        ("topk(0.1)+adam | hierarchical(per_node=2)", "topk(0.1)+adam | allgather"),
+    ],
+)
+def test_steps_that_wait_never_become_gradients(first: str, then: str) -> None:
+    """They are thousands of times as large: moments that have seen them divide by them for long.
+    So where they cannot pass to those of the new plan, it is refused."""
+    workers = Workers(plan_of(first), WORLD)
+    workers.exchange(drawn(0, 1e-3))
+    before = waiting(workers)
+    with pytest.raises(PlanError, match=r"what waits under 'adam' are steps, .*flush\(\)"):
+        workers.adopt(plan_of(then))
+    with pytest.raises(PlanError, match="what waits under 'adam' are steps"):
+        workers.ledgers[1].adopt(plan_of(then))
+    after = waiting(workers)
+    for name in SHAPES:
+        assert torch.equal(after[name], before[name])
+
+
+@pytest.mark.parametrize("last", ["alltoall", "hierarchical(per_node=1)"])
+def test_steps_pass_on_where_each_rank_has_its_own(last: str) -> None:
+    workers = Workers(plan_of("topk(0.1)+adam | allgather"), WORLD)
+    workers.exchange(drawn(0, 1e-3))
+    before = waiting(workers)
+    workers.adopt(plan_of(f"topk(0.2)+adam | {last}"))
+    after = waiting(workers)
+    assert not any(ledger.leftovers for ledger in workers.ledgers)
+    for name in SHAPES:
+        assert torch.equal(after[name], before[name])
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ def test_what_leaves_something_waiting_begins_by_a_text(text: str, wanted: str) 
 def test_texts_and_densities_share_the_steps() -> None:
     warmup = Warmup(4, [FINER, 0.1])
     assert [warmup.density(step) for step in range(5)] == [FINER, FINER, 0.1, 0.1, None]
+    assert warmup.begins == [0, 2, 4]
+    assert Warmup(10, (0.5, 0.25, 0.1)).begins == [0, 4, 7, 10]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ next plan: residuals go into its residuals, or are added to the next gradients (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -74,10 +75,12 @@ class Ledger:
 
         Residuals are not lost: they go into those of the new plan, or else are added to the
         gradients of the next step that is not skipped. A parameter whose feedback stays keeps its
-        whole state, if it is of each rank's own gradient before and after. Momentum passes on if a
+        whole state, if it is of each rank's own gradient before and after; if not, and it is of
+        steps, PlanError is raised (`check_steps`), and nothing changes. Momentum passes on if a
         parameter was sent dense so far, with the dynamics of its new feedback, or is sent dense
         from now on.
         """
+        self.check_steps(self.plan, plan)
         pending, self.leftovers = self.leftovers, {}
         self.leftovers = self.waiting()
         before = {name: (self.plan.strategy_of(name), dict(state))
@@ -141,6 +144,7 @@ class Ledger:
                 f"'{self.plan.main_strategy}' and '{plan.main_strategy}' differ in that. Detach, "
                 "change the optimizer, and attach again."
             )
+        self.check_steps(self.plan, plan)
         for name in self.memory:
             before, now = self.plan.strategy_of(name), plan.strategy_of(name)
             feedback = before.feedback
@@ -152,6 +156,31 @@ class Ledger:
                     f"would change from '{before}' to '{now}'. Use ef or dgc, or detach and "
                     "attach again."
                 )
+
+    def check_steps(self, before: Plan, then: Plan) -> None:
+        """Raises PlanError if steps that wait would have to be added to gradients, as ranks of a
+        machine share them in one of two plans."""
+        for name in self.memory:
+            first, second = before.strategy_of(name), then.strategy_of(name)
+            feedback = first.feedback
+            if keeps_steps(feedback) and not (self.sends_own(first) and self.sends_own(second)):
+                raise PlanError(
+                    f"what waits under '{feedback}' are steps, which pass on only where each rank "
+                    f"sends its own; '{name}' would change from '{first}' to '{second}', and "
+                    "ranks of a machine share parts. Leave out the warm-up, or call "
+                    "handle.flush(), step, detach and attach again."
+                )
+
+    def sends_own(self, strategy: Strategy) -> bool:
+        """Whether ranks compress their own gradients with it, and not means of several ranks'."""
+        way = strategy.collective
+        if way.tasks is not None:
+            ahead = takewhile(lambda task: task.name != "compress", way.tasks.tasks)
+            return all(task.is_local for task in ahead)
+        if way.across is None:
+            return True
+        machines = self.machines or Machines.even(self.world, way.per_node or self.world)
+        return machines.per_node == 1
 
     def take_over(self, other: Ledger) -> None:
         """Takes over all state of another ledger of the same plan, without a copy."""
@@ -232,6 +261,11 @@ class Ledger:
         for context in self.contexts if self.leftovers else ():
             for name in context.given_back() if skipped else context.bucket.names:
                 self.leftovers.pop(name, None)
+
+
+def keeps_steps(feedback: Feedback | None) -> bool:
+    """Whether what waits under a feedback are an optimizer's steps, not gradients."""
+    return feedback is not None and feedback.makes_good and feedback.rule != "linear"
 
 
 def _is_poured(feedback: Feedback | None) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -150,6 +151,10 @@ class Session:
             first, self.rank, self.world, machines, lanes=self._lanes(first),
             device=self.device, seed=settings.seed,
         )  # fmt: skip
+        phases = [] if settings.warmup is None else settings.warmup.begins
+        for before, then in pairwise(map(self.plan_at, phases)):
+            if before != then:
+                self.ledger.check_steps(before, then)
         self._conduct()
 
     @property

@@ -18,6 +18,7 @@ from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
 from gradwire.planner.paths import example, is_pattern
+from gradwire.runtime.ledger import keeps_steps
 from gradwire.strategy import Strategy
 from gradwire.training.agreed import on_all, same_everywhere
 from gradwire.training.attach import Handle, attach_plan
@@ -363,8 +364,15 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
 
 def _check_machines(text: str, session: Session) -> None:
     """Raises PlanError if a strategy sums inside machines, and its per_node is not that of the
-    job's machines."""
-    per_node, found = Strategy.parse(text).collective.per_node, session.machines
+    job's machines, or what it keeps does not pass on."""
+    strategy, found = Strategy.parse(text), session.machines
+    per_node = strategy.collective.per_node
+    if keeps_steps(strategy.feedback) and not session.ledger.sends_own(strategy):
+        raise PlanError(
+            f'plan="auto" goes from plan to plan, and steps that wait under '
+            f"'{strategy.feedback}' pass on only where each rank sends its own; with '{text}' "
+            "ranks of a machine share parts. Leave the strategy out, or attach it by name."
+        )
     if per_node is None or per_node == session.per_node:
         return
     facts = f"{found.per_node} ranks each" if found else "unequally many ranks"

@@ -62,6 +62,23 @@ def momentum_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimiz
     )  # fmt: skip
 
 
+def momentum_averaged(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
+    """For averages that are a momentum into which gradients go times 1 - m: SGD with all of it
+    divided by that."""
+    entered = 1 - settings.momentum
+    optimizer = torch.optim.SGD(
+        model.parameters(), settings.rate, weight_decay=settings.weight_decay / entered
+    )
+
+    def enlarge(*_: object) -> None:
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.div_(entered)
+
+    optimizer.register_step_pre_hook(enlarge)
+    return optimizer
+
+
 def variance_frozen(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For averages that are the momentum: AdamW whose variance is learnt in the warm-up."""
     return OneBitAdam(
@@ -210,12 +227,17 @@ MORE = (
     Method("thc-2", "none | thc(2)"),
     Method("recode-mxfp4", 'none | recode("mx(\'e2m1\')")'),
     Method("recode-qsgd", 'none | recode("qsgd(4)")'),
+    Method("eb", "eb(0.001) | allgather"),
     Method("terngrad", "terngrad | allgather"),
     Method("onebit-alltoall", "onebit+ef | alltoall"),
     Method("ef-sign-alltoall", "sign(scaled=True)+ef | alltoall"),
     Method("qsgd-alltoall", "qsgd(4) | alltoall"),
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
+    Method(
+        "ef21-momentum", "topk({density})+ef21(momentum={momentum}) | allgather",
+        optimizer=momentum_averaged,
+    ),
     Method("sign", "sign | vote"),
     *(
         Method(f"adam-{name}-{collective}", _ADAM.format(text, collective), optimizer=moments_kept)

@@ -57,8 +57,8 @@ class Dynamics:
 
     @property
     def keeps_moments(self) -> bool:
-        """Whether the plan, and not the optimizer, makes steps of Adam or Muon, as a part of what
-        compresses. A momentum of averages is added to them later, as an optimizer adds its own."""
+        """Whether each rank keeps the optimizer's moments for it, as a part of what compresses: a
+        momentum, Adam's, Muon's. Those of averages take their time later, as an optimizer's do."""
         return _steps_on_the_way(self.feedback)
 
     @property

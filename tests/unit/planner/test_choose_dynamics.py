@@ -54,6 +54,15 @@ def test_dynamics_of_a_strategy(text: str, matrices: str, vectors: str) -> None:
     assert Dynamics.of(Strategy.parse(whole)) == found, "what is sent whole has them too"
 
 
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [(FP32, False), (TOPK, False), (DGC, False), (ADAM, True), ("lloyd(2)+muon | alltoall", True),
+     ("topk(0.01)+ef21(0.8) | zen", True), ("none+adam | allreduce", True)],
+)  # fmt: skip
+def test_a_rank_s_own_moments_are_a_part_of_what_compresses(text: str, keeps: bool) -> None:
+    assert Dynamics.of(Strategy.parse(text)).keeps_moments == keeps
+
+
 def test_what_remembers_nothing_takes_any() -> None:
     assert adapts(Strategy.parse("int8 | alltoall"))
     assert not adapts(Strategy.parse("qsgd(4) | alltoall")), "it was judged beside other momenta"

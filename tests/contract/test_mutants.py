@@ -334,7 +334,7 @@ class AsksForEachOther(Collective):
     name: ClassVar[str] = "asks_again"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        messages = yield AllGather(ctx.message())
+        messages = (yield AllGather(ctx.message())).clone()
         if bool(messages[:, 32:].any()):
             yield AllGather(messages[0])
         ctx.accumulate(messages)

@@ -168,7 +168,7 @@ class Ring(Collective):
         held = [ctx.message()]
         for _ in range(ctx.world - 1):
             arrived = yield Exchange({right: held[-1]}, {left: held[-1].numel()})
-            held.append(arrived[left])
+            held.append(arrived[left].clone())
         ctx.accumulate(torch.stack(held).flip(0).roll(ctx.rank + 1, 0))
 
 

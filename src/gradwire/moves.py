@@ -3,7 +3,7 @@
 Either all members of a group perform a move or none. `bytes_sent(n)` is what one rank of n puts
 on the wire, by the formula of the best algorithm for that move; headers are part of the data.
 Rank numbers in a move (of receivers, of parts) are ranks within its group. What arrives is valid
-until something else does, which takes its memory: copy what is needed longer.
+until something else does, which takes its memory: copy what is needed longer, or sent on.
 """
 
 from __future__ import annotations

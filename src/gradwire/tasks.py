@@ -121,6 +121,17 @@ class Path:
         """The number of times that it compresses: 0 to 4."""
         return sum(task.name == "compress" for task in self.tasks)
 
+    @property
+    def first_compress(self) -> int:
+        """The index of the first task that compresses; 0 if none does."""
+        return next((i for i, task in enumerate(self.tasks) if task.name == "compress"), 0)
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether what ranks keep is of their own gradients: nothing moves before the first task
+        that compresses."""
+        return all(task.is_local for task in self.tasks[: self.first_compress])
+
     @staticmethod
     def parse(text: str) -> Path:
         """Read a path. Its StrategyError says which task cannot stand where, and what can."""

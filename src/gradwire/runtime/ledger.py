@@ -7,7 +7,6 @@ next plan: residuals go into its residuals, or are added to the next gradients (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -175,8 +174,7 @@ class Ledger:
         """Whether ranks compress their own gradients with it, and not means of several ranks'."""
         way = strategy.collective
         if way.tasks is not None:
-            ahead = takewhile(lambda task: task.name != "compress", way.tasks.tasks)
-            return all(task.is_local for task in ahead)
+            return way.tasks.keeps_own
         if way.across is None:
             return True
         machines = self.machines or Machines.even(self.world, way.per_node or self.world)

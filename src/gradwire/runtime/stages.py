@@ -60,11 +60,10 @@ class BucketStages(Walk):
         self._codec = codec
         self._encoders: dict[int, list[Encoder]] = {}
         self._encoded: dict[int, list[_Encoded]] = {}  # by site
-        tasks = plan.path.tasks
-        first = next((i for i, task in enumerate(tasks) if task.name == "compress"), 0)
+        first = plan.path.first_compress
         region, names = plan.before(rank, first).region, plan.names(rank, first)
         self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
-        self.is_own = all(task.is_local for task in tasks[:first])
+        self.is_own = plan.path.keeps_own
 
     def begin(self) -> None:
         """Begins a new step."""

@@ -54,7 +54,7 @@ def ranks_of(own: Scenario, folder: Path, attempt: int) -> list[Rank]:
 def complaints(own: Scenario, folder: Path) -> list[str]:
     """Returns what was wrong with the end of a scenario: nothing, if all is as it must be."""
     ranks = ranks_of(own, folder, 1)
-    hung = [f"rank {r.rank} hung" for r in ranks if r.hung]
+    hung = [f"rank {r.rank} hung:\n{_output(folder, r.rank)}" for r in ranks if r.hung]
     if hung:
         return hung
     if own.kind in HARMLESS:
@@ -69,6 +69,11 @@ def complaints(own: Scenario, folder: Path) -> list[str]:
         before = next((r.story["undisturbed"] for r in ranks if r.story), None)
         found += [f"resumed: {text}" for text in _right(again, before)]
     return found
+
+
+def _output(folder: Path, rank: int) -> str:
+    """Returns the end of what a rank printed: that of one that hung tells where."""
+    return (folder / f"output-1-{rank}").read_text()[-4000:]
 
 
 def _right(ranks: Sequence[Rank], weights: str | None = None) -> list[str]:

@@ -16,7 +16,7 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PeerError, UsageError
 from gradwire.moves import AllReduce, Exchange, Move
-from gradwire.runtime import conductor
+from gradwire.runtime import conductor, threads
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.device_order import LaneOrder, Moment
@@ -288,3 +288,22 @@ def test_a_move_is_performed_where_what_it_sends_lies() -> None:
     conductor.wait()
     conductor.close()
     assert asked == ["cpu", "meta", "meta"], "what sends nothing goes where the last one went"
+
+
+def test_lanes_that_began_end_at_exit_though_another_could_not_begin(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    begins = threading.Thread._bootstrap  # type: ignore[attr-defined]
+
+    def dies(thread: threading.Thread) -> None:
+        if thread.name == "gradwire-lane-1":
+            raise SystemExit
+        begins(thread)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap", dies)
+    monkeypatch.setattr(threads, "START_SECONDS", 0.05)
+    before = set(threading.enumerate())
+    with pytest.raises(MemoryError, match="gradwire-lane-1"):
+        Stage(2, 2)
+    begun = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    assert [t.name for t in begun] == ["gradwire-lane-0"]
+    conductor._close_all()
+    assert not begun[0].is_alive()

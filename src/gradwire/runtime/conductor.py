@@ -30,6 +30,7 @@ from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made, Moment
+from gradwire.runtime.threads import Thread
 from gradwire.runtime.torch_dist import Performer
 from gradwire.runtime.verdict import settle
 from gradwire.strategy import StepInfo
@@ -48,10 +49,6 @@ class QueuedBucket:
 
 _GRACE_SECONDS = 10.0
 """A move has the groups' own timeout; finding the ranks that are missing takes seconds more."""
-
-
-_FREE_BYTES = 4 << 20
-"""Memory that must be free when lanes start: CPython waits for good for a thread that has none."""
 
 
 class Conductor:
@@ -85,7 +82,6 @@ class Conductor:
             for i, performer in enumerate(performers)
         ]
         _AT_WORK.add(self)
-        bytearray(_FREE_BYTES)
         for lane in self._lanes:
             lane.start()
 
@@ -194,7 +190,7 @@ class Conductor:
         for queued in self.buckets:
             queued.ready.put(NOTHING)
         for lane in self._lanes:
-            if lane is not threading.current_thread():
+            if lane.is_alive() and lane is not threading.current_thread():
                 lane.join(timeout=patience_seconds)
         with self._lock:
             is_left, self._left = self._left > 0, 0
@@ -289,7 +285,7 @@ if hasattr(os, "register_at_fork"):  # where processes fork
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-class _Lane(threading.Thread):
+class _Lane(Thread):
     """The thread of one lane: exchanges its buckets in order, step after step."""
 
     def __init__(
@@ -299,7 +295,7 @@ class _Lane(threading.Thread):
         performer: Performer,
         buckets: Sequence[QueuedBucket],
     ) -> None:
-        super().__init__(name=f"gradwire-lane-{index}", daemon=True)
+        super().__init__(f"gradwire-lane-{index}")
         self._conductor, self._index, self._buckets = conductor, index, buckets
         self.performer, self.order = performer, LaneOrder(conductor._device)
         self.moments: list[tuple[Span, Moment, Moment]] = []  # this step's spans on a device

@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from gradwire.errors import PeerError
 from gradwire.runtime.silent_ranks import STORE_SECONDS, of_store
+from gradwire.runtime.threads import Thread
 
 BEAT_SECONDS = 0.2
 """A live process answers so often while one is missed, and looks so often whether one is."""
@@ -58,7 +59,7 @@ class Roster:
         self._asked = dict[int, tuple[int, float]]()  # how often each has asked, and when it did
         self._group: Callable[[], Any] = _default_group()
         self._can_take_up = True  # while the store answers
-        self._pulse: threading.Thread | None = None
+        self._pulse: Thread | None = None
         self._ended, self._excepthook = threading.Event(), sys.excepthook
         self._takes_part: Callable[[], bool] = bool
 
@@ -77,7 +78,7 @@ class Roster:
         takes part."""
         self._takes_part = takes_part
         if self._pulse is None:
-            self._pulse = threading.Thread(target=self._beat, name="gradwire-pulse", daemon=True)
+            self._pulse = Thread("gradwire-pulse", self._beat)
             self._pulse.start()
             atexit.register(self.close)
 

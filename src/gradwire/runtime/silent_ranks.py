@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from gradwire.groups import Group
+from gradwire.runtime.threads import in_thread
 
 PATIENCE_SECONDS = 3.0
 """A rank that has failed waits so long for the reports of the others: they notice one by one."""
@@ -48,6 +47,8 @@ def silent_ranks(
             "the rank that hosts the rendezvous store (rank 0 under torchrun) is stuck, or the "
             "network to it is cut."
         )
+    except MemoryError as error:
+        return f"the rendezvous store could not be asked which ranks failed: {error}"
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
 
@@ -55,16 +56,7 @@ def silent_ranks(
 def of_store(ask: Callable[[], T], seconds: float) -> T:
     """Returns what `ask`, which calls a store, returns, and raises what it raises; TimeoutError if
     it takes longer than so many seconds."""
-    answer = Future[T]()
-
-    def put() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=put, name="gradwire-store", daemon=True).start()
-    return answer.result(timeout=seconds)
+    return in_thread(ask, "gradwire-store").result(timeout=seconds)
 
 
 def _asked(

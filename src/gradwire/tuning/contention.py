@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from statistics import mean
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from torch import nn
 from gradwire import kernels
 from gradwire.moves import AllReduce
 from gradwire.planner.profile import Contention
+from gradwire.runtime.threads import in_thread
 from gradwire.runtime.torch_dist import Performer
 from gradwire.tuning.agree import of_ranks
 
@@ -34,6 +36,8 @@ _SMALL = 2048  # elements of a move that takes little more than its start-up
 _TURNS, _MOST = 8, 200  # turns of one lane and of two; the most small moves of a turn
 _PAIRS = 3  # measurements of backward alone and beside local work
 _FEWEST = 10  # the fewest small moves of a turn
+
+T = TypeVar("T")
 
 
 def measure(
@@ -151,16 +155,20 @@ def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float
         work()
         return perf_counter() - began
 
-    with _threads(1) as threads:
-        working = threads.submit(timed)
-        rate = backward.rate(0.0, until=working)
-        return rate, working.result()
+    working = _as_lane(timed)
+    rate = backward.rate(0.0, until=working)
+    return rate, working.result()
 
 
-def _threads(count: int) -> ThreadPoolExecutor:
-    """Returns threads whose errors are raised by `Future.result`."""
-    intra_op = (torch.get_num_threads(),)  # the same setting as in lanes
-    return ThreadPoolExecutor(count, "gradwire-probe", torch.set_num_threads, intra_op)
+def _as_lane(work: Callable[[], T]) -> Future[T]:
+    """Returns what work in a thread of its own returns, with the intra-op threads of lanes."""
+    intra_op = torch.get_num_threads()
+
+    def run() -> T:
+        torch.set_num_threads(intra_op)
+        return work()
+
+    return in_thread(run, "gradwire-probe")
 
 
 def _local_work() -> None:
@@ -196,12 +204,11 @@ def _wake_seconds(backward: _Backward) -> float:
         while (at := handed.get()) is not None:
             took.append(perf_counter() - at)
 
-    with _threads(1) as threads:
-        waiting = threads.submit(lane)
-        backward.each(lambda: handed.put(perf_counter()))
-        backward.rate(_SECONDS)
-        handed.put(None)
-        waiting.result()
+    waiting = _as_lane(lane)
+    backward.each(lambda: handed.put(perf_counter()))
+    backward.rate(_SECONDS)
+    handed.put(None)
+    waiting.result()
     return mean(took) if took else 0.0
 
 
@@ -219,9 +226,7 @@ def _one_and_pair(
 
 def _small_seconds(performers: Sequence[Performer], ranks: Performer, count: int) -> float:
     """Returns seconds of so many small moves per lane, all lanes at once; the mean over ranks."""
-    with _threads(len(performers)) as threads:
-        began = perf_counter()
-        for moving in [threads.submit(_moves, p, _SMALL, count) for p in performers]:
-            moving.result()
-        took = perf_counter() - began
-    return _agreed(ranks, took)
+    began = perf_counter()
+    for moving in [_as_lane(partial(_moves, p, _SMALL, count)) for p in performers]:
+        moving.result()
+    return _agreed(ranks, perf_counter() - began)

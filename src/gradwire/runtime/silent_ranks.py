@@ -48,7 +48,7 @@ def silent_ranks(
             "network to it is cut."
         )
     except MemoryError as error:
-        return f"the rendezvous store could not be asked which ranks failed: {error}"
+        return f"rank {dist.get_rank()}, this one, cannot ask which ranks failed: {error}"
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
 

@@ -16,6 +16,7 @@ from gradwire.buckets import Parameter
 from gradwire.plan import Plan
 from gradwire.runtime.own_view import OwnView
 from gradwire.runtime.rates import Rates
+from gradwire.training.accordion import Phases
 from gradwire.training.clipping import LocalClip
 from gradwire.training.session import describe
 from gradwire.training.trainable import others
@@ -23,6 +24,8 @@ from gradwire.warmup import at_density
 
 Gradients = Mapping[str, Tensor]
 WHOLE = "model"
+PHASES, ETA = 10, 0.5
+"""Intervals of a run after each of which Accordion decides, and the change that is critical."""
 
 
 class Exchange:
@@ -41,6 +44,8 @@ class Exchange:
             parameters, method.strategy(density, settings), others=others(model)
         )
         self._warmup = method.warmup(settings, steps)
+        self._phases = Phases(max(steps // PHASES, 1), ETA) if method.critical else None
+        self._critical, self._is_critical = method.critical * density, bool(method.critical)
         norm = {method.clips: settings.clip}
         self._norm = norm.get("average")
         self._clip = LocalClip.of(norm.get("local"), overlap=False, world=workers)
@@ -54,10 +59,15 @@ class Exchange:
 
     def _at(self, step: int) -> Plan:
         density = self._warmup.density(step) if self._warmup else None
+        if self._is_critical:
+            density = self._critical
         return at_density(self._plan, density, self._world)
 
     def _follow(self) -> None:
-        """Changes to the plan that warm-up has for the next step."""
+        """Changes to the plan that warm-up, or the phase, has for the next step."""
+        phases = self._phases
+        if phases is not None and phases.is_over and phases.sums:
+            self._is_critical = phases.found_critical(phases.rate)
         plan = self._at(self.workers.step)
         if plan != self.workers.plan:
             self.workers.adopt(plan)
@@ -73,6 +83,8 @@ class Exchange:
         averages = self.workers.exchange(gradients, scales)
         if self._whole:
             averages = self._apart(averages[WHOLE])
+        if self._phases is not None:
+            self._phases.add(averages)
         if self._norm is not None:
             found = list(averages.values())
             above = float(get_total_norm(found)) / self._norm
@@ -121,16 +133,24 @@ class Exchange:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what all workers remember between two steps; the tensors are not copied."""
-        ledgers = self.workers.ledgers
+        ledgers, phases = self.workers.ledgers, self._phases
         return {
             "step": self.workers.step,
             "rates": {} if self.rates is None else self.rates.units,
             "ledgers": [{"memory": x.memory, "leftovers": x.leftovers} for x in ledgers],
-        }
+            "phases": None if phases is None else {
+                "taken": phases.taken, "before": phases.before, "sums": phases.sums,
+                "is_critical": self._is_critical,
+            },
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a state into a new exchange of the same run, which continues with the same
         bits."""
+        if self._phases is not None:
+            told = state["phases"]
+            self._phases.taken, self._phases.before = told["taken"], told["before"]
+            self._phases.sums, self._is_critical = dict(told["sums"]), told["is_critical"]
         # The last step's plan, not the next one's, because adopting the next plan converts
         # memory of the one into memory of the other.
         plan = self._at(max(state["step"] - 1, 0))

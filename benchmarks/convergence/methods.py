@@ -122,6 +122,7 @@ class Method:
         every: steps that each worker takes alone, with its own optimizer, before the exchange of
             how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
         delay: steps that each worker takes until the exchange is over.
+        critical: as many times the density in critical phases (`gradwire.Accordion`); 0: none.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Method:
     workers: Callable[..., Any] = Workers
     every: int = 1
     delay: int = 0
+    critical: float = 0.0
 
     @property
     def keeps_moments(self) -> bool:
@@ -212,6 +214,7 @@ MORE = (
         replace(GTOPK, name=f"gtopk-{n}", text=f"topk({{density}})+ef | gtopk(breadth={n})")
         for n in (2, 4)
     ),
+    replace(EF_TOPK, name="accordion", critical=10.0),
     Method("ef-topk-warm", "topk({density})+ef | allgather", densities=PAPER),
     Method("ef-randk", "randk({density})+ef | allreduce", densities=PAPER),
     Method("fp16", "fp16 | allreduce"),

@@ -543,7 +543,12 @@ def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
     assert all(age >= every for age in ages if age is not None)
     seen = run.trace(run.steps_with_spans()).spans
     labels = {s.label.split(" [")[0] for s in seen if s.lane != TRAINING_THREAD}
-    assert labels == {f"bucket {b}" for b in range(len(buckets))}
+    assert labels == {f"bucket {b}" for b in range(len(buckets))}, (
+        labels,
+        len(buckets),
+        run.steps_with_spans(),
+        [(r.step, r.steps) for r in own.steps],
+    )
     assert {s.kind for s in seen if s.lane == TRAINING_THREAD} <= {"compute", "wait"}
 
 

@@ -46,8 +46,8 @@ def bits(training: Any) -> list[Any]:
 @pytest.mark.parametrize("cut", first([3, 12, 1, 5]))
 @pytest.mark.parametrize(
     "method", first(["dense", "dgc", "gtopk", "qsgd", "onebit-alltoall", "powersgd", "ef21-topk",
-                     "rounding-dropped", "ef-topk", "gtopk-published", "ef-sign", "onebit",
-                     "sign-error"], 8),
+                     "accordion", "rounding-dropped", "ef-topk", "gtopk-published", "ef-sign",
+                     "onebit", "sign-error"], 9),
 )  # fmt: skip
 def test_resumed_is_uninterrupted_bit_by_bit(
     suite: SimpleNamespace, method: str, cut: int
@@ -281,3 +281,17 @@ def test_the_whole_model_is_one_list(suite: SimpleNamespace) -> None:
 def test_momentum_correction_is_not_for_adam(suite: SimpleNamespace) -> None:
     with pytest.raises(SystemExit, match="this task has adamw"):
         suite.train.Training(a_run(suite, "dgc", "gpt"))
+
+
+def test_accordion_sends_less_once_averages_have_settled(suite: SimpleNamespace) -> None:
+    training, sent = suite.train.Training(a_run(suite, "accordion", steps=40)), []
+    while not training.is_over:
+        before = training.bytes
+        training.advance()
+        sent.append(training.bytes - before)
+    intervals = [sent[i : i + 4] for i in range(0, 40, 4)]
+    assert all(len(set(sizes)) == 1 for sizes in intervals), "it decides after an interval"
+    dense, sparse = max(sent), min(sent)
+    assert sent[0] == sent[7] == dense, "nothing precedes the first interval"
+    assert set(sent) == {dense, sparse}
+    assert dense > 5 * sparse

@@ -552,6 +552,26 @@ def alone(folder: Path, fragments: int, delay: int, steps: int) -> None:
     assert {s.kind for s in seen if s.lane == TRAINING_THREAD} <= {"compute", "wait"}
 
 
+def apart(folder: Path) -> None:
+    """One rank begins an exchange when the other is a step further: it is of one step for both."""
+    model, every = small(), 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    local = gradwire.LocalSteps(model, optimizer, every, "none | allreduce", delay=2)
+    with gradwire.record(local, folder):
+        for number in range(13):
+            if dist.get_rank() and number % every in (0, every - 1):
+                time.sleep(0.1)
+            step_alone(model, optimizer, number)
+        local.synchronize()
+    local.detach()
+    dist.barrier()
+    assert Run(folder).steps_with_spans() == [3, 7, 11, 12]
+
+
+def test_a_delayed_exchange_is_of_the_same_step_on_all_ranks(two: Ranks, tmp_path: Path) -> None:
+    two.run(apart, tmp_path)
+
+
 def sums(local: gradwire.LocalSteps) -> dict[str, float]:
     """Sums over all fragments since the beginning."""
     every = [fragment.handle._session.stats.sums for fragment in local.fragments]

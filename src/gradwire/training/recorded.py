@@ -45,9 +45,8 @@ class Recorded(Protocol):
     def over(self) -> int:
         """The number of the last step that is over; valid between steps."""
 
-    @property
-    def ending(self) -> int:
-        """The number of the step whose exchange ends now."""
+    def ending(self, session: Session) -> int:
+        """Returns the number of the step whose exchange ends now, the same on all ranks."""
 
     @property
     def plan(self) -> Plan:
@@ -91,10 +90,9 @@ class Attached:
         """See `Recorded`."""
         return self._session.step - 1
 
-    @property
-    def ending(self) -> int:
+    def ending(self, session: Session) -> int:
         """See `Recorded`."""
-        return self._session.step
+        return session.step
 
     @property
     def plan(self) -> Plan:
@@ -148,10 +146,10 @@ class Alone:
         """See `Recorded`."""
         return self._local.step - 1
 
-    @property
-    def ending(self) -> int:
-        """See `Recorded`."""
-        return self._local.step - 1
+    def ending(self, session: Session) -> int:
+        """See `Recorded`. An exchange that takes several steps counts as that of the first: when
+        it ends, ranks may be at different steps."""
+        return self._local.fragments[self.sessions.index(session)].launched_at - 1
 
     @property
     def plan(self) -> Plan:

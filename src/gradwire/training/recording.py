@@ -16,6 +16,7 @@ import os
 import platform
 import socket
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -100,7 +101,8 @@ def _harmless(
         if not self._is_open or os.getpid() != self._pid:
             return
         try:
-            method(self, *args, **kwargs)
+            with self._lock:  # exchanges of several fragments may end at once
+                method(self, *args, **kwargs)
         except Exception as error:
             what = error.strerror if isinstance(error, OSError) else repr(error)
             self._stop()
@@ -122,6 +124,7 @@ class Recording:
         to: Iterable[To],
     ) -> None:  # fmt: skip
         self._recorded, session = recorded, recorded.sessions[0]
+        self._lock = threading.RLock()
         self._file, self._rank, self._pid = file, dist.get_rank(names), os.getpid()
         self._pace, self._spans = Pace(ROWS), Pace(SPANS)
         self._most, self._last, self._written = 0.0, recorded.over, -math.inf
@@ -158,9 +161,9 @@ class Recording:
     def _log(self, step: int, found: dict[str, float | str]) -> None:
         self._file.add("log", step=step, at=self._now(), numbers=found)
 
-    def _note(self, what: str) -> None:
-        """Write an event that deserves attention, in a sentence."""
-        self._file.add("event", step=max(0, self._recorded.ending), at=self._now(), what=what)
+    def _note(self, step: int, what: str) -> None:
+        """Write an event of a step that deserves attention, in a sentence."""
+        self._file.add("event", step=max(0, step), at=self._now(), what=what)
 
     def close(self) -> None:
         """Write the last row and end the recording. Not collective; a second call does nothing."""
@@ -204,28 +207,33 @@ class Recording:
     def left_out(self, seconds: float) -> None:
         """Note the time that finding and changing plans took before a step, if it is long."""
         if seconds > _TOLD_SECONDS:
-            self._note(f"before this step, measuring and changing plans took {seconds:.1f} s")
+            what = f"before this step, measuring and changing plans took {seconds:.1f} s"
+            self._note(self._recorded.over + 1, what)
 
     @_harmless
     def step_over(self, session: Session, finite: bool, error: BaseException | None) -> None:
         """Write a step whose exchange has ended, and which is in the session's sums and trace."""
         took, steps = self._recorded.took(session)
-        self._turn, self._last = session.step, self._recorded.ending
+        ending = self._recorded.ending(session)
+        self._turn, self._last = session.step, max(self._last, ending)
         self._most = max(self._most, took / steps)
         if error is not None:
-            self._note(f"the exchange failed: {error}")
+            self._note(ending, f"the exchange failed: {error}")
         elif not finite:
             self._note(
+                ending,
                 "a gradient was not finite, so averages are NaN on every rank: "
                 + (
                     "the GradScaler skips the step"
                     if session.scaler is not None
                     else "an optimizer's step with them makes weights NaN, too"
-                )
+                ),
             )
         is_late = perf_counter() - self._written > _LATE_SECONDS
         self._pace.note(self._timed(self._row, self._pace.is_due(self._turn) or is_late), took)
-        spans = self._timed(lambda: self._write_spans(session), self._spans.is_due(self._turn))
+        spans = self._timed(
+            lambda: self._write_spans(session, ending), self._spans.is_due(self._turn)
+        )
         self._spans.note(spans, took)
 
     # -- lines -----------------------------------------------------------------------------
@@ -264,7 +272,7 @@ class Recording:
                     "recording and training go on."
                 )
 
-    def _write_spans(self, session: Session) -> None:
+    def _write_spans(self, session: Session, step: int) -> None:
         spans = self._recorded.spans(session, self._rank)
         labels: dict[str, int] = {}
         kinds: dict[str, int] = {}
@@ -276,9 +284,7 @@ class Recording:
             ]
             for s in spans
         ]  # fmt: skip
-        self._file.add(
-            "spans", step=self._last, kinds=list(kinds), labels=list(labels), spans=rows
-        )
+        self._file.add("spans", step=step, kinds=list(kinds), labels=list(labels), spans=rows)
 
     def _now(self) -> float:
         return micro(perf_counter() - self._zero)

@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import nullcontext
@@ -566,6 +567,33 @@ def apart(folder: Path) -> None:
     local.detach()
     dist.barrier()
     assert Run(folder).steps_with_spans() == [3, 7, 11, 12]
+
+
+def at_once(folder: Path) -> None:
+    """Exchanges that end at once are written one after the other, or both would count the same
+    sums."""
+    model = small()
+    local = gradwire.LocalSteps(model, torch.optim.SGD(model.parameters()), 4, "none | allreduce")
+    with gradwire.record(local, folder) as recording:
+        seen = list[str]()
+
+        def row(*_: object) -> None:
+            seen.append("begins")
+            time.sleep(0.05)
+            seen.append("ends")
+
+        recording._recorded.row = row
+        threads = [threading.Thread(target=recording.settle) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == 3 * ["begins", "ends"]
+    local.detach()
+
+
+def test_exchanges_that_end_at_once_are_written_in_turn(two: Ranks, tmp_path: Path) -> None:
+    two.run(at_once, tmp_path)
 
 
 def test_a_delayed_exchange_is_of_the_same_step_on_all_ranks(two: Ranks, tmp_path: Path) -> None:

@@ -328,6 +328,32 @@ def test_a_rank_that_reaches_no_parameter(three: Ranks) -> None:
     three.run(reaches_nothing)
 
 
+def changed_by_hooks(strategy: str) -> None:
+    model, share = small(), dist.get_rank() + 1.0
+
+    def weighted(p: Tensor) -> None:
+        assert p.grad is not None
+        p.grad = p.grad * share
+
+    with attached(model, strategy, bucket_bytes=1) as handle:
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(weighted)  # type: ignore[no-untyped-call]
+        for step in range(3):
+            expected = {n: mean(g * share) for n, g in local(model, step).items()}
+            model.zero_grad()
+            loss_of(model, step).backward()
+            close(gradients(model), expected)
+        hooks: Any = model.two.weight._post_accumulate_grad_hooks
+        assert next(iter(hooks.values())) is weighted  # so buckets leave amid backward again
+    assert list(hooks.values()) == [weighted]
+    assert not handle.attached
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS])
+def test_hooks_that_come_later_change_what_is_sent(three: Ranks, strategy: str) -> None:
+    three.run(changed_by_hooks, strategy)
+
+
 def autograd_tricks() -> None:
     model, x = small(), batch()
     with attached(model, LOSSLESS) as handle:

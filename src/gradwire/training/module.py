@@ -135,10 +135,7 @@ class ModuleFrontend:
         self._lost: PeerError | None = None  # as a step began; raised when backward is over
         self._thread = 0
         self.averages = Averages()
-        self._hooks: list[Any] = [
-            p.register_post_accumulate_grad_hook(partial(self._on_gradient, name))  # type: ignore[no-untyped-call]
-            for name, p in self._parameters.items()
-        ]
+        self._hooks: dict[str, Any] = {name: self._hook(name) for name in self._parameters}
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -187,9 +184,14 @@ class ModuleFrontend:
 
     def close(self) -> None:
         """Remove the hooks: no more exchanges."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
+
+    def _hook(self, name: str) -> Any:
+        """Register the hook of a parameter. Returns its handle."""
+        call = partial(self._on_gradient, name)
+        return self._parameters[name].register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
 
     # -- what is a gradient, and when backward is over -------------------------------------
 
@@ -234,7 +236,14 @@ class ModuleFrontend:
             self._deliver(name, gradient)
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
-        self._session.deliver(name, gradient)
+        """Deliver a gradient, unless another hook, registered since, may yet change it: `launch`
+        delivers it then, and from the next backward on the hook here is the last one."""
+        hooks: Any = self._parameters[name]._post_accumulate_grad_hooks
+        if next(reversed(hooks)) == self._hooks[name].id:
+            self._session.deliver(name, gradient)
+        else:
+            self._hooks[name].remove()
+            self._hooks[name] = self._hook(name)
 
     def _look(self, name: str, added: int) -> bool:
         """Whether `.grad` is the last average, with `added` gradients added since."""

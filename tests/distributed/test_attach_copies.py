@@ -8,12 +8,15 @@ import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from ranks import Ranks
 from small import (
     attached,
+    batch,
     close,
     fingerprint,
     gradients,
@@ -24,6 +27,7 @@ from small import (
     small,
 )
 from torch import nn
+from torch._dynamo.convert_frame import input_codes
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -64,6 +68,41 @@ def compiled_with_own_view() -> None:
 
 def test_hooks_are_left_out_of_what_is_compiled(two: Ranks) -> None:
     two.run(compiled_with_own_view)
+
+
+def compiled_steps(ddp: bool, whole: bool) -> None:
+    """A whole step, or the optimizer's alone, is compiled; nothing of ours is."""
+    ended = list[str]()
+    for compile in (lambda call: call, partial(torch.compile, backend="eager")):
+        model = small()
+        net = DistributedDataParallel(model) if ddp else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+        def step(
+            x: torch.Tensor, update: Any, net: nn.Module = net, optimizer: Any = optimizer
+        ) -> None:
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            update()
+
+        update = optimizer.step if whole else compile(optimizer.step)
+        run = compile(step) if whole else step
+        with attached(net, TOPK), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, from within its compiler
+            for number in range(3):
+                run(batch(number), update)
+        ended.append(fingerprint(model.parameters()))
+    assert ended[0] == ended[1]
+    traced = [code().co_filename for code in input_codes.seen if code() is not None]  # type: ignore[union-attr]
+    ours = str(Path(gradwire.__file__).parent)
+    assert traced
+    assert not [name for name in traced if name.startswith(ours)]
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_step_may_be_compiled(two: Ranks, ddp: bool, whole: bool) -> None:
+    two.run(compiled_steps, ddp, whole)
 
 
 def looked_at(model: nn.Module) -> None:

@@ -70,8 +70,8 @@ class OfCopy:
 
 
 class Hook:
-    """A module's hook that calls a method; in a deep or pickled copy of the module it does
-    nothing."""
+    """A hook or callback that calls a method, outside what torch.compile traces, such as a whole
+    training step; in a deep or pickled copy of its module it does nothing."""
 
     def __init__(self, method: Callable[..., None]) -> None:
         self._method = method

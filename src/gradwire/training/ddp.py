@@ -11,7 +11,7 @@ checkpointing runs one inside another, and two losses may each reach a part of t
 import os
 import weakref
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class DdpFrontend:
         self._refusal: weakref.ref[Any] | None = None  # the callback that will raise an error
         session.on_end = self._complete
         self._owner = _Owner(self, ddp.process_group)
+        _keep_out_of_graphs()
         try:
             ddp.register_comm_hook(self._owner, gradwire_hook)
         except RuntimeError as error:
@@ -228,6 +229,15 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
         future.set_result(bucket.buffer())
         return future
     return allreduce_hook(state.group, bucket)
+
+
+@cache
+def _keep_out_of_graphs() -> None:
+    """Has torch.compile leave the hook to Python, as `copies.Hook`; DDP wants a function, and
+    pickle finds it by its name."""
+    global gradwire_hook
+    disable: Any = torch.compiler.disable
+    gradwire_hook = disable(gradwire_hook)
 
 
 def _refuse_fork() -> None:

@@ -27,6 +27,7 @@ from gradwire.plan import Plan
 from gradwire.runtime.process_groups import attaching, make_group
 from gradwire.runtime.torch_dist import Performer
 from gradwire.training.attachable import device_of
+from gradwire.training.copies import Hook
 from gradwire.training.module import ModuleFrontend, after_last_words
 from gradwire.training.session import Session
 from gradwire.training.trainable import is_shard, resharded, shard_of, trainable
@@ -118,7 +119,7 @@ class DenseAverage:
         self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
         self._hooks: Any = WeakIdKeyDictionary()
         for p in parameters:
-            hook = p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            hook = p.register_post_accumulate_grad_hook(Hook(self._on_gradient))  # type: ignore[no-untyped-call]
             self._hooks[p] = hook
             _DETACHED[p] = self
 

@@ -30,6 +30,7 @@ from gradwire.strategy import Strategy
 from gradwire.training.attachable import check_module, check_started, device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.broadcast import broadcast
+from gradwire.training.copies import Hook
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split
@@ -133,8 +134,8 @@ class LocalSteps:
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self.optimizer = optimizer
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
-            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+            optimizer.register_step_pre_hook(Hook(lambda own, *_: self._before_step(own))),
+            optimizer.register_step_post_hook(Hook(lambda *_: self._after_step())),
         ]
 
     @property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.errors import PeerError, UsageError
+from gradwire.training.copies import Hook
 from gradwire.training.session import Session
 from gradwire.training.trainable import is_shard, shard_of
 
@@ -190,7 +191,7 @@ class ModuleFrontend:
 
     def _hook(self, name: str) -> Any:
         """Register the hook of a parameter. Returns its handle."""
-        call = partial(self._on_gradient, name)
+        call = Hook(partial(self._on_gradient, name))
         return self._parameters[name].register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
 
     # -- what is a gradient, and when backward is over -------------------------------------
@@ -209,7 +210,7 @@ class ModuleFrontend:
 
     def _after_backward(self, callback: Callable[[], None]) -> None:
         """Queue a callback for the end of the backward, in the thread that called backward()."""
-        torch.autograd.Variable._execution_engine.queue_callback(callback)
+        torch.autograd.Variable._execution_engine.queue_callback(Hook(callback))
 
     def _notice_aborted(self) -> None:
         """Fail if the last backward was aborted: autograd has then dropped the queued callback."""
@@ -283,4 +284,4 @@ def after_last_words(callback: Callable[[], None]) -> None:
     """Queue, amid a backward, a callback to run after the final ones of DDP and fully_shard, which
     still reduce. They are queued during the pass, so this one is queued at its end."""
     queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(callback))
+    queue(Hook(lambda: queue(Hook(callback))))

@@ -24,6 +24,7 @@ from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
 from gradwire.soundness import has_momentum, sound
 from gradwire.training.attached import keeper_of
+from gradwire.training.copies import Hook
 from gradwire.training.guard import Guard
 from gradwire.training.module import Averages
 from gradwire.training.own_view import AttachedView
@@ -68,7 +69,7 @@ class OptimizerCheck:
         _WATCHED[self] = None
         session.after_closure = self.after_closure
         if not _INSTALLED:
-            _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
+            _INSTALLED.append(register_optimizer_step_pre_hook(Hook(_before_step)))
 
     @property
     def optimizers(self) -> list[object]:
@@ -213,7 +214,7 @@ class OptimizerCheck:
                 f"of {type(optimizer).__name__}, of {len(unused)} parameters, are not used. "
                 "Pass the optimizer to attach, optimizer=…, or call "
                 "handle.take_moments(optimizer) before the first step.",
-                stacklevel=4,
+                stacklevel=7,
             )
 
     def _check_decay(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -228,7 +229,7 @@ class OptimizerCheck:
                 f"weight decay must pass through the momentum, which '{self._own}' keeps; that of "
                 f"torch.optim.SGD(weight_decay={decay}) does not, and is {1 / (1 - momentum):.3g} "
                 f"times too weak. Use gradwire.optim.SGD(momentum={momentum}, weight_decay=…).",
-                stacklevel=4,
+                stacklevel=7,
             )
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -308,7 +309,7 @@ class OptimizerCheck:
                 f"exchange between, after {now} with one: the gradients of the last step were not "
                 "averaged. Call backward() on a loss of the attached module before each step, "
                 "outside no_sync().",
-                stacklevel=4,
+                stacklevel=7,
             )
 
     def _check_fired(self) -> None:
@@ -318,7 +319,7 @@ class OptimizerCheck:
                 "an optimizer steps an attached model, but gradwire has seen no gradients: they "
                 "are not synchronized. Call backward() on a loss of the attached module, outside "
                 "no_sync().",
-                stacklevel=4,
+                stacklevel=7,
             )
 
 

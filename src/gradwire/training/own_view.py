@@ -109,7 +109,7 @@ class AttachedView:
                 "with 'adam' or 'muon' the attached module sets this rank's own view of the "
                 "weights when it is called in training mode; only parts of it were called. Call "
                 "the module that was attached, or attach the part that is called.",
-                stacklevel=4,
+                stacklevel=7,
             )
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ from gradwire.plan import Plan
 from gradwire.runtime.process_groups import attaching
 from gradwire.runtime.roster import CONNECT_SECONDS, Roster, joined
 from gradwire.training.attach import Handle
+from gradwire.training.copies import Hook
 from gradwire.training.elastic import regroup, shared_of
 from gradwire.training.same_weights import bits_of
 from gradwire.training.session import Session
@@ -195,7 +196,7 @@ class Survivors:
         assert isinstance(told, Optimizer)
         self._optimizer = told
         stepped = weakref.WeakMethod(self._stepped)  # the handle keeps this object, nothing else
-        hook = told.register_step_post_hook(lambda *_: (own := stepped()) and own())
+        hook = told.register_step_post_hook(Hook(lambda *_: (own := stepped()) and own()))
         weakref.finalize(self, hook.remove)
         self._follow()
 

@@ -70,14 +70,14 @@ class Recorder:
         self._before, session.on_end = session.on_end, self._on_end
         self._hooks: list[Any] = [
             module.register_forward_hook(Hook(self._on_forward)),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
+            register_optimizer_step_pre_hook(Hook(self._before_step)),
+            register_optimizer_step_post_hook(Hook(self._after_step)),
         ]
         if is_sharded(module):
             session.on_part = self._on_gradient
             return
         self._hooks += [
-            p.register_post_accumulate_grad_hook(self._on_whole)  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(Hook(self._on_whole))  # type: ignore[no-untyped-call]
             for p in session.parameters.values()
         ]
 

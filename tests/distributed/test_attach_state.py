@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, entry, fingerprint, loss_of, residuals, small
+from small import attached, brief, entry, fingerprint, loss_of, raised, residuals, small
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,6 +73,26 @@ def test_resume_is_the_uninterrupted_run(
     three: Ranks, strategy: str, first_ddp: bool, then_ddp: bool, tmp_path: Path
 ) -> None:
     three.run(resumed, strategy, str(tmp_path), first_ddp, then_ddp)
+
+
+def saved_amid_a_backward(ddp: bool, plan: str) -> None:
+    """A hook saves, as a handler of signals may; the step goes on, and a state can be saved."""
+    model, told = small(), list[str]()
+    net = DistributedDataParallel(model, bucket_cap_mb=0.0001) if ddp else model
+    with brief(), attached(net, plan) as handle:
+        train(net, range(2))
+        model.conv.weight.register_hook(lambda _: told.append(raised(handle.state_dict)))  # type: ignore[no-untyped-call]
+        train(net, range(2, 3))
+        assert handle.state_dict()["step"] == 3
+    (text,) = told
+    assert "the exchange of step 2 is under way" in text
+    assert "set a flag" in text
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("plan", ["topk(0.1)+ef | allgather", "auto"])
+def test_amid_a_backward_there_is_no_state_to_save(three: Ranks, ddp: bool, plan: str) -> None:
+    three.run(saved_amid_a_backward, ddp, plan)
 
 
 def shapes() -> None:

@@ -181,12 +181,15 @@ class Handle:
         The tensors are not copies; save them before the next forward in training mode,
         optimizer's step or `flush`. Not collective.
 
+        Raises:
+            UsageError: an exchange is under way, as in a hook or a handler of signals.
+
         Example:
             >>> rank = torch.distributed.get_rank()
             >>> torch.save(handle.state_dict(), f"gradwire-{rank}.pt")
             >>> handle.load_state_dict(torch.load(f"gradwire-{rank}.pt", weights_only=True))
         """
-        self._view.uncover()
+        self._uncover()
         return state_of(self._session)
 
     def load_state_dict(
@@ -355,6 +358,18 @@ class Handle:
         """Be another handle of the same module, which whoever holds this one need not know of."""
         self.__dict__ = other.__dict__
         enter(self._session.parameters, self._session, self.detach)
+
+    def _uncover(self) -> None:
+        """Make residuals readable; raise UsageError while lanes write them."""
+        session = self._session
+        if session.under_way and not session.failed:
+            raise UsageError(
+                "a state can be saved only between two steps; the exchange of step "
+                f"{session.step} is under way, or its backward() was aborted. Save after the "
+                "optimizer's step: in a hook or a handler of signals only set a flag, and look at "
+                "it there."
+            )
+        self._view.uncover()
 
     def _check_usable(self) -> None:
         if self._detached:

@@ -53,7 +53,7 @@ class TunedHandle(Handle):
         """Returns this rank's residuals, all in the form that is added to the next gradients: it
         loads under any plan, as another one may be in force when the job is resumed. Where plans
         keep moments, returns the whole state. Loads with weights_only=True. Not collective."""
-        self._view.uncover()
+        self._uncover()
         if dynamics_of(self.plan) == PLAIN:
             return poured_state_of(self._session)
         return state_of(self._session)

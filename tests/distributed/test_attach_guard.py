@@ -325,6 +325,31 @@ def test_weights_that_jump_are_no_harm(two: Ranks, tmp_path: Path, way: str) -> 
         assert not harmed
 
 
+def meddled(how: str) -> tuple[list[object], bool]:
+    """What the guard says where a loop changes weights, or averages, in its own way."""
+    model = small()
+    optimizer = OPTIMIZERS["plain"](model)
+    with (
+        patch.object(guard, "WINDOW", 6), patch.object(guard, "EVERY", 8),
+        attached(model, "none | allreduce", guard=True) as handle,
+    ):  # fmt: skip
+        for step in range(16):
+            model.zero_grad()
+            loss_of(model, step).backward()
+            if how == "gradients":
+                nn.utils.clip_grad_value_(model.parameters(), 1e-4)
+            optimizer.step()
+            for p in model.parameters() if how == "weights" else ():
+                p.data.clamp_(-0.05, 0.05)
+        assert handle.guard is not None
+        return [*handle.guard.apart], handle.guard.harmed
+
+
+@pytest.mark.parametrize("how", ["gradients", "weights"])
+def test_what_a_loop_does_by_itself_is_no_harm_of_the_strategy(two: Ranks, how: str) -> None:
+    assert two.run(meddled, how) == [([], False)] * 2
+
+
 def test_a_load_does_not_begin_a_window_while_plans_race(two: Ranks, tmp_path: Path) -> None:
     for way in ("state", "reset"):
         assert two.run(rolled_back, way, str(tmp_path), True) == [([], False)] * 2

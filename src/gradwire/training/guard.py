@@ -21,7 +21,7 @@ from gradwire.soundness import SoundnessWarning, name_of, sound, update_rule
 from gradwire.training.attached import keeper_of
 from gradwire.training.recommend import instead
 from gradwire.training.session import Session
-from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
+from gradwire.training.shadow import OTHERWISE, Shadow, is_by_element, is_by_matrix
 from gradwire.training.trainable import shard_of, shards_of
 
 WINDOW = 40
@@ -115,8 +115,10 @@ class Guard:
         Collective if the step is watched."""
         if self._watched is not None and self._watched() is not optimizer:
             return
-        if self._shadow is not None and self._shadow.steps >= WINDOW:
-            self._judge(optimizer, self._shadow)
+        if self._shadow is not None:
+            self._shadow.look()
+            if self._shadow.steps >= WINDOW:
+                self._judge(optimizer, self._shadow)
         if self._session.step != self._seen and self._given:
             self._seen, self._mean = self._session.step, self._means()
         if self._mean is None:
@@ -130,6 +132,12 @@ class Guard:
                 # A linear rule applies residuals later with the same effect. They are read now, as
                 # the next exchange changes them.
                 self._late = self._waiting(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Note where a step has left the weights."""
+        watched = self._watched() if self._watched is not None else None
+        if self._shadow is not None and watched is optimizer:
+            self._shadow.leave()
 
     def _means(self) -> dict[str, Tensor] | None:
         """Returns the mean of all ranks' gradients, in the unit in which the optimizer takes them;
@@ -147,8 +155,8 @@ class Guard:
 
     def _factor(self, names: list[str]) -> float | None:
         """Returns the factor by which averages were multiplied since they arrived: by clipping, or
-        by unscaling; None if it is NaN."""
-        now, then = 0.0, 0.0
+        by unscaling; None if it is NaN. Notes whether they were changed otherwise."""
+        now, then, whole = 0.0, 0.0, 0.0
         for name in names:
             gradient = self._session.parameters[name].grad
             if gradient is None or name not in self._arrived:
@@ -157,6 +165,9 @@ class Guard:
             taken = shard_of(gradient).detach().reshape(-1)[self._places[name]].double()
             now += float(torch.dot(taken, arrived))
             then += float(torch.dot(arrived, arrived))
+            whole += float(torch.dot(taken, taken))
+        if self._shadow is not None and then * whole - now * now > OTHERWISE**2 * then * whole:
+            self._shadow.is_followed = False
         factor = now / then if then > 0 else 1.0
         return factor if factor == factor else None
 
@@ -208,16 +219,19 @@ class Guard:
         return [name for name, count in zip(self._places, ranks) if count]
 
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
-        """End a window: note how far apart the paths are, and warn if too far. Collective."""
+        """End a window: note how far apart the paths are, and warn if too far; neither if a rank
+        could not follow what the loop did beside the optimizer. Collective."""
         kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
         own = [shadow.apart(names, self._late) for names in kinds]
-        own += [float(bool(names)) for names in kinds]
+        own += [*(float(bool(names)) for names in kinds), float(not shadow.is_followed)]
         # Different processors may round differently, and all ranks must decide alike.
         total = self._sum(torch.tensor(own, dtype=torch.float32)).tolist()
-        pairs = zip(total[:2], total[2:])  # sums of distances, and over how many ranks
+        self._shadow = self._watched = self._late = None
+        if total[4]:
+            return
+        pairs = zip(total[:2], total[2:4])  # sums of distances, and over how many ranks
         apart = Apart(*(far / ranks if ranks else None for far, ranks in pairs))
         self.apart.append(apart)
-        self._shadow = self._watched = self._late = None
         if not apart.too_far:
             return
         if self._session.rank == 0:

@@ -17,7 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
@@ -70,6 +73,7 @@ class OptimizerCheck:
         session.after_closure = self.after_closure
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(Hook(_before_step)))
+            _INSTALLED.append(register_optimizer_step_post_hook(Hook(_after_step)))
 
     @property
     def optimizers(self) -> list[object]:
@@ -129,6 +133,11 @@ class OptimizerCheck:
         backward has left for an optimizer's parameters, before its step goes on."""
         self._view.leave()
         self._check_steps(parameters)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Let the guard note where a step has left the weights."""
+        if self._guard is not None:
+            self._guard.after_step(optimizer)
 
     def flush(self) -> None:
         """Add the average of residuals to `.grad`, at the rates that schedulers have set since the
@@ -408,3 +417,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     with_closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
     for check in list(_WATCHED):
         check.before_step(optimizer, with_closure)
+
+
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    for check in list(_WATCHED):
+        check.after_step(optimizer)

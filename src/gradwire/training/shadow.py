@@ -7,6 +7,7 @@ weights, of the sample, as they really moved ───────────�
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from inspect import signature, unwrap
 from typing import Any
@@ -24,6 +25,9 @@ _BY_ELEMENT = (
     torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad,
 )  # fmt: skip
 """Optimizers that step each element by itself, so that a sample of elements can represent them."""
+OTHERWISE = 0.01
+"""How much of a change, of the weights or of the gradients, may be of another kind than those that
+are followed, as by rounding."""
 _KERNELS = "foreach", "fused", "capturable"
 """Options for torch's kernels over many parameters, which a sample does not need."""
 
@@ -91,6 +95,9 @@ class Shadow:
             if (watched := [self._own[name] for name in self._names(group)])
         ]
         self.steps = 0
+        self.is_followed = True
+        """Whether nothing but the optimizer has moved the weights."""
+        self._before = self._left = self.began
         self._copy: Optimizer | None = None
         if not groups:
             return
@@ -99,6 +106,17 @@ class Shadow:
             state: Any = optimizer.state.get(named[name])
             if state:
                 copy.state[own] = {k: self._sampled(name, v) for k, v in state.items()}
+
+    def look(self) -> None:
+        """Look, before a step, whether weights are where the last one left them."""
+        now = self._weights()
+        elsewhere, own = _apart(now, self._left), _apart(self._left, self._before)
+        self.is_followed &= elsewhere <= OTHERWISE * own
+        self._before = self._left = now
+
+    def leave(self) -> None:
+        """Note where a step has left the weights."""
+        self._left = self._weights()
 
     def take(self, means: Mapping[str, Tensor]) -> None:
         """Take the step that the optimizer is about to take, but with dense gradients. means: the
@@ -148,6 +166,12 @@ class Shadow:
         if value.shape != self._named[name].shape or value.numel() == 1:
             return shard_of(value).detach().clone()
         return _flat(value)[self._places[name]].view_as(self._own[name])
+
+
+def _apart(ones: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
+    """Returns the distance of two samples."""
+    squares = (float((x.double() - others[n]).square().sum()) for n, x in ones.items())
+    return math.sqrt(sum(squares))
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -274,6 +274,24 @@ def test_two_threads(one: Ranks) -> None:
     assert "came from another thread" in after
 
 
+def groups_destroyed() -> list[str]:
+    """What is raised by two steps after destroy_process_group(), which also ends lanes' groups."""
+    model = small()
+    with attached(model, "none | allreduce") as handle:
+        step(model)
+        for performer in handle._session.performers:
+            dist.destroy_process_group(performer.group)
+        return [told(lambda: step(model)) for _ in range(2)]
+
+
+def test_groups_that_were_destroyed(two: Ranks) -> None:
+    for first, after in two.run(groups_destroyed):
+        assert first.startswith("UsageError: the process groups of an attached model must last")
+        assert "destroy_process_group() has ended them before all_reduce" in first
+        assert first.endswith("attach again after the next init_process_group().")
+        assert REFUSED in after
+
+
 # -- detaching amid a backward ---------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.errors import MoveError, PeerError
+from gradwire.errors import MoveError, PeerError, UsageError
 from gradwire.groups import Group
 from gradwire.moves import (
     AllGather,
@@ -141,6 +141,7 @@ class Performer:
 
         Raises:
             PeerError: another rank failed or did not answer within the group's timeout.
+            UsageError: the group was destroyed.
         """
         part = self._part(move)
         try:
@@ -154,6 +155,14 @@ class Performer:
                 f"{self._silent_ranks(label, move, error)} "
                 "Look at that rank's own log. "
                 f"(The backend says: {str(error).splitlines()[0]})"
+            ) from error
+        except ValueError as error:
+            if part.group in dist.distributed_c10d._world.pg_map:
+                raise
+            raise UsageError(
+                "the process groups of an attached model must last until it is detached; "
+                f"destroy_process_group() has ended them before {move} of {label}. Call detach() "
+                "before it, and attach again after the next init_process_group()."
             ) from error
         raise MoveError(
             f"torch.distributed performs only the moves of gradwire.moves; got {move}. Yield one "

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -103,6 +104,23 @@ def compiled_steps(ddp: bool, whole: bool) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_step_may_be_compiled(two: Ranks, ddp: bool, whole: bool) -> None:
     two.run(compiled_steps, ddp, whole)
+
+
+def compiled_backward() -> str:
+    model = small()
+    with attached(model, TOPK), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, from within its compiler
+        with patch.object(torch._dynamo.config, "compiled_autograd", True):
+            run = torch.compile(lambda: loss_of(model).backward(), backend="eager")
+            told = raised(run)
+        model.zero_grad()
+        loss_of(model).backward()  # nothing was begun
+    return told
+
+
+def test_a_compiled_backward_is_refused(two: Ranks) -> None:
+    for told in two.run(compiled_backward):
+        assert "Set it to False" in told
 
 
 def looked_at(model: nn.Module) -> None:

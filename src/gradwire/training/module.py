@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -227,6 +228,7 @@ class ModuleFrontend:
         self._notice_aborted()
         self._look(name, added=1)
         if not self._active:
+            _refuse_compiled()
             callback = partial(self.synchronize)
             self._after_backward(callback)
             self._backward = weakref.ref(callback)
@@ -278,6 +280,18 @@ class ModuleFrontend:
             )
             self._session.fail(error)
             raise error
+
+
+def _refuse_compiled() -> None:
+    """Raise UsageError amid a backward that torch has compiled: it calls hooks, but no callback at
+    its end."""
+    compiler: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiler is not None and compiler.in_compiled_autograd_region:
+        raise UsageError(
+            "an attached model needs a backward() that autograd runs by itself; this one is "
+            "compiled, by torch._dynamo.config.compiled_autograd = True or the like. Set it to "
+            "False: the model, and a whole step, may be compiled all the same."
+        )
 
 
 def after_last_words(callback: Callable[[], None]) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gradwire.errors import UsageError
+from gradwire.training.copies import Hook
 
 TOPK = "topk(0.1)+ef | allgather"
 LOSSLESS = "topk(1.0)+ef | allgather"
@@ -345,6 +346,12 @@ def changed_by_hooks(strategy: str) -> None:
             close(gradients(model), expected)
         hooks: Any = model.two.weight._post_accumulate_grad_hooks
         assert next(iter(hooks.values())) is weighted  # so buckets leave amid backward again
+        noting = Hook(lambda *_: None)  # one of gradwire's own, as "auto" has: it changes nothing
+        model.two.weight.register_post_accumulate_grad_hook(noting)  # type: ignore[no-untyped-call]
+        model.zero_grad()
+        loss_of(model).backward()
+        assert list(hooks.values()).pop() is noting
+        hooks.popitem()
     assert list(hooks.values()) == [weighted]
     assert not handle.attached
 

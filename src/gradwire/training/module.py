@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -239,13 +240,14 @@ class ModuleFrontend:
             self._deliver(name, gradient)
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
-        """Deliver a gradient, unless another hook, registered since, may yet change it: `launch`
+        """Deliver a gradient, unless a user's hook, registered since, may yet change it: `launch`
         delivers it then, and from the next backward on the hook here is the last one."""
         hooks: Any = self._parameters[name]._post_accumulate_grad_hooks
-        if next(reversed(hooks)) == self._hooks[name].id:
+        own = self._hooks[name]
+        if all(isinstance(hooks[n], Hook) for n in takewhile(own.id.__ne__, reversed(hooks))):
             self._session.deliver(name, gradient)
         else:
-            self._hooks[name].remove()
+            own.remove()
             self._hooks[name] = self._hook(name)
 
     def _look(self, name: str, added: int) -> bool:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ranks import Ranks
 from small import attached, fingerprint, from_all, gradients
 from test_attach_members import Told, slopes
+from test_fsdp import joined, loss_of, sharded
 from torch import Tensor
 
 from gradwire import Accordion, Handle
@@ -112,6 +113,29 @@ def test_a_resume_goes_on_bit_by_bit_in_both_phases(
 )  # fmt: skip
 def test_what_is_a_change(before: float, now: float, is_changed: bool) -> None:
     assert changed(before, now, 0.5) is is_changed
+
+
+def parts_of_a_model() -> tuple[list[bool], float, float]:
+    """What it says after each step of a sharded model, the norm that it found, and that of the
+    averages, whole."""
+    model, said, total = sharded(), list[bool](), dict[str, Tensor]()
+    with joined(model, "topk(1.0)+ef | allgather", timeout_seconds=20.0) as handle:
+        accordion = Accordion(handle, 1.0, every=2)
+        for step in range(4):
+            model.zero_grad()
+            loss_of(model, step).backward()
+            for name, p in model.named_parameters():
+                total[name] = (total[name] if step % 2 else 0.0) + p.grad.full_tensor()
+            said.append(accordion.step())
+    whole = torch.cat([x.flatten() for x in total.values()])
+    return said, accordion.state_dict()["before"], float(whole.norm())
+
+
+def test_ranks_that_keep_parts_decide_by_the_whole(four: Ranks) -> None:
+    """One of the parameters has a single element, so that some ranks keep none of it."""
+    (said, found, wanted), *others = four.run(parts_of_a_model)
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert all(other[:2] == (said, found) for other in others)
 
 
 def refusals() -> list[str]:

@@ -4,6 +4,7 @@ plan."""
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from broken import WIDE, everybody_is_heard_but
 from ranks import Ranks
 from small import attached, close, fingerprint, gradients, loss_of, raised, small
+from test_attach_exit import Leaving
 from torch import Tensor
 
 from gradwire.errors import GradwireError, PeerError
@@ -307,6 +309,8 @@ def refused(case: str) -> str:
         addresses = "127.0.0.2"
     if case == "others' addresses" and rank == 1:
         addresses = "127.0.0.2,192.0.2.1,127.0.0.3"
+    if case == "no name" and rank == 1:
+        addresses = "127.0.0.2,127.0.0.3\u3002.5,127.0.0.4"
     if case == "no pins":
         given = planned(world)
     if case == "no addresses" and rank == 0:
@@ -344,6 +348,7 @@ def refused(case: str) -> str:
             "others' addresses",
             "'192.0.2.1' is not one|rank 1 cannot: GRADWIRE_PLANES must list addr",
         ),
+        ("no name", "is not one .encoding of hostname failed|rank 1 cannot: GRADWIRE_PLANES must"),
         (
             "no pins",
             "planes must be pins, or the path of a file of pins; got Routes. Make pins of routes",
@@ -355,6 +360,28 @@ def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words
 
     for said in three.run(refused, case):
         assert re.search(words, said), said
+
+
+def fork() -> int:
+    """The exit code of a fork that closes what only its parent has threads for."""
+    group, own = make_group(None, 30.0), pins_of(planned(dist.get_world_size()))
+    with placed():
+        pinned = PlanePerformer(group, join_planes(*agreed_pins(own, group, CPU), group, 30.0))
+    child = os.fork()
+    if not child:
+        signal.alarm(50)  # it shall not wait for them
+        with Leaving():
+            pinned.close()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    total = pinned.perform(AllReduce(torch.ones(300_000)), "a test")
+    assert isinstance(total, Tensor)
+    assert (total == dist.get_world_size()).all()
+    pinned.close()
+    return code
+
+
+def test_a_fork_leaves_the_planes_to_its_parent(two: Ranks) -> None:
+    assert two.run(fork) == [0, 0]
 
 
 def one_dies() -> str:

@@ -125,10 +125,11 @@ def _check_own(addresses: Sequence[str]) -> None:
     for address in addresses:
         try:
             socket.create_server((address, 0)).close()
-        except OSError as error:
+        except (OSError, TypeError) as error:  # the latter of a name that has no encoding
+            why = getattr(error, "strerror", None) or error
             raise PlanError(
                 f"{ADDRESSES} must list addresses of the rank's own host; {address!r} is not one "
-                f"({error.strerror or error}). Correct this environment variable."
+                f"({why}). Correct this environment variable."
             ) from None
 
 
@@ -188,7 +189,8 @@ class PlanePerformer(Performer):
 
     def close(self) -> None:
         super().close()
-        self._planes.groups.clear()  # its parts share the list
+        if self._process == os.getpid():  # a fork has none of the groups' threads, and would hang
+            self._planes.groups.clear()  # its parts share the list
 
     def _send(self, part: Part) -> Any:
         if part.plane is None:

@@ -191,6 +191,26 @@ def test_meeting_again_without_a_step_changes_nothing(three: Ranks) -> None:
     assert three.run(met_twice) == [True] * 3
 
 
+def met_with_none_since(delay: int) -> tuple[Tensor, float]:
+    """The weights after a meeting at the very step at which an exchange began, and the number of
+    exchanges."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 3, DENSE, delay=delay, **DILOCO)
+    train(model, optimizer, range(3))
+    local.synchronize()
+    exchanges = local.stats()[0]["steps"]
+    local.detach()
+    return flat(model), exchanges
+
+
+def test_meeting_as_an_exchange_begins_only_awaits_it(three: Ranks) -> None:
+    at_once, late = (three.run(met_with_none_since, delay) for delay in (0, 1))
+    for (weights, _), (others, exchanges) in zip(at_once, late):
+        assert exchanges == 1
+        assert torch.equal(weights, others)
+
+
 def scaled(before: int) -> str:
     model, scaler = small(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -181,7 +181,7 @@ class LocalSteps:
         for fragment in self.fragments:
             if fragment.under_way:
                 fragment.land()
-            elif fragment.launched_at == self.step:
+            if fragment.launched_at == self.step:
                 continue
             fragment.launch(self.step)
             fragment.land()

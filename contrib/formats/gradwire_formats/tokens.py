@@ -19,6 +19,7 @@ from gradwire.network.importers import read
 from gradwire.network.patterns.parts import all_pairs, steps
 
 _MOST = 1 << 40  # tokens of a rank to an expert
+_MOST_BYTES = (1 << 63) - 1
 
 
 def tokens(ranks: int, bytes: int, file: str, token_bytes: int = 8192) -> Flows:
@@ -55,6 +56,11 @@ def flows(text: str, token_bytes: int) -> Flows:
             f"lines of {experts} experts. Add the lines, or experts, that are missing."
         )
     tokens = np.array(rows, np.int64).reshape(ranks, ranks, -1).sum(2)
+    if int(tokens.max()) * token_bytes > _MOST_BYTES:
+        raise NetworkError(
+            f"a rank sends another at most {_MOST_BYTES:,} bytes; got {int(tokens.max()):,} "
+            f"tokens of {token_bytes:,} bytes. Correct token_bytes."
+        )
     source, target = all_pairs(ranks)
     sizes = tokens[source, target] * token_bytes
     return steps([(source, target, sizes), (target, source, sizes)])

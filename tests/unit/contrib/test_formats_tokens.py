@@ -48,6 +48,14 @@ def test_tokens_have_bytes() -> None:
         flows(TEXT, 0)
 
 
+def test_bytes_are_counted_whole() -> None:
+    """Of 64 bits those beyond 63 would be lost, and the flow with them."""
+    text = f"0 {1 << 40}\n3 0"
+    assert flows(text, 1 << 22)[0].bytes == 1 << 62
+    with pytest.raises(NetworkError, match=r"1,099,511,627,776 tokens of 16,777,216 bytes\."):
+        flows(text, 1 << 24)
+
+
 def test_a_file_is_of_so_many_ranks(tmp_path: Path) -> None:
     file = tmp_path / "tokens.txt"
     file.write_text(TEXT)

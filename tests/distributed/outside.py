@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from small import fingerprint, loss_of, small
 
 import gradwire
 from gradwire import Strategy, lockstep
+from gradwire.errors import PayloadError
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.member import Member
 from gradwire.planner.pricing import price
@@ -114,6 +116,18 @@ class Breaking(Levels):
         assert 1 // (1 - key.step) > 0
 
 
+def told_of_damage() -> str:
+    """The error of a collective to which one length arrives damaged."""
+    ctx = Mock(length=torch.tensor([64, ~64]), message=lambda: torch.zeros(64, dtype=torch.uint8))
+    rounds = COLLECTIVES["halves"]().rounds(ctx)
+    next(rounds)
+    try:
+        rounds.send(torch.tensor([[64, ~64], [1 << 20, ~64]]))
+    except PayloadError as error:
+        return str(error)
+    return "nothing"
+
+
 def told_of_an_error() -> tuple[str, list[str]]:
     """The type of the error that a member raises amid a job, and the notes on it."""
     gradwire.register(Breaking)
@@ -138,4 +152,5 @@ def report(folder: Path) -> dict[str, Any]:
         **{part.__name__: part() for part in alone},
         "trained": trained(folder),
         "told": told_of_an_error(),
+        "told_of_damage": told_of_damage(),
     }

@@ -139,6 +139,10 @@ def test_an_error_within_a_step_says_where_and_whose(report: dict[str, Any]) -> 
     assert "'halves' is of package gradwire-example" in note
 
 
+def test_a_damaged_length_is_told_before_it_is_used(report: dict[str, Any]) -> None:
+    assert "rank 1" in report["told_of_damage"]
+
+
 def test_they_are_available(ranks: Ranks) -> None:
     families = json.loads(command(ranks, "available", "--json"))
     assert {"levels", "counted"} <= set(families["compressors"])

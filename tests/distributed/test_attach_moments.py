@@ -10,10 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, entry, raised
+from small import attached, close, entry, raised
+from test_fsdp import joined, loss_of, sharded
 from torch import Tensor, nn
 
 import gradwire
+from gradwire.training.trainable import shard_of
 
 BETAS = (0.9, 0.99)
 EXACT = "none+adam(beta2=0.99) | allgather"
@@ -127,6 +129,38 @@ def test_what_travels_dense_goes_on_in_the_steps_of_adamw(four: Ranks) -> None:
     for found in four.run(went_on, COARSE, "after"):
         for name in ("0.bias", "2.bias"):
             assert found[name] == pytest.approx((1, 1), abs=1e-4), name
+
+
+def of_shards(kind: type) -> None:
+    """A sharded model's dense job goes on by adam, from this rank's parts of the moments."""
+    model = sharded()
+    optimizer = kind(model.parameters(), 1e-3, betas=BETAS)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        optimizer.step()
+
+    with joined(model, DENSE):
+        for number in range(3):
+            step(number)
+    parts = {n: shard_of(optimizer.state[p]["exp_avg"]) for n, p in model.named_parameters()}
+    then = {name: x.flatten().clone() for name, x in parts.items() if x.numel()}
+    ours = optimizer if kind is gradwire.optim.AdamW else None
+    with joined(model, EXACT, optimizer=ours) as handle:
+        if ours is None:
+            handle.take_moments(optimizer)
+            optimizer = adamw(model)
+        state = entry(handle)["state"]
+        assert state.keys() == then.keys()
+        close({name: state[name]["exp_avg"].flatten() for name in then}, then)
+        step(3)
+        assert all(p.full_tensor().isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", [gradwire.optim.AdamW, torch.optim.AdamW])
+def test_a_dense_job_of_shards_goes_on_by_adam(four: Ranks, kind: type) -> None:
+    four.run(of_shards, kind)
 
 
 def came_back() -> dict[str, tuple[float, float]]:

@@ -22,6 +22,7 @@ from gradwire.local import STEPS
 from gradwire.soundness import is_of, update_rule
 from gradwire.strategy import Feedback, State
 from gradwire.training.session import Session
+from gradwire.training.trainable import shard_of
 
 MOMENTUM, FIRST, SECOND = "momentum_buffer", "exp_avg", "exp_avg_sq"
 _OF_ADAM = {FIRST, SECOND, "step"}
@@ -111,7 +112,8 @@ def _read(state: State, feedback: Feedback, optimizer: Optimizer) -> dict[str, T
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.detach().float().reshape(-1).clone()
+    """Returns a copy of this rank's part, flat, in fp32."""
+    return shard_of(x).detach().float().reshape(-1).clone()
 
 
 def _written(

@@ -12,6 +12,7 @@ from small import attached, fingerprint, from_all, gradients
 from test_attach_members import Told, slopes
 from test_fsdp import joined, loss_of, sharded
 from torch import Tensor
+from torch.amp import GradScaler
 
 from gradwire import Accordion, Handle
 from gradwire.errors import PlanError, UsageError
@@ -113,6 +114,31 @@ def test_a_resume_goes_on_bit_by_bit_in_both_phases(
 )  # fmt: skip
 def test_what_is_a_change(before: float, now: float, is_changed: bool) -> None:
     assert changed(before, now, 0.5) is is_changed
+
+
+def scaled(unscales: bool | None) -> list[tuple[bool, float]]:
+    """What it says after each step, and the norm that it has then. unscales: whether its step
+    comes after `unscale_`; None: there is no GradScaler."""
+    model, said = Told(), list[tuple[bool, float]]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=3, enabled=unscales is not None)
+    with attached(model, TOPK, optimizer=optimizer, scaler=scaler) as handle:
+        accordion = Accordion(handle, 1.0, every=2)
+        for _ in range(10):
+            optimizer.zero_grad()
+            scaler.scale(model(slopes(0))).backward()  # type: ignore[no-untyped-call]
+            if unscales:
+                scaler.unscale_(optimizer)
+            said.append((accordion.step(), accordion.state_dict()["before"]))
+            scaler.step(optimizer)
+            scaler.update()
+    return said[1:]
+
+
+def test_a_loss_scale_that_grows_is_no_change(two: Ranks) -> None:
+    plain, *others = (two.run(scaled, unscales)[0] for unscales in (None, False, True))
+    assert not all(critical for critical, _ in plain)
+    assert others == [plain, plain]
 
 
 def parts_of_a_model() -> tuple[list[bool], float, float]:

@@ -94,13 +94,15 @@ class Accordion:
         """
         self._handle._check_usable()
         rate = self._rate if rate is None else _number(rate)
+        part = 1.0 / _scale(self._handle._session)
         for name, p in self._handle._session.parameters.items():
             if p.grad is not None:
                 own = shard_of(p.grad)
                 whole = own.to_dense() if own.is_sparse else own
                 if name not in self._sums:
                     self._sums[name] = torch.zeros_like(whole, dtype=torch.float32)
-                self._sums[name] += whole.nan_to_num(0.0, 0.0, 0.0)  # a skipped step has NaN
+                # A skipped step has NaN.
+                self._sums[name].add_(whole.nan_to_num(0.0, 0.0, 0.0), alpha=part)
         self._taken += 1
         if self._taken % self._every == 0:
             if not self._sums:
@@ -160,6 +162,13 @@ class Accordion:
         if critical != self.is_critical:
             self._handle.adopt(self._dense if critical else self._sparse)
             self.is_critical = critical
+
+
+def _scale(session: Session) -> float:
+    """Returns the loss scale of the averages in `.grad`: 1 once the scaler has unscaled them."""
+    states = getattr(session.scaler, "_per_optimizer_states", {}).values()
+    is_unscaled = any(state["stage"].name == "UNSCALED" for state in states)
+    return 1.0 if is_unscaled else session.loss_scale
 
 
 def _number(rate: Any) -> float:

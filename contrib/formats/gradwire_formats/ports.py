@@ -73,8 +73,18 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _once(by_path: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
+    """Returns a pair's ports; refuses those that are listed twice, as each takes one path."""
+    many = Counter(port for own in by_path.values() for port in own)
+    twice = next((port for port, count in many.items() if count > 1), None)
+    if twice is not None:
+        raise broken("must list each port of a pair once, as it takes one path", twice)
+    return by_path
+
+
+_OF_PAIR = Made(Map(List(Whole(0, 65_535)), key=Made(Text(), _number)), _once)
 _DOCUMENT = Document(
     "a document of ports",
-    Map(Map(List(Whole(0, 65_535)), key=Made(Text(), _number)), key=Made(Text(), _pair)),
+    Map(_OF_PAIR, key=Made(Text(), _pair)),
     NetworkError, """Write pairs of hosts, paths and ports, {'0,4': {'2': [61000]}}""",
 )  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from demands import FABRICS, groups, permutation
 from exported_formats import of_hccl, of_ports, of_segments
@@ -85,6 +88,14 @@ def test_pieces_of_a_step_have_ports_of_their_own() -> None:
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["7", "8", "9", "-", "7"]
     with pytest.raises(NetworkError, match="0 to 2 needs 3 of path 0, and 2 are known"):
         source_ports.write(route([(0, 2, 5)] * 3, fabric), known)
+
+
+@pytest.mark.parametrize("of_pair", [{"0": [7, 7]}, {"0": [6, 7], "1": [7]}])
+def test_a_port_of_a_pair_takes_one_path(tmp_path: Path, of_pair: dict[str, list[int]]) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text(json.dumps({"0,2": of_pair, "2,0": {"0": [7]}}))
+    with pytest.raises(NetworkError, match="port of a pair once, as it takes one path; got 7"):
+        source_ports.load(str(file))
 
 
 def test_ports_beyond_the_limits_or_unknown_are_told() -> None:

@@ -14,6 +14,7 @@ Source: Keysight/infragraph, models/ and docs/.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -99,6 +100,8 @@ def _numbers(match: re.Match[str], count: int) -> range:
     last = first + 1 if match[3] is None else int(match[4] or count)
     if last > count:
         _fail(f"{match[0]} is beyond the {count} there are", "Correct it, or the count")
+    if first >= last:
+        _fail(f"{match[0]} selects none", "Write the first number, and the one after the last")
     return range(first, last)
 
 
@@ -165,7 +168,16 @@ def _fail(found: str, instead: str) -> NoReturn:
 
 
 def _by_name(of: Schema) -> Maybe:
-    return Maybe(Made(List(of), dict))
+    return Maybe(Made(List(of), _named))
+
+
+def _named(items: Sequence[tuple[str, Any]]) -> Named:
+    """Returns the items by name; refuses a name that occurs twice."""
+    found = dict(items)
+    if len(found) < len(items):
+        twice = next(name for name, many in Counter(name for name, _ in items).items() if many > 1)
+        raise Broken(f"has each name once; {twice!r} occurs twice. Leave one out")
+    return found
 
 
 _COUNT = {"count": Whole(1, _MOST)}

@@ -139,6 +139,8 @@ def test_an_infragraph_may_be_yaml() -> None:
         ('"leafsw[1]"', '"leafs[1]"', "no instance is called 'leafs"),
         ('"host[3]"', '"host[4]"', r"host\[4\] is beyond the 4 there are"),
         ('"component": "nic"', '"component": "card"', "has no component 'card'"),
+        ('"host[3]"', '"host[3:1]"', r"host\[3:1\] selects none"),
+        ('"name": "spine-link"', '"name": "leaf-link"', "once; 'leaf-link' occurs twice"),
         ('"link": "leaf-link"', '"link": "cable"', "names a link that is not there"),
         ('"scheme": "one2one"', '"scheme": "ring"', "has the scheme 'ring'"),
         ('"component": "port"', '"component": "port[3]"', "has 2 cards for 1 ports. Name as"),

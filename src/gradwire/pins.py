@@ -91,10 +91,14 @@ class Pins:
 
 
 def _pins(hosts: int, pairs: list[tuple[int, int, int, list[tuple[int, int]]]]) -> Pins:
+    known = set[Pair]()
     for i, (source, target, *_) in enumerate(pairs):
         if source == target or max(source, target) >= hosts:
             rule = f"must be a pair of different hosts, each below {hosts}"
             raise broken(rule, [source, target], f".pairs[{i}]")
+        if (source, target) in known:
+            raise broken("must be a pair that occurs once", [source, target], f".pairs[{i}]")
+        known.add((source, target))
     return Pins(
         hosts,
         {(source, target): tuple(shares) for source, target, _, shares in pairs if shares},

@@ -112,7 +112,7 @@ GOOD: dict[str, Any] = {"format": 1, "hosts": 4, "pairs": [[0, 2, 0, [[1, 5]]]]}
         {"format": 2}, {"hosts": "4"}, {"hosts": 2}, {"pairs": None}, {"pairs": [[0, 2, 0]]},
         {"pairs": [[0, 0, 0, []]]}, {"pairs": [[0, 2, -1, []]]}, {"pairs": [[0, 2, 0, [[1, 0]]]]},
         {"pairs": [[0, 2, 0, [[-1, 5]]]]}, {"pairs": [[0, 2, 0, [[1, 2.5]]]]},
-        {"pairs": [[True, 2, 0, []]]},
+        {"pairs": [[True, 2, 0, []]]}, {"pairs": [[0, 2, 0, [[1, 5]]], [0, 2, 1, []]]},
     ],
 )  # fmt: skip
 def test_damaged_pins_are_refused(wrong: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import LocalSteps
-from gradwire.errors import PayloadError, PlanError, UsageError
+from gradwire.errors import GradwireError, PayloadError, PlanError, UsageError
 from gradwire.testing import Corrupt, inject
 from gradwire.training.same_weights import bits_of
 
@@ -256,6 +256,31 @@ def test_a_number_that_was_damaged_on_its_way(three: Ranks) -> None:
     """No message of `allreduce` has a checksum, and the ranks would go apart for good."""
     for text in three.run(_damaged_on_its_way):
         assert "on rank 2 differ" in text, text
+
+
+def _damaged_itself() -> tuple[str, str]:
+    """Rank 2 receives another sum of weights than the others do: the type of its error, and the
+    text."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = gradwire.attach(model, "none | allreduce", lanes=1, check_every=2)
+    inject(handle, Corrupt(2, _flip, sent=False), rank=2)
+    try:
+        for number in range(4):
+            step(model, optimizer, number)
+    except GradwireError as error:
+        return type(error).__name__, str(error)
+    finally:
+        handle.detach()
+    return "", ""
+
+
+def test_a_comparison_that_was_damaged_makes_no_other_moves(three: Ranks) -> None:
+    """A rank that alone finds a difference would ask for learning rates alone."""
+    *others, (kind, text) = three.run(_damaged_itself)
+    assert kind == "PayloadError"
+    assert "that of rank 2 is wrong" in text
+    assert all(own == "PeerError" and "step 2; rank 2" in says for own, says in others)
 
 
 def _undisturbed(kind: str) -> bool:

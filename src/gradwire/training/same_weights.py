@@ -21,12 +21,13 @@ from torch.optim import Optimizer
 from gradwire.agreement import rate_of
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Broadcast
+from gradwire.streams import sealed, unsealed
 from gradwire.training.session import Session
 from gradwire.training.trainable import shards_of
 
 CHECK_EVERY = 100
 """Exchanges from one comparison to the next. One reads the weights once, and gathers 8 bytes for
-each parameter."""
+each parameter, and a check."""
 
 SOON = 3
 """Exchanges from a change of ranks to the first comparison: two steps by rates of each rank."""
@@ -67,8 +68,7 @@ class SameWeights:
         if session.step % self._every and session.step != self._also_at:
             return
         weights = {name: p.detach() for name, p in shards_of(session.parameters).items()}
-        own = torch.stack([bits_of(x) for x in weights.values()])
-        everybody = session.moved(AllGather(own)).tolist()
+        everybody = self._gathered(torch.stack([bits_of(x) for x in weights.values()]))
         if all(row == everybody[0] for row in everybody):
             self._equal_at = session.step
             return
@@ -91,6 +91,14 @@ class SameWeights:
                 "rank 0's weights, and will have each time.",
                 stacklevel=2,
             )
+
+    def _gathered(self, own: Tensor) -> list[list[int]]:
+        """Returns every rank's whole numbers. Collective. They have a check, as more moves follow
+        where they differ: a rank for which they differ alone would make these alone."""
+        arrived = self._session.moved(AllGather(sealed(own.view(torch.uint8))))
+        raw = unsealed(arrived, own.nbytes, range(self._session.world))
+        everybody: list[list[int]] = raw.view(torch.int64).tolist()
+        return everybody
 
     def _go_back(self) -> str:
         equal_at = max(self._equal_at, self._session.began_at)

@@ -532,6 +532,29 @@ def test_nobody_waits_for_a_rank_that_is_less_than_a_round_behind(
     assert three.run(behind, str(tmp_path / "steps")) == [True] * 3
 
 
+def let_go(place: str) -> list[bool]:
+    """Ranks stop while an exchange is under way, which rank 2 begins when the others stop."""
+    store, model = dist.FileStore(place, 3), small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 4, SPARSE, delay=4, timeout_seconds=30.0)
+    for step in range(4):
+        if step == 3 and dist.get_rank() == 2:
+            store.wait(["0", "1"], timedelta(seconds=WIDE))
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    (own,) = local.fragments
+    under_way, before, conductor = own.under_way, flat(model), own.handle._session.conductor
+    store.set(f"{dist.get_rank()}", "")
+    local.detach()
+    ended = not any(lane.is_alive() for lane in conductor._lanes)
+    return [under_way, conductor.error is None, ended, torch.equal(flat(model), before)]
+
+
+def test_stopping_waits_for_an_exchange_that_is_under_way(three: Ranks, tmp_path: Path) -> None:
+    assert three.run(let_go, str(tmp_path / "steps")) == [[True] * 4] * 3
+
+
 def refused(options: dict[str, Any]) -> str:
     model: Any = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -145,6 +146,13 @@ class Fragment:
             self._frontend.land()
             self.under_way, self._left = False, None
             self.outer.zero_grad()
+
+    def close(self) -> None:
+        """Stop exchanging. One that is under way ends first, as ranks stop at different points of
+        it, and lanes would wait for each other; its result is dropped, and so are its errors."""
+        with suppress(Exception):
+            self.drop()
+        self.handle.detach()
 
     @torch.no_grad()
     def reset(self, step: int) -> None:

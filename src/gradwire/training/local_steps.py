@@ -258,13 +258,13 @@ class LocalSteps:
             take()
 
     def detach(self) -> None:
-        """Stop exchanging; each rank's model stays as it is. Not collective, but all ranks must
-        call it, between two steps."""
+        """Stop exchanging; each rank's model stays as it is. All ranks must call it, between two
+        steps. With `delay` it waits for an exchange that is under way, and drops its result."""
         for hook in self._hooks:
             hook.remove()
         leave(self._parameters.values(), self.detach)
         for fragment in self.fragments:
-            fragment.handle.detach()
+            fragment.close()
 
 
 def _for_each(

@@ -67,7 +67,7 @@ class Exchange:
         """Changes to the plan that warm-up, or the phase, has for the next step."""
         phases = self._phases
         if phases is not None and phases.is_over and phases.sums:
-            self._is_critical = phases.found_critical(phases.rate)
+            self._is_critical = phases.found_critical(float(phases.norm()), phases.rate)
         plan = self._at(self.workers.step)
         if plan != self.workers.plan:
             self.workers.adopt(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,11 +76,9 @@ class Accordion:
                 'later has not made; the model was attached with on_failure="shrink". Leave that '
                 "out, or call handle.adopt(plan) by a rule of your own."
             )
-        self._handle, self._every, self._eta = handle, every, eta
+        self._handle, self._phases = handle, Phases(every, eta)
         self._sparse = handle.plan
         self._dense = at_density(handle.plan, density, handle._session.world)
-        self._taken, self._before, self._rate = 0, math.nan, math.inf
-        self._sums: dict[str, torch.Tensor] = {}
         self.is_critical = True
         handle.adopt(self._dense)
 
@@ -93,31 +92,26 @@ class Accordion:
                 ends now, or the handle was detached.
         """
         self._handle._check_usable()
-        rate = self._rate if rate is None else _number(rate)
-        part = 1.0 / _scale(self._handle._session)
-        for name, p in self._handle._session.parameters.items():
-            if p.grad is not None:
-                own = shard_of(p.grad)
-                whole = own.to_dense() if own.is_sparse else own
-                if name not in self._sums:
-                    self._sums[name] = torch.zeros_like(whole, dtype=torch.float32)
-                # A skipped step has NaN.
-                self._sums[name].add_(whole.nan_to_num(0.0, 0.0, 0.0), alpha=part)
-        self._taken += 1
-        if self._taken % self._every == 0:
-            if not self._sums:
+        session, phases = self._handle._session, self._phases
+        rate = phases.rate if rate is None else _number(rate)
+        averages = {
+            n: shard_of(p.grad) for n, p in session.parameters.items() if p.grad is not None
+        }
+        phases.add(averages, _scale(session))
+        if phases.is_over:
+            if not phases.sums:
                 raise UsageError(
                     "Accordion looks at averages in .grad; none had any since its last decision. "
                     "Call step() after backward(), before zero_grad()."
                 )
-            self._decide(self._norm(), rate)
-            self._sums = {}
+            self._agree(phases.found_critical(self._norm(), rate))
         return self.is_critical
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state, alike on all ranks; save it beside the handle's, at the end of an
         interval, as sums within one are left out."""
-        return {"taken": self._taken, "before": self._before, "rate": self._rate,
+        phases = self._phases
+        return {"taken": phases.taken, "before": phases.before, "rate": phases.rate,
                 "is_critical": self.is_critical}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -133,16 +127,16 @@ class Accordion:
         Raises:
             UsageError: it is no such state; nothing has changed then.
         """
-        given = ACCORDION.take(state)
-        self._taken, self._before, self._rate = given["taken"], given["before"], given["rate"]
-        self._sums = {}
+        given, phases = ACCORDION.take(state), self._phases
+        phases.taken, phases.before, phases.rate = given["taken"], given["before"], given["rate"]
+        phases.sums = {}
         self._go(given["is_critical"])
 
     def _norm(self) -> float:
         """Returns the norm of all sums. Collective if ranks keep parts of them: each rank measures
         its own, as some may have none of a parameter."""
         session = self._handle._session
-        own = torch.stack(torch._foreach_norm(list(self._sums.values()))).norm()
+        own = self._phases.norm()
         if session.circle is session.performers[0]:
             return float(own)
         square = own.double().square().view(1)
@@ -150,18 +144,56 @@ class Accordion:
         assert isinstance(squares, torch.Tensor)
         return math.sqrt(float(squares.sum()) / session.world)  # each replica has them all
 
-    def _decide(self, now: float, rate: float) -> None:
-        critical = changed(self._before, now, self._eta) or rate < self._rate
+    def _agree(self, critical: bool) -> None:
+        """Goes on as the first rank has found. Collective."""
         session, circle = self._handle._session, self._handle._session.circle
         word = torch.tensor([critical], dtype=torch.uint8, device=session.device)
         dist.broadcast(word, dist.get_global_rank(circle.group, 0), group=circle.group)
-        self._before, self._rate = now, rate
         self._go(bool(word))
 
     def _go(self, critical: bool) -> None:
         if critical != self.is_critical:
             self._handle.adopt(self._dense if critical else self._sparse)
             self.is_critical = critical
+
+
+class Phases:
+    """What `Accordion` looks at: sums of averages, and what is left of the interval before.
+
+    taken: the exchanges so far. before: the norm of the interval before. rate: the last learning
+    rate that was told.
+    """
+
+    def __init__(self, every: int, eta: float) -> None:
+        self._every, self._eta = every, eta
+        self.taken, self.before, self.rate = 0, math.nan, math.inf
+        self.sums: dict[str, torch.Tensor] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an interval has had all of its exchanges."""
+        return self.taken % self._every == 0
+
+    def add(self, averages: Mapping[str, torch.Tensor], scale: float = 1.0) -> None:
+        """Adds a step's averages, by name, without their loss scale."""
+        for name, x in averages.items():
+            whole = x.to_dense() if x.is_sparse else x
+            if name not in self.sums:
+                self.sums[name] = torch.zeros_like(whole, dtype=torch.float32)
+            # A skipped step has NaN.
+            self.sums[name].add_(whole.nan_to_num(0.0, 0.0, 0.0), alpha=1.0 / scale)
+        self.taken += 1
+
+    def norm(self) -> torch.Tensor:
+        """Returns the norm of the sums."""
+        found: torch.Tensor = torch.stack(torch._foreach_norm(list(self.sums.values()))).norm()
+        return found
+
+    def found_critical(self, now: float, rate: float) -> bool:
+        """Ends an interval of that norm. Returns whether it was critical."""
+        critical = changed(self.before, now, self._eta) or rate < self.rate
+        self.before, self.rate, self.sums = now, rate, {}
+        return critical
 
 
 def _scale(session: Session) -> float:

@@ -29,11 +29,11 @@ class Accordion:
 
     A phase is critical if the 2-norm of the sum of averaged gradients over `every` exchanges has
     changed by at least the part `eta` since the `every` exchanges before, or if the learning rate
-    fell. The first interval is critical, too, and so is the second, as nothing precedes the first.
-    With feedback the sum of averages approaches that of the gradients at any density, once many
-    exchanges are summed: several times 1/density, an epoch in the paper. Averages are alike on all
-    ranks, and the first rank decides. Residuals pass to the other plan. Memory: a copy of the
-    model in fp32.
+    that `step` is told fell. The first interval is critical, too, and so is the second, as nothing
+    precedes the first. With feedback the sum of averages approaches that of the gradients at any
+    density, once many exchanges are summed: several times 1/density, an epoch in the paper.
+    Averages are alike on all ranks, and the first rank decides. Residuals pass to the other plan.
+    Memory: a copy of the model in fp32.
     Source: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime
     Identification" (Accordion), algorithm 1.
 
@@ -84,8 +84,9 @@ class Accordion:
 
     def step(self, rate: float | None = None) -> bool:
         """Add this step's averages; returns whether the phase is critical from now on. Call it
-        after `backward`, while `.grad` holds averages. rate: the learning rate, if that may fall.
-        Every `every`-th call decides, and is collective.
+        after `backward`, while `.grad` holds averages. Every `every`-th call decides, and is
+        collective. rate: the learning rate, if that falls in a few large steps; one that always
+        falls a little, as by a cosine, would make every phase critical.
 
         Raises:
             UsageError: the rate is no number, no `.grad` has held an average in the interval that

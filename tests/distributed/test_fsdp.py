@@ -195,6 +195,27 @@ def test_the_average_of_all_ranks(four: Ranks, strategy: str) -> None:
     same(four.run(averages, strategy))
 
 
+def changed_by_hooks() -> None:
+    model, share = sharded(), dist.get_rank() // 2 + 1.0
+
+    def weighted(p: Tensor) -> None:
+        assert p.grad is not None
+        shard_of(p.grad).mul_(share)
+
+    with joined(model, LOSSLESS):
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(weighted)  # type: ignore[no-untyped-call]
+        for step in range(3):
+            expected = means({name: x * share for name, x in given(model, step).items()})
+            model.zero_grad()
+            loss_of(model, step).backward()
+            close(shards(model), expected)
+
+
+def test_hooks_that_come_later_change_what_is_sent(four: Ranks) -> None:
+    four.run(changed_by_hooks)
+
+
 def as_grouped(lanes: int, bucket_bytes: int) -> str:
     model = sharded()
     with joined(model, TOPK, lanes=lanes, bucket_bytes=bucket_bytes) as handle:

@@ -139,6 +139,7 @@ class ModuleFrontend:
         self._thread = 0
         self.averages = Averages()
         self._hooks: dict[str, Any] = {name: self._hook(name) for name in self._parameters}
+        self._overtaken: list[str] = []  # parameters with hooks of users after the one here
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -158,6 +159,9 @@ class ModuleFrontend:
     def launch(self) -> None:
         """Begin to exchange the gradients in `.grad`. Collective; returns at once."""
         self._notice_aborted()
+        while self._overtaken:  # not amid the calls of hooks, which fully_shard iterates over
+            self._hooks[name := self._overtaken.pop()].remove()
+            self._hooks[name] = self._hook(name)
         try:
             if not self._active:
                 self._begin()
@@ -241,14 +245,13 @@ class ModuleFrontend:
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
         """Deliver a gradient, unless a user's hook, registered since, may yet change it: `launch`
-        delivers it then, and from the next backward on the hook here is the last one."""
+        delivers it then, and makes the hook here the last one."""
         hooks: Any = self._parameters[name]._post_accumulate_grad_hooks
-        own = self._hooks[name]
-        if all(isinstance(hooks[n], Hook) for n in takewhile(own.id.__ne__, reversed(hooks))):
+        later = takewhile(self._hooks[name].id.__ne__, reversed(hooks))
+        if all(isinstance(hooks[number], Hook) for number in later):
             self._session.deliver(name, gradient)
         else:
-            own.remove()
-            self._hooks[name] = self._hook(name)
+            self._overtaken.append(name)
 
     def _look(self, name: str, added: int) -> bool:
         """Whether `.grad` is the last average, with `added` gradients added since."""

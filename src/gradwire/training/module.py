@@ -194,6 +194,7 @@ class ModuleFrontend:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
+        self._overtaken.clear()
 
     def _hook(self, name: str) -> Any:
         """Register the hook of a parameter. Returns its handle."""

@@ -29,13 +29,14 @@ from gradwire.report.table import Table
 
 RATES = ("loopback", "5gbit", "1gbit", "200mbit")
 LAYOUTS = ("2x1", "4x1", "2x2")  # hosts × ranks of each
+MORE = ("8x1",)  # only if asked for: eight ranks on two cores
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", choices=[[], *MODELS, *REMEMBERED])
     parser.add_argument("--rates", nargs="*", default=RATES)
-    parser.add_argument("--layouts", nargs="*", default=LAYOUTS)
+    parser.add_argument("--layouts", nargs="*", choices=(*LAYOUTS, *MORE), default=LAYOUTS)
     parser.add_argument("--wrong", nargs="*", default=("0.5", "2"))
     parser.add_argument("--rounds", type=int, nargs=2, default=(4, 10), help="at least, at most")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds, for calm turns")
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 def _layout(cell: dict[str, Any]) -> int:
-    return LAYOUTS.index(f"{cell['hosts']}x{cell['procs_per_host']}")
+    return (*LAYOUTS, *MORE).index(f"{cell['hosts']}x{cell['procs_per_host']}")
 
 
 def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> None:

@@ -506,20 +506,26 @@ def test_what_arrives_a_whole_round_late_counts_once(
         assert exchanges == 4
 
 
-def behind(place: str) -> bool:
-    """Rank 2 takes its fourth step, which begins an exchange, once the others have taken their
-    seventh."""
+def delayed(place: str, steps: int, told: int) -> tuple[Any, LocalSteps]:
+    """Trains. Rank 2 takes its fourth step, which begins an exchange, once the others have taken
+    the step `told`."""
     store, model = dist.FileStore(place, 3), small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 4, SPARSE, delay=4, timeout_seconds=30.0)
-    for step in range(12):
+    for step in range(steps):
         if step == 3 and dist.get_rank() == 2:
             store.wait(["0", "1"], timedelta(seconds=WIDE))
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
-        if step == 6:
+        if step == told:
             store.set(f"{dist.get_rank()}", "")
+    return model, local
+
+
+def behind(place: str) -> bool:
+    """Rank 2 begins an exchange once the others have taken their seventh step."""
+    model, local = delayed(place, steps=12, told=6)
     local.synchronize()
     same = len({fingerprint([x]) for x in from_all(flat(model))}) == 1
     local.detach()
@@ -534,18 +540,9 @@ def test_nobody_waits_for_a_rank_that_is_less_than_a_round_behind(
 
 def let_go(place: str) -> list[bool]:
     """Ranks stop while an exchange is under way, which rank 2 begins when the others stop."""
-    store, model = dist.FileStore(place, 3), small()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    local = LocalSteps(model, optimizer, 4, SPARSE, delay=4, timeout_seconds=30.0)
-    for step in range(4):
-        if step == 3 and dist.get_rank() == 2:
-            store.wait(["0", "1"], timedelta(seconds=WIDE))
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
+    model, local = delayed(place, steps=4, told=3)
     (own,) = local.fragments
     under_way, before, conductor = own.under_way, flat(model), own.handle._session.conductor
-    store.set(f"{dist.get_rank()}", "")
     local.detach()
     ended = not any(lane.is_alive() for lane in conductor._lanes)
     return [under_way, conductor.error is None, ended, torch.equal(flat(model), before)]

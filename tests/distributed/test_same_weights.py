@@ -236,35 +236,13 @@ def _flip(data: Tensor) -> None:
     data.view(-1).view(torch.uint8)[-1] ^= 3
 
 
-def _damaged_on_its_way() -> str:
-    """Rank 2 receives another number than the others do."""
-    model = small()
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    handle = gradwire.attach(model, "none | allreduce", lanes=1, check_every=2)
-    inject(handle, Corrupt(1, _flip, sent=False), rank=2)
-    try:
-        for number in range(4):
-            step(model, optimizer, number)
-    except PayloadError as error:
-        return str(error)
-    finally:
-        handle.detach()
-    return ""
-
-
-def test_a_number_that_was_damaged_on_its_way(three: Ranks) -> None:
-    """No message of `allreduce` has a checksum, and the ranks would go apart for good."""
-    for text in three.run(_damaged_on_its_way):
-        assert "on rank 2 differ" in text, text
-
-
-def _damaged_itself() -> tuple[str, str]:
-    """Rank 2 receives another sum of weights than the others do: the type of its error, and the
+def _damaged_on_its_way(move: int) -> tuple[str, str]:
+    """Rank 2 receives other numbers in a move than the others do: the type of its error, and the
     text."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     handle = gradwire.attach(model, "none | allreduce", lanes=1, check_every=2)
-    inject(handle, Corrupt(2, _flip, sent=False), rank=2)
+    inject(handle, Corrupt(move, _flip, sent=False), rank=2)
     try:
         for number in range(4):
             step(model, optimizer, number)
@@ -275,9 +253,16 @@ def _damaged_itself() -> tuple[str, str]:
     return "", ""
 
 
+def test_a_number_that_was_damaged_on_its_way(three: Ranks) -> None:
+    """No message of `allreduce` has a checksum, and the ranks would go apart for good."""
+    for kind, text in three.run(_damaged_on_its_way, 1):
+        assert kind == "PayloadError"
+        assert "on rank 2 differ" in text, text
+
+
 def test_a_comparison_that_was_damaged_makes_no_other_moves(three: Ranks) -> None:
     """A rank that alone finds a difference would ask for learning rates alone."""
-    *others, (kind, text) = three.run(_damaged_itself)
+    *others, (kind, text) = three.run(_damaged_on_its_way, 2)
     assert kind == "PayloadError"
     assert "that of rank 2 is wrong" in text
     assert all(own == "PeerError" and "step 2; rank 2" in says for own, says in others)

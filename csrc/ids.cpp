@@ -97,10 +97,12 @@ Sorted sorted(const std::vector<List>& lists, IdsOf ids_of) {
 std::size_t order_rows(const std::vector<IdsOfRows>& lists, std::size_t row_bytes,
                        std::int64_t* each, const void** row, std::int64_t* end) {
     const Sorted all = sorted(lists, [](const IdsOfRows& list) -> const Ids& { return list.ids; });
-    thread_local std::vector<const char*> rows;
-    rows.clear();
+    thread_local std::vector<const char*> room;
+    room.resize(all.count);
+    const char** const rows = room.data();  // loops would ask for the thread's address of `room`
+    std::size_t filled = 0;
     for (const IdsOfRows& list : lists) {
-        for (std::size_t i = 0; i < list.ids.count; ++i) rows.push_back(list.rows + i * row_bytes);
+        for (std::size_t i = 0; i < list.ids.count; ++i) rows[filled++] = list.rows + i * row_bytes;
     }
     std::size_t found = 0;
     for (std::size_t i = 0; i < all.count; ++i) {

@@ -8,7 +8,8 @@
 
 namespace gradwire {
 
-constexpr std::size_t bins = 4096;
+constexpr std::size_t most_bins = 4096;
+constexpr std::size_t fewest_bins = 256;
 constexpr std::size_t sample_size = 8192;  // of many candidates: ranks are within 2 percent
 
 // A buffer that grows, never shrinks, and is not initialised: fresh pages cost more than the
@@ -30,7 +31,7 @@ struct Buffer {
 struct Scratch {
     Buffer bits, index, work, band;
     std::uint32_t sample[sample_size];
-    std::uint32_t histogram[bins];
+    std::uint32_t histogram[most_bins];
 };
 
 inline std::uint32_t magnitude(std::uint32_t bits) { return bits & magnitude_mask; }
@@ -51,21 +52,22 @@ inline Range range_of(const std::uint32_t* bits, std::size_t count) {
 }
 
 // Order statistics of magnitudes: one histogram over their range, then only the bin that holds the
-// rank.
+// rank. A few magnitudes get few bins: walking through 4096 takes longer than the rest for them.
 class Ranks {
   public:
     Ranks(const std::uint32_t* bits, std::size_t count, Scratch& own)
         : bits_(bits), count_(count), own_(own) {
         range_ = range_of(bits, count);
-        while (((range_.high - range_.low) >> shift_) >= bins) ++shift_;
-        std::fill_n(own.histogram, bins, 0u);
-        for (std::size_t i = 0; i < count; ++i) ++own.histogram[bin(bits[i])];
+        while (bins_ < most_bins && bins_ < 4 * count) bins_ *= 2;
+        while (((range_.high - range_.low) >> shift_) >= bins_) ++shift_;
+        std::uint32_t* const histogram = own.histogram;
+        std::fill_n(histogram, bins_, 0u);
+        for (std::size_t i = 0; i < count; ++i) ++histogram[bin(bits[i])];
     }
 
     // The magnitude bits of the rank-th largest, rank in 1 ... count.
     std::uint32_t largest(std::size_t rank) const {
-        std::uint32_t where = bins - 1;
-        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
+        const std::uint32_t where = bin_of(rank);
         if (shift_ == 0) return range_.low + where;
         std::uint32_t* const work = own_.work.at_least(count_ + 1);
         std::size_t held = 0;
@@ -79,9 +81,7 @@ class Ranks {
 
     // Slightly below the rank-th largest: the lower edge of its bin.
     std::uint32_t about_largest(std::size_t rank) const {
-        std::uint32_t where = bins - 1;
-        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
-        return range_.low + (where << shift_);
+        return range_.low + (bin_of(rank) << shift_);
     }
 
     std::uint32_t smallest() const { return range_.low; }
@@ -91,10 +91,19 @@ class Ranks {
         return (magnitude(bits) - range_.low) >> shift_;
     }
 
+    // The bin of the rank-th largest; makes rank its rank within that bin.
+    std::uint32_t bin_of(std::size_t& rank) const {
+        const std::uint32_t* const histogram = own_.histogram;
+        auto where = static_cast<std::uint32_t>(bins_) - 1;
+        for (; histogram[where] < rank; --where) rank -= histogram[where];
+        return where;
+    }
+
     const std::uint32_t* bits_;
     std::size_t count_;
     Scratch& own_;
     Range range_;
+    std::size_t bins_ = fewest_bins;
     int shift_ = 0;
 };
 

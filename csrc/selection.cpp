@@ -15,7 +15,8 @@ std::atomic<std::uint64_t> fallback_count{0};
 constexpr std::uint32_t smallest_bits =
     1;  // of the smallest positive float: every non-zero is a candidate
 
-Scratch& scratch() {
+// Not inlined: loops would ask for the thread's address of it again and again.
+[[gnu::noinline]] Scratch& scratch() {
     thread_local Scratch own;
     return own;
 }

@@ -32,6 +32,43 @@ std::size_t decode_indices_at(int set, int code, std::size_t n, std::size_t k, A
                           bytes, at<std::int32_t>(index));
 }
 
+// n, k, places, values; code, section, bytes; type, out, sent, residual.
+using EntriesRow = std::tuple<std::size_t, std::size_t, Address, Address, int, Address,
+                              std::size_t, int, Address, Address, Address>;
+
+// Rounding makes infinity of what is beyond a format's range: makes it the largest number.
+void clamp(std::uint16_t* out, std::size_t k, std::uint16_t infinity) {
+    for (std::size_t j = 0; j < k; ++j) out[j] -= (out[j] & 0x7fffu) == infinity;
+}
+
+// Writes a payload and returns true if its places are a valid list; else returns false.
+bool write_entries(const Passes& passes, const EntriesRow& row) {
+    const auto& [n, k, places, values, code, section, bytes, type, out, sent, residual] = row;
+    const auto* const index = at<std::int32_t>(places);
+    if (first_violation(index, k, n) < k) return false;
+    encode_indices(static_cast<IndexCode>(code), {n, k}, index, at<std::uint8_t>(section), bytes);
+    const auto to = static_cast<Float>(type);
+    passes.cast(Float::fp32, to, at<void>(values), at<void>(out), k, false);
+    if (to != Float::fp32) clamp(at<std::uint16_t>(out), k, to == Float::bf16 ? 0x7f80 : 0x7c00);
+    if (sent == 0) return true;
+    passes.cast(to, Float::fp32, at<void>(out), at<void>(sent), k, false);
+    if (residual == 0) return true;
+    auto* const lost = at<float>(values);
+    for (std::size_t j = 0; j < k; ++j) lost[j] -= at<float>(sent)[j];  // exact: it is a float
+    add(at<float>(residual), index, lost, k, 1.0f);
+    return true;
+}
+
+// Stops at the first row whose places are not a valid list, and returns its index; returns the
+// number of rows if there is none.
+std::size_t write_entries_at(int set, const std::vector<EntriesRow>& rows) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    std::size_t done = 0;
+    while (done < rows.size() && write_entries(passes, rows[done])) ++done;
+    return done;
+}
+
 using Part = std::tuple<int, std::size_t, std::size_t, std::size_t>;  // code, n, k, bytes
 
 CrowdsCode crowds_code(const std::tuple<Part, Part, Part>& parts) {
@@ -165,6 +202,7 @@ void bind_sums(nb::module_& m) {
     m.def("add", &add_at);
     m.def("first_violation", &first_violation_at);
     m.def("encode_indices", &encode_indices_at);
+    m.def("write_entries", &write_entries_at);
     m.def("decode_indices", &decode_indices_at);
     m.def("count_crowds", &count_crowds_at);
     m.def("encode_crowds", &encode_crowds_at);

@@ -24,6 +24,8 @@ CodesRow: TypeAlias = tuple[int, int, int, int, int, int, Rule, Dice, int, int, 
 """Format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal."""
 AdamRow: TypeAlias = tuple[int, int, int, int, int, int, int, Step, Dice, int, int]
 """Format, type, gradient, m, q, v, n; step, dice, codes, scales."""
+EntriesRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""n, k, places, values; code, section, bytes; type, out, sent, residual."""
 CodedSumRow: TypeAlias = (
     "tuple[int, int, int, list[tuple[int, int, int, int, int, int]], float, bool]"
 )
@@ -128,6 +130,7 @@ class Core(Protocol):
     def encode_indices(
         self, code: int, n: int, k: int, index: int, section: int, bytes: int, /
     ) -> None: ...
+    def write_entries(self, set: int, rows: list[EntriesRow], /) -> int: ...
     def decode_indices(
         self, set: int, code: int, n: int, k: int, section: int, bytes: int, index: int, /
     ) -> int: ...

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.kernels.core import EntriesRow
 from gradwire.kernels.cpu.casts import cast
 from gradwire.kernels.cpu.sparse import add, first_violation
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import WriteEntries
-from gradwire.kernels.tensors import pointer
+from gradwire.kernels.tensors import CODES, pointer
 
 
 def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
@@ -21,23 +22,18 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
 
 
 def write_entries(segments: Sequence[WriteEntries]) -> int:
-    for number_of, one in enumerate(segments):
-        places, values, n, code, section, out, sent, residual = one
-        if first_violation(places, n) < places.numel():
-            return number_of
-        if section.dtype == torch.int32:
-            section.copy_(places)
-        else:
-            encode_indices(places, n, code, section)
-        cast(values, out, None)
-        if out.dtype != torch.float32:
-            largest = torch.finfo(out.dtype).max
-            out.clamp_(-largest, largest)
-        if sent is not None:
-            cast(out, sent, None)
-        if sent is not None and residual is not None:
-            add(residual, places, values.sub_(sent), 1.0)  # exact: a rounding error is a float
-    return len(segments)
+    held = [one.places.contiguous() for one in segments]
+    return chosen.core.write_entries(chosen.number, list(map(_row, held, segments)))
+
+
+def _row(places: Tensor, one: WriteEntries) -> EntriesRow:
+    """Returns a segment's arguments for the extension. places: its places, contiguous."""
+    _, values, n, code, section, out, sent, residual = one
+    return (
+        n, places.numel(), pointer(places), pointer(values), INDEX_CODES.index(code),
+        pointer(section), section.nbytes, CODES[out.dtype], pointer(out), pointer(sent),
+        pointer(residual),
+    )  # fmt: skip
 
 
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:

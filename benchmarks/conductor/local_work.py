@@ -1,4 +1,4 @@
-"""Microseconds of local work for each parameter: begin and encode, and add up and end.
+"""Microseconds of local work for each parameter: begin and encode, and all that follows.
 
 Four ranks run in one process and one thread, and reuse the same buffers in every step, as those of
 the network are. It reports the tenth percentile of the steps, so that other load on the machine
@@ -9,7 +9,9 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,72 +25,99 @@ RANKS, STEPS = 4, 200
 TEXTS = ("topk(0.01)+ef", "dgc(0.01)", "int8+ef", "lloyd(2)+adam", "none")
 SHAPES = ((1, 64, 32, 32), (1, 1, 64, 64), (64, 1, 64, 64))
 """The number of buckets, the parameters of each, and the sides of these."""
+OWNED = ("topk(0.01)+ef", "int8+ef", "qsgd(4)", "lloyd(2)+adam")
 SUMMED = ("none", "bf16")
 VECTORS = ((1, 20, 256, 1), (1, 1, 4096, 1), (64, 1, 4096, 1))
 
 
 class Rank:
-    """One rank's buckets."""
+    """One rank's work on one bucket. spent: seconds since it was last set to 0."""
 
-    def __init__(self, strategy: Strategy, rank: int, shape: tuple[int, int, int, int]) -> None:
-        buckets, parameters, rows, columns = shape
-        self.is_summed, self.n = strategy.collective.name == "allreduce", rows * columns
-        named = [Parameter(f"p{i}", (rows, columns)) for i in range(parameters)]
-        self.contexts = [
-            BucketContext(strategy, Bucket(tuple(named)), rank, RANKS, {}) for _ in range(buckets)
-        ]
-        self.parameters, self.spent = parameters, 0.0
+    def __init__(self, strategy: Strategy, bucket: Bucket, rank: int) -> None:
+        self.context = BucketContext(strategy, bucket, rank, RANKS, {})
+        self.sizes, self.spent = bucket.sizes, 0.0
 
-    def encode(self, step: int) -> list[Tensor]:
-        """Returns the messages of all buckets."""
-        messages = []
-        for context in self.contexts:
-            own = [torch.randn(self.n) for _ in range(self.parameters)]
-            began = perf_counter()
-            context.begin(own, own, StepInfo(step))
-            messages.append(context.numbers() if self.is_summed else context.message())
-            self.spent += perf_counter() - began
-        return messages
+    def begin(self, step: int) -> Any:
+        """Returns its first move."""
+        own = [torch.randn(n) for n in self.sizes]
+        began = perf_counter()
+        self.context.begin(own, own, StepInfo(step))
+        self._rounds = self.context.rounds()
+        move = next(self._rounds)
+        self.spent += perf_counter() - began
+        return move
 
-    def add_up(self, messages: list[Tensor], arrived: list[Tensor]) -> None:
-        """Computes the averages of all buckets; what is summed on the wire averages its own
-        message."""
-        for context, own, all_ranks in zip(self.contexts, messages, arrived):
-            began = perf_counter()
-            context.divide(own) if self.is_summed else context.accumulate(all_ranks)
-            context.end(skipped=False)
-            self.spent += perf_counter() - began
+    def go_on(self, arrived: Tensor) -> Any:
+        """Returns its next move; None after the last one."""
+        began, move = perf_counter(), None
+        try:
+            move = self._rounds.send(arrived)
+        except StopIteration:
+            self.context.end(skipped=False)
+        self.spent += perf_counter() - began
+        return move
 
-    def lap(self) -> float:
-        """Returns seconds for each parameter since the last call."""
-        spent, self.spent = self.spent, 0.0
-        return spent / len(self.contexts) / self.parameters
+
+class Network:
+    """What arrives, in the same memory in every step. Sums of the wire are each rank's own."""
+
+    def __init__(self) -> None:
+        self._rooms: list[Tensor] = []
+
+    def perform(self, moves: Sequence[Any]) -> list[Tensor]:
+        """Returns what arrives on each rank."""
+        if moves[0].name == "all_reduce":
+            return [move.data for move in moves]
+        if moves[0].name == "all_gather":
+            return [self._kept(0, torch.stack([move.data for move in moves]))] * len(moves)
+        parts = [move.data.split(list(move.sizes)) for move in moves]
+        arrived = [torch.cat(own) for own in zip(*parts)]
+        return [self._kept(1 + rank, own) for rank, own in enumerate(arrived)]
+
+    def _kept(self, room: int, data: Tensor) -> Tensor:
+        if len(self._rooms) <= room:
+            self._rooms += [data.new_empty(0)] * (1 + room - len(self._rooms))
+        if self._rooms[room].shape != data.shape:
+            self._rooms[room] = data.clone()
+        return self._rooms[room].copy_(data)
 
 
 def measured(strategy: Strategy, shape: tuple[int, int, int, int]) -> tuple[float, float]:
-    """Returns seconds to encode and to add up, for each parameter."""
-    ranks = [Rank(strategy, rank, shape) for rank in range(RANKS)]
-    encode, add, arrived = list[float](), list[float](), list[Tensor]()
+    """Returns seconds to encode, and of all that follows, for each parameter."""
+    buckets, parameters, rows, columns = shape
+    bucket = Bucket(tuple(Parameter(f"p{i}", (rows, columns)) for i in range(parameters)))
+    jobs = [[Rank(strategy, bucket, r) for r in range(RANKS)] for _ in range(buckets)]
+    networks = [Network() for _ in jobs]
+    encode, rest = list[float](), list[float]()
     for step in range(STEPS):
-        messages = [rank.encode(step) for rank in ranks]
-        encode.append(sum(rank.lap() for rank in ranks) / RANKS)
-        arrived = arrived or [torch.stack(own) for own in zip(*messages)]
-        for room, own in zip(arrived, zip(*messages)):
-            torch.stack(own, out=room)
-        for rank, mine in zip(ranks, messages):
-            rank.add_up(mine, arrived)
-        add.append(sum(rank.lap() for rank in ranks) / RANKS)
-    return sorted(encode)[STEPS // 10], sorted(add)[STEPS // 10]
+        asked = [[rank.begin(step) for rank in ranks] for ranks in jobs]
+        encode.append(_lap(jobs) / parameters)
+        for ranks, moves, network in zip(jobs, asked, networks):
+            while moves[0] is not None:
+                arrived = network.perform(moves)
+                moves = [rank.go_on(own) for rank, own in zip(ranks, arrived)]
+        rest.append(_lap(jobs) / parameters)
+    return sorted(encode)[STEPS // 10], sorted(rest)[STEPS // 10]
+
+
+def _lap(jobs: Sequence[Sequence[Rank]]) -> float:
+    """Returns the mean seconds of a rank's bucket since the last call."""
+    spent = sum(rank.spent for ranks in jobs for rank in ranks)
+    for ranks in jobs:
+        for rank in ranks:
+            rank.spent = 0.0
+    return spent / RANKS / len(jobs)
 
 
 def main() -> None:
     """Prints a row for each strategy."""
     for collective, texts, shapes in (
         ("allgather", TEXTS, SHAPES),
+        ("alltoall", OWNED, SHAPES),
         ("allreduce", SUMMED, VECTORS),
     ):
         heads = "".join(f"{b:>6} x {n} of {x * y}".ljust(24) for b, n, x, y in shapes)
-        print(f"{'| ' + collective:<18}{heads}(µs for each parameter: encode, sum)")
+        print(f"{'| ' + collective:<18}{heads}(µs for each parameter: encode, rest)")
         for text in texts:
             strategy = Strategy.parse(f"{text} | {collective}")
             times = [1e6 * x for shape in shapes for x in measured(strategy, shape)]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from gradwire.member import Key, StepInfo
@@ -106,6 +107,29 @@ class BlockCodes(NamedTuple):
     noise: Noise
     place: slice | None = None
     clip: float | None = None
+
+
+class KeptParts:
+    """Parts of tensors that are cut again only if the tensors, their memory or the places change:
+    the same objects in every step, which kernels then know."""
+
+    def __init__(self) -> None:
+        self._tensors: Sequence[Tensor | None] = ()
+        self._facts: object = None
+        self._parts: Sequence[Sequence[Any]] = ()
+
+    def cut(
+        self, tensors: Sequence[Tensor | None], places: Sequence[slice | None]
+    ) -> Sequence[Sequence[Any]]:
+        """Returns the tensors' parts, by place. A place of None is all of a tensor; None has no
+        parts, and stands for itself."""
+        facts = [None if x is None else x.data_ptr() for x in tensors], list(places)
+        if facts != self._facts or not all(map(is_, self._tensors, tensors)):
+            self._tensors, self._facts = list(tensors), facts
+            self._parts = [
+                [x if x is None or at is None else x[at] for x in tensors] for at in places
+            ]
+        return self._parts
 
 
 class ForMany:

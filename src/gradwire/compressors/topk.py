@@ -105,8 +105,7 @@ class TopK(AddedUp):
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         if recurrence is None:
             return _Select(self)
-        fits = recurrence.sent == "leaves" and recurrence.state == "residual"
-        return _UpdateAndSelect(self, recurrence) if fits else None
+        return _UpdateAndSelect(self, recurrence) if recurrence.sent == "leaves" else None
 
 
 @lru_cache(1 << 14)  # called for each payload, with the same arguments in every step
@@ -162,24 +161,25 @@ class _UpdateAndSelect(Encoder):
 
     def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
         x, state, info, _ = own
-        self.fresh = "residual" not in state and "velocity" not in state
+        rule, name = self.recurrence, self.recurrence.state
+        self.fresh = not any(kept in state for kept in self._kept)
         taken = self._prepare(x, state)
-        if state["residual"] is not self.hint_of:  # a new residual, or that of another run
-            self.hint, self.hint_of = 0.0, state["residual"]
+        residual, k = state[name], taken.places.numel()
+        if residual is not self.hint_of:  # a new residual, or that of another run
+            self.hint, self.hint_of = 0.0, residual
         self.earlier_hint = self.hint
-        rule, k = self.recurrence, taken.places.numel()
         segment = kernels.UpdateTopk(  # positional arguments take half the time
-            x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
+            x, self._velocity(state), residual, k, taken.places, taken.values,
             self.sent_velocity, rule.momentum, rule.nesterov, rule.mask,
             info.clip_scale * rule.gain, rule.decay, self.hint,
             None if self.fresh else self.journal,
         )  # fmt: skip
         (self.hint,) = yield [segment]
-        yield [taken.segment(sections, state["residual"])]
+        yield [taken.segment(sections, residual)]
 
     def _prepare(self, x: Tensor, state: State) -> _Taken:
-        if "residual" not in state:
-            state["residual"] = kernels.zeros(x.numel(), x.device)
+        if self.recurrence.state not in state:
+            state[self.recurrence.state] = kernels.zeros(x.numel(), x.device)
         if self.taken is None:
             self.taken = _Taken(self.compressor.entries(x.numel()), x.device)
         if self.recurrence.momentum is not None:
@@ -189,6 +189,15 @@ class _UpdateAndSelect(Encoder):
                 self.sent_velocity = kernels.zeros(self.taken.places.numel(), x.device)
         return self.taken
 
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        """The names of its state; an owner's has others beside it."""
+        rule = self.recurrence
+        return (rule.state,) if rule.momentum is None else (rule.state, "velocity")
+
+    def _velocity(self, state: State) -> Tensor | None:
+        return None if self.recurrence.momentum is None else state["velocity"]
+
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         kernels.undo_many_topk(self.undoing(x, state, sections, info))
 
@@ -197,7 +206,7 @@ class _UpdateAndSelect(Encoder):
     ) -> Sequence[kernels.UndoTopk]:
         self.hint = self.earlier_hint
         if self.fresh or self.taken is None:  # there was no state before
-            for name in ("residual", "velocity"):
+            for name in self._kept:
                 state.pop(name, None)
             self.hint_of = None
             return ()
@@ -213,7 +222,7 @@ class _UpdateAndSelect(Encoder):
         assert self.taken is not None
         rule = self.recurrence
         return kernels.UndoTopk(
-            x, state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
+            x, self._velocity(state), state[rule.state], self.taken.places, self.taken.sent,
             self.sent_velocity, rule.momentum, rule.nesterov, rule.mask, scale * rule.gain,
             rule.decay, None if x is None else self.journal,
         )  # fmt: skip

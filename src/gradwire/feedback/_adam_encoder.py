@@ -15,7 +15,7 @@ from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.together import Work, together
 from gradwire.kernels.torch.adam import moments_with, moved
 from gradwire.kernels.values import AdamStep, Moments
-from gradwire.local import NOISE, STEPS, BlockCodes, Own
+from gradwire.local import NOISE, STEPS, KeptParts, Own
 from gradwire.strategy import Key, Sections, State, StepInfo
 
 
@@ -29,6 +29,7 @@ class AdamEncoder(StepEncoder):
     eps: float
     states: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "residual")
     _how: AdamStep | None = field(default=None, repr=False)
+    _parts: KeptParts = field(default_factory=KeptParts, repr=False)
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
@@ -49,7 +50,11 @@ class AdamEncoder(StepEncoder):
             adam(x, moments, v, how, status)
             self.send(state, sections, key, status)
             return
-        yield [_segment(x, moments, v, how, block) for block in blocks]
+        parts = self._parts.cut((*moments, v), [block.place for block in blocks])
+        yield [
+            AdamCodes(form, x if at is None else x[at], (m, q), w, how, codes, scales, noise, clip)
+            for (form, codes, scales, noise, at, clip), (m, q, w) in zip(blocks, parts)
+        ]
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._how is None:
@@ -57,6 +62,7 @@ class AdamEncoder(StepEncoder):
         if self._fresh:
             self.forget(state)
             state.pop(STEPS, None)
+            self._parts = KeptParts()
         else:
             self.give_back(state, sections)
             m, q = _moments(state)
@@ -83,13 +89,6 @@ def step_of(beta1: float, beta2: float, eps: float, state: State, info: StepInfo
     """Returns the numbers of the step that the state counts."""
     factor, scale = noise_factor(state), info.clip_scale
     return AdamStep.of(int(state[STEPS]), beta1, beta2, eps, factor=factor, scale=scale)
-
-
-def _segment(x: Tensor, moments: Moments, v: Tensor, how: AdamStep, of: BlockCodes) -> AdamCodes:
-    if of.place is not None:
-        (m, q), at = moments, of.place
-        x, moments, v = x[at], (m[at], q[at]), v[at]
-    return AdamCodes(of.form, x, moments, v, how, of.codes, of.scales, of.noise, of.clip)
 
 
 def direction(

@@ -10,12 +10,12 @@ codes. Source: Kingma and Ba 2015, algorithm 1; root and factor hold both correc
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
-from gradwire.kernels.codes import check_clip, check_codes
+from gradwire.kernels.codes import check_codes, check_noise_and_clip
 from gradwire.kernels.known import Known
-from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.status import check_status, told_to
@@ -25,6 +25,7 @@ from gradwire.kernels.tensors import (
     check_same_device,
     finite_number,
 )
+from gradwire.kernels.update import gradients_of
 from gradwire.kernels.values import AdamStep, Moments
 
 _LEAST_EPS = torch.finfo(torch.float32).tiny
@@ -59,15 +60,13 @@ def adam_codes(
 
     def check() -> None:
         for form, g, moments, v, _, codes, scales, *_ in segments:
+            check_float("gradient", g)
             _check_kept(g, moments, v)
             check_codes(form, g.numel(), codes, scales)
             check_same_device(status, gradient=g, codes=codes, scales=scales)
 
-    for one in segments:
-        check_float("gradient", one.g)
-        check_noise(one.noise)
-        check_clip(one.clip)
-    facts = [(one.form, one.g.numel(), one.g.device) for one in segments]
+    check_noise_and_clip(segments)
+    facts = [one.form for one in segments], gradients_of([one.g for one in segments])
     kept = [x for one in segments for x in (*one.moments, one.v, one.codes, one.scales)]
     (known or Known()).check("adam_codes", facts, [status, *kept], check)
     room.adam_codes([AdamCodes(*one[:4], _numbers(one.how), *one[5:]) for one in segments], status)
@@ -85,10 +84,12 @@ def _check_kept(g: torch.Tensor, moments: Moments, v: torch.Tensor) -> None:
         check_same_device(g, **{name: x})
 
 
+@lru_cache(maxsize=64)  # all parameters have the same
 def _numbers(how: AdamStep) -> AdamStep:
-    """Returns the numbers as floats: an int may be too large for a torch scalar. An eps below the
-    least normal fp32 number becomes that number: where the moments are 0, 0 is divided by eps."""
+    """Returns the numbers as floats: an int may be too large for a torch scalar. A zero has no
+    sign, as the cache cannot tell -0.0 from 0.0. An eps below the least normal fp32 number becomes
+    that number: where the moments are 0, 0 is divided by eps."""
     for name, number in zip(AdamStep._fields, how):
         finite_number(name, number)
-    made = AdamStep._make(map(float, how))
+    made = AdamStep._make(float(number) + 0.0 for number in how)
     return made if abs(made.eps) >= _LEAST_EPS else made._replace(eps=_LEAST_EPS)

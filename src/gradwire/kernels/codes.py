@@ -9,7 +9,7 @@ from gradwire.kernels.formats import Format
 from gradwire.kernels.known import Known
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes
+from gradwire.kernels.segments import AdamCodes, EncodeCodes, SumCodes, UpdateCodes
 from gradwire.kernels.selection import hint_of
 from gradwire.kernels.sparse import check_target
 from gradwire.kernels.status import check_status, check_word, told_to
@@ -63,13 +63,11 @@ def encode_many_codes(
 
     def check() -> None:
         for form, x, codes, scales, *_ in segments:
+            check_float("x", x)
             _check_encoding(form, x, status, codes, scales)
 
-    for one in segments:
-        check_float("x", one.x)
-        check_noise(one.noise)
-        check_clip(one.clip)
-    facts = [(one.form, one.x.numel(), one.x.device) for one in segments]
+    check_noise_and_clip(segments)
+    facts = [one.form for one in segments], gradients_of([one.x for one in segments])
     kept = [part for one in segments for part in (one.codes, one.scales)]
     (known or Known()).check("encode_codes", facts, [status, *kept], check)
     room.encode_many_codes(segments, status)
@@ -100,10 +98,7 @@ def update_codes(
             check_codes(form, v.numel(), codes, scales)
             check_same_device(status, residual=v, codes=codes, scales=scales)
 
-    for one in segments:
-        if one.noise is not SILENCE:
-            check_noise(one.noise)
-        check_clip(one.clip)
+    check_noise_and_clip(segments)
     columns = list(zip(*segments)) or [()] * 8
     forms, gradients, us, vs, codes, scales, _, momenta, *_ = columns
     facts = forms, momenta, gradients_of(gradients)
@@ -165,6 +160,15 @@ def check_codes(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor)
     """Raises KernelError unless these are codes and scales of n elements."""
     check_buffer("codes", codes, torch.uint8, form.code_bytes(n))
     check_buffer("scales", scales, torch.float32, form.scales(n))
+
+
+def check_noise_and_clip(segments: Sequence[EncodeCodes | UpdateCodes | AdamCodes]) -> None:
+    """Raises KernelError unless both are valid in all segments."""
+    for one in segments:
+        if one.noise is not SILENCE:
+            check_noise(one.noise)
+        if one.clip is not None:
+            check_clip(one.clip)
 
 
 def check_clip(clip: float | None) -> None:

@@ -60,7 +60,7 @@ class BucketContext(Context):
         self.seed, self.ragged = codec.seed, codec.ragged
         self.has_rows = bucket.has_rows
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in codec.claims)
-        self._inbox = Inbox(codec.layout, world, codec.ragged)
+        self._inbox = Inbox([codec.layout] * world, codec.ragged)
         self._casts = strategy.feedback is None and strategy.compressor.casts()
         # A single parameter that is sent uncompressed can be summed in place, without a copy.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import OF_COLLECTIVE, Added, BlockCodes, Own, stands_for
+from gradwire.local import OF_COLLECTIVE, Added, BlockCodes, KeptParts, Own, stands_for
 from gradwire.runtime.sums import decode_own
 from gradwire.strategy import (
     Compressor,
@@ -104,6 +104,7 @@ class InPlaceEncoder(Encoder):
         default_factory=lambda: [kernels.Journal()], repr=False
     )
     _places: list[slice | None] = field(default_factory=lambda: [None])
+    _parts: KeptParts = field(default_factory=KeptParts, repr=False)
     _hint: float = 0.0
     _earlier_hint: float = 0.0  # the hint before this step
     _steps: int = 0
@@ -150,18 +151,19 @@ class InPlaceEncoder(Encoder):
     def _segments(
         self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo
     ) -> list[kernels.UpdateCodes]:
-        u, v = self._velocity(state), state[self.recurrence.state]
         self._places = [block.place for block in blocks]
+        kept = self._velocity(state), state[self.recurrence.state]
+        parts = self._parts.cut(kept, self._places)
         if len(blocks) > len(self._journals):
             self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
         rule, scale = self.recurrence, info.clip_scale * self.recurrence.gain
         return [
             kernels.UpdateCodes(  # positional arguments take half the time
-                form, _part(x, at), u if u is None else _part(u, at), _part(v, at), codes, scales,
-                noise, rule.momentum, rule.nesterov, scale, rule.decay, self._hint,
-                None if self._fresh else journal, clip,
+                form, _part(x, at), u, v, codes, scales, noise, rule.momentum, rule.nesterov,
+                scale, rule.decay, self._hint, None if self._fresh else journal, clip,
             )
-            for (form, codes, scales, noise, at, clip), journal in zip(blocks, self._journals)
+            for (form, codes, scales, noise, at, clip), (u, v), journal
+            in zip(blocks, parts, self._journals)
         ]  # fmt: skip
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
@@ -186,7 +188,7 @@ class InPlaceEncoder(Encoder):
     def _forget_made(self, state: State) -> None:
         for name in self._made:
             state.pop(name, None)
-        self._made = []
+        self._made, self._parts = [], KeptParts()
 
     def give_back(self, state: State, sections: Sections) -> None:
         if self.recurrence.sent == "leaves":

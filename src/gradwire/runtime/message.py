@@ -105,18 +105,20 @@ class Inbox:
     """The messages that arrived for one bucket, one per rank, as views of the network's buffer.
     Views are kept from step to step while the buffer stays the same.
 
-    ragged: messages are as long as the longest of the step, and payloads follow one another.
+    layouts: of each rank's message. ragged: messages are as long as the longest of the step, and
+    payloads follow one another.
     """
 
-    def __init__(self, layout: Layout, world: int, ragged: bool) -> None:
-        self.layout, self.world, self.ragged = layout, world, ragged
+    def __init__(self, layouts: Sequence[Layout], ragged: bool = False) -> None:
+        self._layouts, self.world, self.ragged = layouts, len(layouts), ragged
+        self.bytes = max(layout.bytes for layout in layouts)  # of the longest message
         self._seen: tuple[int, bool, torch.Size] | None = None  # the buffer that views are of
         self._headers: Tensor | None = None
         self._payloads: list[list[Sections]] | None = None
 
     def check(self, messages: Tensor) -> None:
         """Raises PayloadError unless there is one message per rank, of a size that it may have."""
-        world, most = self.world, self.layout.bytes
+        world, most = self.world, self.bytes
         if not self.ragged:
             check_size(messages, world, most)
             return
@@ -138,22 +140,24 @@ class Inbox:
     def payloads(self, messages: Tensor) -> Sequence[Sequence[Sections]]:
         """Returns the payloads, by parameter, then by rank. Raises PayloadError."""
         if self.ragged:
-            capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
+            capacities = [end - begin for ((_, begin, end),) in self._layouts[0].sections]
             ragged = [_split(message, capacities, r) for r, message in enumerate(messages)]
             return [[(part,) for part in parts] for parts in zip(*ragged)]
         self._look(messages, as_numbers=False)
         if self._payloads is None:
-            by_rank = [self.layout.views(message) for message in messages]
+            arrived = zip(self._layouts, messages)
+            by_rank = [layout.views(message[: layout.bytes]) for layout, message in arrived]
             self._payloads = [list(parts) for parts in zip(*by_rank)]
         return self._payloads
 
     def values(self, total: Tensor) -> Sequence[Sequence[Sections]]:
         """Returns the sums of a one-dtype layout's numbers, as one payload for each parameter."""
-        if len(self.layout.sections) == 1:  # it may be a gradient, which is new every step
+        layout = self._layouts[0]
+        if len(layout.sections) == 1:  # it may be a gradient, which is new every step
             return [[(total,)]]
         self._look(total, as_numbers=True)
         if self._payloads is None:
-            self._payloads = [[(part,)] for part in self.layout.values(total)]
+            self._payloads = [[(part,)] for part in layout.values(total)]
         return self._payloads
 
     def _look(self, arrived: Tensor, as_numbers: bool) -> None:

@@ -21,7 +21,7 @@ from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, Inbox, check_size, header_of
+from gradwire.runtime.message import Header, Inbox, check_size
 from gradwire.runtime.pieces import PieceByPiece, of_piece
 from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.strategy import (
@@ -55,7 +55,7 @@ class Shards:
         self._states: Sequence[State] = states or [{} for _ in codec.states]
         plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self.means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
-        self._answers, self._inbox = plan.answers, Inbox(plan.layouts[rank], world, ragged=False)
+        self._inbox, self._answers = Inbox([plan.layouts[rank]] * world), Inbox(plan.answers)
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
         self._move = plan.outgoing(self._sent, rank)
         messages: Sequence[Tensor] = torch.split(self._sent, list(sizes))
@@ -67,7 +67,7 @@ class Shards:
         ]
         self._mine = torch.zeros(plan.answer_bytes, dtype=torch.uint8, device=device)
         self._my_header = Header(self._mine)
-        own = self._answers[rank]
+        own = plan.answers[rank]
         self._my_sections = own.views(self._mine[: own.bytes])
         owned = [end - begin for begin, end in (own.of_owner(rank) for own in self.pieces)]
         room = [padded(size * 4) // 4 for size in owned]
@@ -76,7 +76,7 @@ class Shards:
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
         self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
-        self._known = Known()
+        self._known, self._known_sums, self._known_means = Known(), Known(), Known()
 
     def compressors(self) -> list[PieceByPiece]:
         """Returns the compressor that encodes each parameter for its owners."""
@@ -101,7 +101,7 @@ class Shards:
 
         A damaged payload only raises the verdict: others must be notified before this rank stops.
         """
-        inbox, size = self._inbox, self._inbox.layout.bytes
+        inbox, size = self._inbox, self._inbox.bytes
         if arrived.numel() != self.world * size:
             check_size(arrived, self.world, size)
         messages = arrived.view(self.world, size)
@@ -122,7 +122,7 @@ class Shards:
             key = of_piece(key, pieces.number_of(rank))
             sums.append(Sum(parts, mean, self.world, key, name))
         try:
-            sum_all(self._compressor, sums, word)
+            sum_all(self._compressor, sums, word, self._known_sums)
         except PayloadError as error:
             self._verdict.refuse(error)
 
@@ -162,8 +162,8 @@ class Shards:
 
     def hear(self, messages: Tensor) -> None:
         """Checks the headers of all owners' messages, (world, bytes), for the verdict."""
-        check_size(messages, self.world, len(self._mine))
-        self._verdict.hear(header_of(messages))
+        self._answers.check(messages)
+        self._verdict.hear(self._answers.headers(messages))
 
     def collect(
         self, messages: Tensor, results: Sequence[Tensor], word: Tensor | None = None
@@ -171,15 +171,14 @@ class Shards:
         """Decodes every owner's message into the results. Raises PayloadError. word: the status of
         `sum_all`."""
         sums = []
-        for owner, (layout, message) in enumerate(zip(self._answers, messages)):
-            whence = f"payload 0 is the mean from rank {owner}"
-            views = layout.views(message[: layout.bytes])
-            work = zip(self._codec.bucket.names, self.pieces, views, results)
-            for name, pieces, sections, result in work:
+        named = zip(self._codec.bucket.names, self.pieces, results)
+        for (name, pieces, result), payloads in zip(named, self._answers.payloads(messages)):
+            for owner, payload in enumerate(payloads):
                 part = result[slice(*pieces.of_owner(owner))]
                 key = self._key_of_mean(name, owner)
-                sums.append(Sum([sections], part, 1.0, key, name, whence))
-        sum_all(self.means_by, sums, word)
+                whence = f"payload 0 is the mean from rank {owner}"
+                sums.append(Sum([payload], part, 1.0, key, name, whence))
+        sum_all(self.means_by, sums, word, self._known_means)
 
     def undo(self) -> None:
         """Restores the owner's state to what it was before this step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import SILENCE
+from gradwire.local import KeptParts
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
 
@@ -106,30 +108,83 @@ TEXTS = [
     "none | allreduce",
     "bf16 | allreduce",
     "none | allgather",
+    "int8+ef | alltoall",
+    "qsgd(4) | alltoall",
+    "topk(0.2)+ef | alltoall",
+    'lloyd(1)+adam | alltoall(means="lloyd(2)")',
 ]
+
+
+def context_of(text: str, count: int) -> BucketContext:
+    bucket = Bucket(tuple(Parameter(f"p{i}", (8, 4)) for i in range(count)))
+    return BucketContext(Strategy.parse(text), bucket, 0, 1, {})
+
+
+def take_step(context: BucketContext, own: list[Tensor], step: int) -> None:
+    """One rank alone: what it sends arrives, in the same memory in every step."""
+    context.begin(own, own, StepInfo(step))
+    rounds, arrived = context.rounds(), None
+    while True:
+        try:
+            move: Any = rounds.send(arrived)
+        except StopIteration:
+            break
+        gathers = move.name == "all_gather"
+        arrived = move.data.view(1, -1) if gathers else move.data
+    context.end(skipped=False)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("count", [1, 3])
 def test_gradients_are_not_kept(text: str, count: int) -> None:
-    bucket = Bucket(tuple(Parameter(f"p{i}", (8, 4)) for i in range(count)))
-    context = BucketContext(Strategy.parse(text), bucket, 0, 1, {})
+    context = context_of(text, count)
     for step in range(2):
         own = [torch.randn(32) for _ in range(count)]
-        context.begin(own, own, StepInfo(step))
-        rounds, arrived = context.rounds(), None
-        while True:
-            try:
-                move: Any = rounds.send(arrived)
-            except StopIteration:
-                break
-            gathers = move.name == "all_gather"
-            arrived = move.data.view(1, -1) if gathers else move.data
-        context.end(skipped=False)
+        take_step(context, own, step)
         left = [weakref.ref(x) for x in own]
-        del own, move, arrived, rounds
+        del own
         gc.collect()
         assert not any(ref() is not None for ref in left)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_later_step_checks_only_its_gradients(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, checked = context_of(text, 3), list[str]()
+    real = kernels.Known.check
+
+    def counting(
+        known: kernels.Known, name: str, facts: object, tensors: Any, check: Callable[[], Any]
+    ) -> None:
+        def noted() -> None:
+            checked.append(name)
+            check()
+
+        real(known, name, facts, tensors, noted)
+
+    monkeypatch.setattr(kernels.Known, "check", counting)
+    steps = list[list[str]]()
+    for step in range(4):
+        checked.clear()
+        take_step(context, [torch.randn(32) for _ in range(3)], step)
+        steps.append(list(checked))
+    assert steps[0]
+    assert steps[2:] == [[], []]
+
+
+def test_parts_are_the_same_objects_until_something_changes() -> None:
+    kept, x, places = KeptParts(), torch.arange(6.0), [slice(0, 2), slice(2, 6), None]
+    first = kept.cut([x, None], places)
+    assert [[part if part is None else part.tolist() for part in own] for own in first] == [
+        [[0.0, 1.0], None], [[2.0, 3.0, 4.0, 5.0], None], [x.tolist(), None]
+    ]  # fmt: skip
+    assert kept.cut([x, None], list(places)) is first
+    x.data = torch.zeros(6)  # other memory
+    assert kept.cut([x, None], places)[0][0].tolist() == [0.0, 0.0]
+    assert kept.cut([x, None], places[:1])[0][0].tolist() == [0.0, 0.0]
+    assert kept.cut([x[:], None], places[:1])[0][0] is not kept.cut([x, None], places[:1])[0][0]
+    assert len(kept.cut([x], places[:1])[0]) == 1
 
 
 def halved(x: Tensor) -> None:

@@ -18,7 +18,10 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.feedback import ServerMomentum
 from gradwire.moves import AllGather, AllReduce
 from gradwire.runtime.context import BucketContext
+from gradwire.runtime.contexts import make_context
+from gradwire.runtime.lockstep import drive
 from gradwire.strategy import StepInfo
+from gradwire.trace import Trace
 
 N, WORLD = 53, 3
 BAD = (float("inf"), -float("inf"), float("nan"))
@@ -91,6 +94,48 @@ def test_fp16_that_overflows_keeps_its_residual() -> None:
     results, _ = lockstep("fp16+ef | allgather", [x, x * 70_000], state=state)
     assert bool(results[0].isnan().all())
     assert torch.equal(state[0]["residual"], kept)
+
+
+ENTRIES = ("topk(0.25)+ef", "dgc(0.25)")
+COMPRESSED = (*ENTRIES, "int8+ef", "onebit+ef")
+SENT = [(left, right) for right in ("allgather", "alltoall", "offload") for left in COMPRESSED] + [
+    (left, right) for right in ("gtopk", 'gtopk(variant="tree")', "zen") for left in ENTRIES
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SENT, ids=map(" | ".join, SENT))
+def test_an_average_out_of_float16_leaves_states_as_they_were(left: str, right: str) -> None:
+    """With residuals what is sent may leave the gradient's range, though all of it is finite;
+    results lie where gradients do."""
+    strategy, sizes = Strategy.parse(f"{left} | {right}"), {"a": 64, "b": 7}
+    bucket = Bucket(tuple(Parameter(name, (n,), "float16") for name, n in sizes.items()))
+    memories = [dict[str, dict[str, Tensor]]() for _ in range(2)]
+    made = [make_context(strategy, bucket, r, 2, m) for r, m in enumerate(memories)]
+
+    def step(number: int, value: float) -> list[bool]:
+        for rank, context in enumerate(made):  # one has more in each half, so that merges cut
+            x = [torch.linspace(1 - rank / 9, 0.9 + rank / 9, n) * value for n in sizes.values()]
+            given = [own.half() for own in x]
+            context.begin(given, given, StepInfo(number))
+        drive([context.rounds() for context in made], Trace(2))
+        results = [x for context in made for x in context.results]
+        fine = [context.finite for context in made]
+        for context in made:
+            context.end(skipped=not all(fine))
+        assert all(bool((x.isfinite() if all(fine) else x.isnan()).all()) for x in results)
+        return fine
+
+    assert step(0, 1.0) == [True, True]
+    for memory in memories:
+        for state in memory.values():
+            state["residual"].fill_(120_000.0)
+    before = [{n: {k: x.clone() for k, x in s.items()} for n, s in m.items()} for m in memories]
+    assert step(1, 50_000.0) == [False, False]
+    for memory, was in zip(memories, before):
+        for name, state in memory.items():
+            assert state.keys() == was[name].keys()
+            for key, x in state.items():
+                torch.testing.assert_close(x, was[name][key], rtol=1e-5, atol=0.05)
 
 
 # -- a step of two buckets, as training takes it -----------------------------------------------

@@ -91,9 +91,15 @@ class Codec:
         self.verdict, self._lost = Verdict(self.digest, self.device), lost
         self._compressed = False
         self._is_open = False  # whether it is unknown until the step ends if averages are valid
+        self._is_back = False  # whether the step was undone
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
         self.known = kernels.Known()
+        feedback, has_rows = strategy.feedback, bucket.has_rows
+        self._may_overflow = feedback is not None and bucket.dtype == "float16" and not has_rows
+        wants_exact = feedback is not None and feedback.exact_mean and bucket.dtype != "float32"
+        self.means_are_apart = wants_exact or self._may_overflow
+        """Whether averages are written to results only when the step ends."""
         self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
 
     @cached_property
@@ -130,7 +136,8 @@ class Codec:
     ) -> None:
         """Starts a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
-        self._compressed, self._own, self._is_open = False, (), False
+        self._compressed, self._own = False, ()
+        self._is_open = self._is_back = False
         self.verdict.begin(info.step)
         for part in self.parts:
             part.begin()
@@ -242,9 +249,9 @@ class Codec:
     @property
     def means(self) -> Sequence[Tensor]:
         """The tensors into which averages are written: the results, or fp32 buffers if the
-        feedback wants those."""
-        feedback = self.strategy.feedback
-        if feedback is None or not feedback.exact_mean or self.bucket.dtype == "float32":
+        feedback wants those, or if undoing may have to read gradients, where results may lie:
+        sums with residuals may leave float16's range."""
+        if not self.means_are_apart:
             return self.results
         sizes = self.bucket.sizes
         return [
@@ -291,8 +298,11 @@ class Codec:
         self._is_open = True
 
     def _take_back(self) -> None:
-        """Undoes the step, then writes NaN: undoing reads gradients, where results may lie."""
-        self._undo()
+        """Undoes the step, once, then writes NaN: undoing reads gradients, where results may
+        lie."""
+        if not self._is_back:
+            self._is_back = True
+            self._undo()
         self._spoil_results()
 
     def average(
@@ -314,9 +324,14 @@ class Codec:
         kernels.add_up(segments, self.verdict.word if heeded else None)
 
     def look_at_means(self) -> None:
-        """Checks written averages on the device for inf and NaN, for a feedback that reads them
-        (`received`); the answer is read with the verdict."""
+        """Checks written averages on the device, for what is read when the step ends: for inf and
+        NaN, for a feedback that reads them (`received`); and whether float16 can hold them, so
+        that an average that it cannot hold is undone, not lost."""
         feedback = self.strategy.feedback
+        for mean in self.means if self._may_overflow else ():
+            short = self.scratch.room("short", mean.numel(), torch.float16, self.device)
+            kernels.cast(mean, short, self.verdict.word)
+            self._is_open = True
         if feedback is not None and type(feedback).received is not Feedback.received:
             means = self.means
             words = torch.zeros(len(means), dtype=torch.int64, device=self.device)

@@ -38,7 +38,7 @@ class OffloadedContext(BucketContext):
         self._info = StepInfo()
         feedback = strategy.feedback
         acts_last = feedback is not None and type(feedback).received is not Feedback.received
-        self._comes_last = acts_last or (feedback is not None and feedback.exact_mean)
+        self._comes_last = acts_last or self.codec.means_are_apart
 
     @property
     def given(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

@@ -188,7 +188,7 @@ class BucketStages(Walk):
             verdict.hear(torch.stack([header_of(message) for message in messages]))
         device = self._device_of(number)
         is_last = number == len(self._tasks) - 1
-        in_place = is_last and device == self._codec.device and not self._undoes_by_means
+        in_place = is_last and device == self._codec.device
         means = self._codec.means
         self._numbers = (
             list(means) if in_place else self._sums(number, region, means if is_last else ())
@@ -207,14 +207,6 @@ class BucketStages(Walk):
         """Whether each average shares memory with a gradient, which undoing reads."""
         pairs = zip(self._codec.means, self._codec.gradients)
         return [mean.data_ptr() == x.data_ptr() for mean, x in pairs]
-
-    @property
-    def _undoes_by_means(self) -> bool:
-        """Whether undoing reads gradients where float16 averages are written: their overflow is
-        only seen once they are written. fp32's range is not checked, as with an all-gather."""
-        remembers = self._codec.strategy.feedback is not None
-        pairs = zip(self._codec.means, self._in_gradients)
-        return remembers and any(mean.dtype == torch.float16 and own for mean, own in pairs)
 
     def _sums(self, number: int, region: Region, like: Sequence[Tensor]) -> Tensors:
         """Returns buffers for sums, in fp32 or in the averages' dtypes, where overflow shows."""

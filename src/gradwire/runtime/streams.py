@@ -56,16 +56,18 @@ class BucketStreams(Streams):
         return next((mean.dtype for mean in self._codec.means), torch.float32)
 
     def undo(self) -> None:
-        """Does nothing: in a spoiled step nothing was given back, and `begin` clears what was
+        """Takes out of the states what was given back in this step; `begin` clears what was
         set."""
+        for v, places, values in self._given_back:
+            self._add(v, places, values, 1.0)
+        self._given_back = []
 
     def end(self, outcome: Outcome) -> None:
         """Ends the step, after all its buckets."""
         if outcome == "kept":
             self.remembered.commit()
         if outcome == "skipped":  # the codec gives all entries back next, these among them
-            for v, places, values in self._given_back:
-                self._add(v, places, values, 1.0)
+            self.undo()
 
     def entries(self) -> Stream:
         kernels.check_index_range(self.size)

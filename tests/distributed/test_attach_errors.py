@@ -122,6 +122,19 @@ def test_one_rank_asks_for_the_impossible(three: Ranks, what: str, kind: str) ->
     assert all("rank 1" in text for _, text in (found[0], found[2]))
 
 
+def expanded() -> tuple[str, str]:
+    """A gradient whose rows are one row in memory, set by hand."""
+    model = nn.Linear(4, 3)
+    with attached(model, TOPK) as handle:
+        model.weight.grad = torch.ones(1, 4).expand(3, 4)
+        return refusal(handle.synchronize)
+
+
+def test_an_average_cannot_be_written_into_an_expanded_gradient(three: Ranks) -> None:
+    for kind, text in three.run(expanded):
+        assert (kind, "expanded, with strides (0, 1)" in text) == ("UsageError", True), text
+
+
 def stays_away(what: str) -> str:
     """Rank 1 fails before it can tell the others, which learn of it by the timeout."""
     options: dict[str, Any] = {"timeout_seconds": 3.0}
@@ -154,6 +167,8 @@ def cannot(what: str) -> tuple[str, str]:
             model.weight = nn.Parameter(torch.zeros(2, device="meta"))
         if what == "meta":
             model.to("meta")
+        if what == "lazy":
+            model.last = nn.LazyLinear(3)
     return refusal(lambda: gradwire.attach(model, TOPK, timeout_seconds=5.0))
 
 
@@ -164,6 +179,7 @@ def cannot(what: str) -> tuple[str, str]:
         ("complex", "'weight' is torch.complex64"),
         ("devices", "must be on one device"),
         ("meta", "'conv.weight' is on the meta device"),
+        ("lazy", "'last.weight' has none yet"),
     ],
 )
 def test_one_rank_s_model_cannot_be_attached(three: Ranks, what: str, words: str) -> None:

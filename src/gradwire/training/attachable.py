@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from gradwire.buckets import Bucket
 from gradwire.errors import PlanError, UsageError
@@ -127,6 +128,11 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
             raise UsageError(
                 f"a model that is attached must have weights; '{name}' is on the meta device. "
                 "Call module.to_empty(device=…), load or initialize the weights, then attach."
+            )
+        if isinstance(p, UninitializedParameter):
+            raise UsageError(
+                f"a model that is attached must know its shapes; '{name}' has none yet, as lazy "
+                "modules get theirs from a batch. Run one batch through the model, then attach."
             )
         if p.dtype not in _DTYPES:
             raise UsageError(

@@ -12,7 +12,7 @@ from gradwire.errors import UsageError
 
 def check_gradient(parameter: Parameter, gradient: Tensor, device: torch.device) -> None:
     """Raise UsageError unless the gradient has the dtype, size, device and layout that the
-    parameter had when it was attached."""
+    parameter had when it was attached, and can be written to."""
     found = gradient.dtype, gradient.numel(), gradient.device
     if found != (getattr(torch, parameter.dtype), parameter.elements, device):
         dtype = str(gradient.dtype).removeprefix("torch.")
@@ -30,4 +30,11 @@ def check_gradient(parameter: Parameter, gradient: Tensor, device: torch.device)
             f"nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
             f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
             "modules, or make the gradient dense."
+        )
+    steps = gradient.stride() if dense else ()
+    if 0 in steps and any(n > 1 and not step for n, step in zip(gradient.shape, steps)):
+        raise UsageError(
+            "the average is written into .grad, where each element must have memory of its own; "
+            f"that of '{parameter}' is expanded, with strides {tuple(steps)}. Set .grad to "
+            "gradient.contiguous()."
         )

@@ -100,11 +100,10 @@ def _check_folder(folder: Path) -> None:
 def _setting(arguments: argparse.Namespace) -> Setting:
     from gradwire.demo.runner import QUICK, Setting
     from gradwire.lab import available
-    from gradwire.lab.availability import how_to_allow
 
     loopback = arguments.loopback
-    if not loopback and available().mode == "none":
-        _say(f"this machine refuses network namespaces ({available().reason}). {how_to_allow()}")
+    if not loopback and (found := available()).mode == "none":
+        _say(f"an emulated network cannot be made here ({found.reason}). {found.cure}")
         loopback = True
     return replace(
         QUICK if arguments.quick else Setting(),

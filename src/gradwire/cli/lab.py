@@ -205,7 +205,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _announce(cluster: Cluster, arguments: argparse.Namespace) -> None:
     """Says what is built. Raises LabError, in the words of a command line, where it cannot be."""
     if not cluster.loopback and available().mode == "none":
-        raise refused(available().reason, "--loopback, without --topology")
+        raise refused(available(), "--loopback, without --topology")
     if arguments.quiet:
         return
     if cluster.loopback:

@@ -31,11 +31,12 @@ class Availability:
     """How the lab can work here, and why that way.
 
     mode: "root", namespaces with the caller's own privilege; "rootless", inside a user namespace;
-    or "none", not at all: loopback remains. reason: why, in words.
+    or "none", not at all: loopback remains. reason: why, in words. cure: what would help then.
     """
 
     mode: Mode
     reason: str
+    cure: str = ""
 
 
 @functools.cache
@@ -43,7 +44,13 @@ def available() -> Availability:
     """Return how the lab can work here, by building the smallest network and tearing it down
     again: about a quarter second, once."""
     if sys.platform != "linux":
-        return Availability("none", f"network namespaces need Linux; this is {sys.platform}")
+        why = f"network namespaces need Linux; this is {sys.platform}"
+        return Availability("none", why, "Run it on Linux.")
+    from gradwire.lab.network import which
+
+    if absent := [tool for tool in ("ip", "tc") if which(tool) is None]:
+        why = f"a network is built with iproute2's ip and tc; {' and '.join(absent)} not found"
+        return Availability("none", why, "Install the package iproute2.")
     refusals = []
     for mode, reason in _REASONS.items():
         if mode == "root" and os.geteuid() != 0:
@@ -52,7 +59,7 @@ def available() -> Availability:
         if refusal is None:
             return Availability(mode, reason)
         refusals.append(f"{mode}: {refusal}")
-    return Availability("none", "; ".join(refusals))
+    return Availability("none", "; ".join(refusals), how_to_allow())
 
 
 def _refusal(mode: Mode) -> str | None:
@@ -66,11 +73,13 @@ def _refusal(mode: Mode) -> str | None:
     return None
 
 
-def refused(reason: str, instead: str) -> LabError:
-    """Return the error for a machine without namespaces. instead: how callers choose loopback."""
+def refused(found: Availability, instead: str) -> LabError:
+    """Return the error for a machine where no network can be made. instead: how callers choose
+    loopback."""
     return LabError(
-        f"an emulated network needs network namespaces; this machine refuses them ({reason}). "
-        f"{how_to_allow()} Or use {instead}: the same processes on 127.0.0.1, at full speed."
+        "an emulated network needs network namespaces, and iproute2 to build it; here it cannot "
+        f"be made ({found.reason}). {found.cure} Or use {instead}: the same processes on "
+        "127.0.0.1, at full speed."
     )
 
 

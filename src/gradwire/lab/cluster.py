@@ -116,7 +116,7 @@ class Cluster:
             )
         mode = "none" if self.loopback else available().mode
         if mode == "none" and not self.loopback:
-            raise refused(available().reason, "loopback=True")
+            raise refused(available(), "loopback=True")
         self._guard = GuardConnection(mode, self._wiring)
         return self
 

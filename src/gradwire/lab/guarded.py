@@ -35,7 +35,11 @@ class GuardConnection:
         """
         self.channel, far_end = connection()
         with far_end:
-            self._process = _launch(far_end)
+            try:
+                self._process = _launch(far_end)
+            except BaseException:
+                self.channel.close()
+                raise
         try:
             settings = {"mode": mode, "wiring": asdict(wiring)}
             with _own_process_file() as files:
@@ -115,13 +119,20 @@ def _own_process_file() -> Iterator[tuple[int, ...]]:
 
 
 def _launch(far_end: socket.socket) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        # -P: a file of the user's named like a module of Python's must not be taken for it.
-        [sys.executable, "-P", "-m", "gradwire.lab.guard", str(far_end.fileno())],
-        env=with_package_on_path(os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[far_end.fileno()],
-        # Ctrl-C goes to the terminal's whole process group; the lab decides what it means.
-        start_new_session=True,
-    )
+    # -P: a file of the user's named like a module of Python's must not be taken for it.
+    command = [sys.executable, "-P", "-m", "gradwire.lab.guard", str(far_end.fileno())]
+    try:
+        return subprocess.Popen(
+            command,
+            env=with_package_on_path(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[far_end.fileno()],
+            # Ctrl-C goes to the terminal's whole process group; the lab decides what it means.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LabError(
+            f"the lab must be able to start {sys.executable!r} once more; it cannot "
+            f"({error.strerror}). Use a Python that this user may start, or end other processes."
+        ) from error

@@ -169,16 +169,27 @@ def _name_hosts(addresses: Sequence[str]) -> None:
 
 
 def _open(kind: str) -> int:
-    return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LabError(
+            "each host and switch of a network needs two open files; one cannot be opened: "
+            f"{error.strerror}. Use fewer hosts, or allow more files by ulimit -n."
+        ) from error
+
+
+def which(tool: str) -> str | None:
+    """Return the path of one of iproute2's tools, also where /sbin is not on PATH; or None."""
+    return shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
 def find_tool(name: str) -> str:
-    """Return the path of one of iproute2's tools, also where /sbin is not on PATH."""
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    """Return the path of one of iproute2's tools, as `which` does; raise LabError without it."""
+    found = which(name)
     if found is None:
         raise LabError(
-            f"the lab builds its network with iproute2's ip and tc; {name!r} was not found; "
-            "install the package iproute2, or run with loopback (--loopback)"
+            f"the lab builds its network with iproute2's ip and tc; {name!r} was not found. "
+            "Install the package iproute2, or run with loopback (--loopback)."
         )
     return found
 

@@ -16,9 +16,10 @@ from gradwire.lab import (
     bytes_sent,
     cluster,
     counters,
+    network,
     parse_rate,
 )
-from gradwire.lab.availability import how_to_allow
+from gradwire.lab.availability import how_to_allow, refused
 from gradwire.lab.guarded import with_package_on_path
 from gradwire.lab.network import find_tool
 from gradwire.lab.probe import probe
@@ -112,8 +113,38 @@ def test_bytes_sent_counts_the_loopback(monkeypatch):
 
 
 def test_missing_tool_names_the_package():
-    with pytest.raises(LabError, match="install the package iproute2"):
+    with pytest.raises(LabError, match=r"'gw-no-such-tool' was not found\. Install the package"):
         find_tool("gw-no-such-tool")
+
+
+def test_without_iproute2_namespaces_are_not_blamed(monkeypatch):
+    monkeypatch.setattr(network, "which", lambda tool: "/sbin/ip" if tool == "ip" else None)
+    found = available.__wrapped__()
+    assert (found.mode, found.cure) == ("none", "Install the package iproute2.")
+    assert found.reason.endswith("tc not found")
+    said = str(refused(found, "loopback=True"))
+    assert "Install the package iproute2. Or use loopback=True" in said
+    assert "sysctl" not in said
+
+
+def test_an_interpreter_that_cannot_be_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with (
+        pytest.raises(LabError, match=r"start '.*python' once more; .*No such file.*\. Use a Py"),
+        Cluster(2, "1gbit", loopback=True),
+    ):
+        pass
+
+
+@pytest.mark.skipif(available().mode == "none", reason=available().reason)
+def test_more_hosts_than_files_may_be_open():
+    """The guard opens two for each; it inherits the limit."""
+    asked = 'ulimit -n 20; exec "$0" -m gradwire lab run --hosts 8 -- true'
+    done = subprocess.run(
+        ["sh", "-c", asked, sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "Too many open files. Use fewer hosts, or allow more files by ulimit" in done.stderr
 
 
 @pytest.mark.parametrize(("hosts", "procs"), [(1, 1), (2, 2)])

@@ -182,6 +182,17 @@ def test_what_a_scheduler_sets_must_be_a_number(
     )
 
 
+def test_a_rank_beyond_the_last_does_not_wait_for_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda _: pytest.fail("waits"))
+    assert main.main(["doctor"]) == 2
+    assert "RANK must be below WORLD_SIZE; got 2 of 2. Set both" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("job", [{}, {"RANK": "0", "WORLD_SIZE": "2"}], ids=["alone", "no_master"])
 def test_here(
     job: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -163,6 +163,12 @@ def _network(megabytes: float, progress: Progress) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    rank, ranks = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    if 0 < ranks <= rank:  # torch would wait for others for half an hour
+        raise UsageError(
+            f"RANK must be below WORLD_SIZE; got {rank} of {ranks}. Set both as torchrun does, or "
+            f"run {MEASURE}."
+        )
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     if cuda:

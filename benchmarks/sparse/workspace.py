@@ -117,7 +117,7 @@ def forget_arrived(context: BucketContext) -> None:
     context.codec.known = kernels.Known()
     inbox = vars(context).get("_inbox")
     if inbox is not None:
-        vars(context)["_inbox"] = Inbox(inbox.layout, WORLD, inbox.ragged)
+        vars(context)["_inbox"] = Inbox([context.codec.layout] * WORLD, inbox.ragged)
 
 
 if __name__ == "__main__":

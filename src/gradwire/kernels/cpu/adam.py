@@ -42,8 +42,9 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
 
 def _row(g: Tensor, one: AdamCodes) -> AdamRow:
     """Returns a segment's arguments for the extension. g: its gradient, contiguous."""
-    m, q = map(pointer, one.moments)
+    m, q = one.moments
     return (
-        one.form.number, CODES[g.dtype], pointer(g), m, q, pointer(one.v), g.numel(), one.how,
-        one.noise, pointer(one.codes), pointer(one.scales),
+        one.form.number, CODES[g.dtype], g.data_ptr(), m.data_ptr(), q.data_ptr(),
+        one.v.data_ptr(), g.numel(), one.how, one.noise, one.codes.data_ptr(),
+        one.scales.data_ptr(),
     )  # fmt: skip

@@ -72,9 +72,10 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
 def _row(x: Tensor, one: UpdateCodes, journal: int) -> CodesRow:
     """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
-        one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
-        x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
-        pointer(one.codes), pointer(one.scales), number_of(one.hint), journal,
+        one.form.number, CODES[x.dtype], x.data_ptr(), pointer(one.velocity),
+        one.residual.data_ptr(), x.numel(),
+        (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
+        one.codes.data_ptr(), one.scales.data_ptr(), number_of(one.hint), journal,
     )  # fmt: skip
 
 
@@ -95,8 +96,8 @@ def _sum_blocks(segments: Sequence[SumCodes]) -> int:
         chosen.number,
         [
             (
-                one.form.number, CODES[one.out.dtype], pointer(one.out), one.out.numel(),
-                [(pointer(codes), pointer(scales)) for codes, scales in one.payloads],
+                one.form.number, CODES[one.out.dtype], one.out.data_ptr(), one.out.numel(),
+                [(codes.data_ptr(), scales.data_ptr()) for codes, scales in one.payloads],
                 one.form.scales(one.out.numel()), one.form.most_scale, one.divisor,
                 goes_around(one.out),
             )

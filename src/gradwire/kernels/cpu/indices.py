@@ -30,8 +30,8 @@ def _row(places: Tensor, one: WriteEntries) -> EntriesRow:
     """Returns a segment's arguments for the extension. places: its places, contiguous."""
     _, values, n, code, section, out, sent, residual = one
     return (
-        n, places.numel(), pointer(places), pointer(values), INDEX_CODES.index(code),
-        pointer(section), section.nbytes, CODES[out.dtype], pointer(out), pointer(sent),
+        n, places.numel(), places.data_ptr(), values.data_ptr(), INDEX_CODES.index(code),
+        section.data_ptr(), section.nbytes, CODES[out.dtype], out.data_ptr(), pointer(sent),
         pointer(residual),
     )  # fmt: skip
 

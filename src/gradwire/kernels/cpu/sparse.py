@@ -39,7 +39,7 @@ def _accumulate_coded(segments: Sequence[SumCoded]) -> int:
 def _coded_row(one: SumCoded, held: Sequence[tuple[Tensor, Tensor]]) -> CodedSumRow:
     """Returns a segment's arguments for the extension. held: sections and values, contiguous."""
     payloads = [
-        (INDEX_CODES.index(code), pointer(s), s.nbytes, pointer(v), v.numel(), CODES[v.dtype])
+        (INDEX_CODES.index(code), s.data_ptr(), s.nbytes, v.data_ptr(), v.numel(), CODES[v.dtype])
         for code, (s, v) in zip(one.codes, held)
     ]
     out = one.out

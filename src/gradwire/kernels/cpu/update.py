@@ -34,10 +34,10 @@ def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint
 def _row(x: Tensor, one: UpdateTopk, journal: int) -> UpdateRow:
     """Returns a segment's arguments for the extension. x: its gradient, contiguous."""
     return (
-        CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
+        CODES[x.dtype], x.data_ptr(), pointer(one.velocity), one.residual.data_ptr(), x.numel(),
         (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
-        pointer(one.indices), pointer(one.values), pointer(one.velocities), number_of(one.hint),
-        journal,
+        one.indices.data_ptr(), one.values.data_ptr(), pointer(one.velocities),
+        number_of(one.hint), journal,
     )  # fmt: skip
 
 

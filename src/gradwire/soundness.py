@@ -157,11 +157,14 @@ def update_rule(optimizer: object) -> UpdateRule | None:
 
 
 def has_momentum(optimizer: object) -> bool:
-    """Whether it is SGD with momentum, which may also be left to the plan."""
+    """Whether it is SGD with momentum, which may also be left to the plan. bitsandbytes writes it
+    as the first of `betas`."""
     if isinstance(optimizer, str):
         return optimizer.lower() == "sgdm"
     groups = (group for own in _wrapped(optimizer) for group in getattr(own, "param_groups", ()))
-    return update_rule(optimizer) == "linear" and any(group.get("momentum") for group in groups)
+    return update_rule(optimizer) == "linear" and any(
+        group.get("momentum") or (group.get("betas") or (0.0,))[0] for group in groups
+    )
 
 
 def adds_momentum(strategy: Strategy, optimizer: object) -> bool:
@@ -198,6 +201,11 @@ def is_of(optimizer: object, name: str) -> bool:
     """Whether an optimizer, or one that it wraps, is of a class of this name or a subclass."""
     kinds = (kind for wrapped in _wrapped(optimizer) for kind in type(wrapped).__mro__)
     return any(kind.__name__ == name for kind in kinds)
+
+
+def is_part_of(optimizer: object, whole: object) -> bool:
+    """Whether an optimizer is the other one, or one that it wraps."""
+    return any(own is optimizer for own in _wrapped(whole))
 
 
 def name_of(optimizer: object) -> str:

@@ -125,6 +125,48 @@ def _two_optimizers() -> int:
     return len([w for w in caught if w.category is SoundnessWarning])
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_one_of_two_optimizers_does_not_speak_for_the_other(two: Ranks, named: bool) -> None:
+    (first, known), other = two.run(_told_of_one, named)
+    assert other == ([], [])
+    assert len(first) == 1
+    assert "is unsound with AdamW" in first[0]
+    assert known == ["AdamW", "sgd"]
+
+
+def _told_of_one(named: bool) -> tuple[list[str], list[str]]:
+    """This rank's warnings, and rank 0's optimizers, if `attach` is passed SGD, and AdamW steps
+    a matrix."""
+    model = small()
+    *rest, last = (p for p in model.parameters() if p.dim() > 1)
+    sgd: Any = torch.optim.SGD(rest, 0.1)
+    others = torch.optim.AdamW([last], 1e-3), LikeLion(rest)
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        attached(model, TOPK, optimizer="sgd" if named else sgd) as handle,
+    ):
+        warnings.simplefilter("always")
+        for step in range(3):
+            model.zero_grad()
+            loss_of(model, step).backward()
+            for optimizer in (sgd, *others[: 1 + named]):
+                optimizer.step()
+        known = [x if isinstance(x, str) else type(x).__name__ for x in handle.optimizers]
+    known = sorted("sgd" if name == "SGD" else name for name in known)
+    said = [str(w.message) for w in caught if w.category is SoundnessWarning]
+    return said, known if dist.get_rank() == 0 else []
+
+
+class LikeLion(torch.optim.Optimizer):
+    """An optimizer whose rule nobody knows, so that a name that was passed speaks for it."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
 @pytest.mark.parametrize("named", [None, "adamw"])
 def test_auto_chooses_among_the_sound(two: Ranks, named: str | None) -> None:
     first, other = two.run(_settled, named)

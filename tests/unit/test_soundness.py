@@ -328,6 +328,18 @@ def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:
     assert instead(Wraps(gradwire.optim.AdamW(p)), 2) == instead(gradwire.optim.AdamW(p), 2)
 
 
+def test_bitsandbytes_writes_momentum_as_a_beta() -> None:
+    class SGD(torch.optim.Optimizer):
+        """As bitsandbytes keeps the momentum and the dampening."""
+
+        def __init__(self, momentum: float) -> None:
+            super().__init__(WEIGHTS, {"lr": 0.1, "betas": (momentum, 0.0)})
+
+    text = "topk(0.01)+ef | allgather"
+    assert [gradwire.sound(text, SGD(m)).kind for m in (0.0, 0.9)] == ["sound", "unsound"]
+    assert name_of(SGD(0.9)) == "SGD with momentum"
+
+
 def test_messages_name_the_optimizer_that_is_wrapped() -> None:
     assert name_of(Wraps(torch.optim.SGD(WEIGHTS, 0.1))) == "SGD"
     assert name_of(Wraps(torch.optim.SGD(WEIGHTS, 0.1, 0.9))) == "SGD with momentum"

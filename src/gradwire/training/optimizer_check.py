@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
-from gradwire.soundness import has_momentum, sound
+from gradwire.soundness import has_momentum, is_part_of, sound, update_rule
 from gradwire.training.attached import keeper_of
 from gradwire.training.copies import Hook
 from gradwire.training.guard import Guard
@@ -77,11 +77,12 @@ class OptimizerCheck:
 
     @property
     def optimizers(self) -> list[object]:
-        """The optimizer that was passed to `attach`; or else, or where a name that was passed left
-        out that there is momentum, those that have stepped."""
+        """The optimizer that was passed to `attach`, and those that have stepped of which it does
+        not tell: all, if none was passed."""
         told, seen = self._session.settings.optimizer, [_stepping(own) for own in self._seen]
-        is_whole = told is not None and not any(_has_more_momentum(own, told) for own in seen)
-        return [told] if is_whole else list(seen)
+        if told is None:
+            return list(seen)
+        return [told, *(own for own in seen if not _tells_of(told, own))]
 
     def close(self) -> None:
         """Watch no longer."""
@@ -244,7 +245,7 @@ class OptimizerCheck:
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         session, stepping = self._session, _stepping(optimizer)
         told = session.settings.optimizer
-        if told is not None and not _has_more_momentum(stepping, told):  # `attach` has checked it
+        if told is not None and _tells_of(told, stepping):  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [
@@ -383,9 +384,14 @@ def _stepping(optimizer: Optimizer) -> Optimizer:
     return inner
 
 
-def _has_more_momentum(optimizer: Optimizer, told: object) -> bool:
-    """Whether an optimizer has momentum, and the name that was passed to `attach` left it out."""
-    return isinstance(told, str) and has_momentum(optimizer) and not has_momentum(told)
+def _tells_of(told: object, optimizer: Optimizer) -> bool:
+    """Whether what is sound with the optimizer, or name, that was passed to `attach` is so with
+    this one, too: their rule is the same, and that has momentum if this has. Of one whose rule is
+    not known a name tells."""
+    rule = update_rule(optimizer)
+    if rule is None:
+        return isinstance(told, str) or is_part_of(optimizer, told)
+    return rule == update_rule(told) and has_momentum(optimizer) <= has_momentum(told)
 
 
 def calling_scaler() -> GradScaler | None:

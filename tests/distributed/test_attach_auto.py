@@ -454,3 +454,24 @@ def begun_after(skipped: int) -> tuple[int, int]:
 @pytest.mark.parametrize("skipped", [0, 8, 20])
 def test_plans_are_chosen_once_the_warm_up_is_over(two: Ranks, skipped: int) -> None:
     assert two.run(begun_after, skipped) == [(12 + skipped, 12)] * 2
+
+
+@brief()
+def left_after(skipped: int) -> tuple[str, ...]:
+    """The strategies that are left if a GradScaler skips the first steps, in which no optimizer
+    steps."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attached(model, "auto", strategies=STRATEGIES) as handle:
+        for step in range(skipped + 12):
+            optimizer.zero_grad()
+            (loss_of(model, step) * (torch.inf if step < skipped else 1.0)).backward()
+            if step >= skipped:
+                optimizer.step()
+        tuner: Any = handle.tuner
+        assert tuner.profile is not None
+        return tuple(tuner._strategies)
+
+
+def test_what_is_sound_is_asked_once_an_optimizer_has_stepped(two: Ranks) -> None:
+    assert two.run(left_after, 15) == [tuple(STRATEGIES)] * 2

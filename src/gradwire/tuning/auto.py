@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Generator, Iterator, Sequence
+from itertools import count
 from statistics import median
 
 from torch import nn
@@ -43,7 +44,9 @@ _WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # least and most steps; about so long
 _HOPELESS = 3.0  # times the best: predictions are not as wrong as that
 _CORRECTIONS = 2  # how often, at most, the profile's network costs are corrected
 _LOOK_EVERY = 50  # steps between checks for drift
-_DRIFT = 1.3  # plan again when steps take this many times as long, or as short
+_DRIFT = 1.3
+"""Plan again when steps take this many times as long, or as short: at the first check, later at
+twice as many in a row for each search before, as a job with long and short steps has no end."""
 
 
 class Tuner:
@@ -92,26 +95,27 @@ class Tuner:
 
     def _lives(self, profile: Profile | None = None) -> Life:
         """Tunes; each `yield` is one step. profile: None to measure one first."""
-        while True:
+        for lasting in (2**searches for searches in count()):
             self.is_settled = False
             self._guard_looks_from(math.inf)
             if profile is None:
                 yield from for_steps(_WARM_UP)
+                yield from self._until_taken(_WARM_UP)  # so that the optimizers are known
                 (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
                 profile = yield from self._watch(watched_steps(slowest))
-            yield from self._warm_up()
+            yield from self._until_taken(self._warmup)
             yield from self._decide(profile)
-            is_harmed = yield from self._until_drift()
+            is_harmed = yield from self._until_drift(lasting)
             if is_harmed:
                 self._go_back()
                 return
             profile = None
 
-    def _warm_up(self) -> Iterator[None]:
-        """Waits until the warm-up is over, which counts steps that were not skipped. With a
-        sharded model ranks may have skipped other steps."""
+    def _until_taken(self, steps: int) -> Iterator[None]:
+        """Waits until so many steps of the run were not skipped. With a sharded model ranks may
+        have skipped other steps."""
         while True:
-            (left,) = map(max, zip(*self._exchanged([self._warmup - self._session.taken])))
+            (left,) = map(max, zip(*self._exchanged([steps - self._session.taken])))
             if left <= 0:
                 return
             yield from for_steps(int(left))
@@ -248,13 +252,13 @@ class Tuner:
         self.raced = [(plan, race.paced(i)) for i, plan in enumerate(plans)]
         return plans[race.winner()]
 
-    def _until_drift(self) -> Generator[None, None, bool]:
-        """Waits until steps take much longer or shorter, or the plan does harm; returns whether
-        it is harm. With a sharded model all ranks learn of harm at the next check: ranks judge by
-        their own parts, and may have skipped other steps."""
+    def _until_drift(self, lasting: int) -> Generator[None, None, bool]:
+        """Waits until steps take much longer or shorter in so many checks, one after the other, or
+        the plan does harm; returns whether it is harm. With a sharded model ranks judge harm by
+        their own parts, and may have skipped other steps: all learn of it at the next check."""
         guard, at_once = self.handle.guard, self._session.circle is self._session.performers[0]
         yield from for_steps(_WARM_UP)
-        usual = None
+        usual, lasted = None, 0
         while True:
             mine = list[float]()
             for _ in range(_LOOK_EVERY):
@@ -267,7 +271,8 @@ class Tuner:
             if harmed:
                 return True
             usual = usual or slowest
-            if not 1 / _DRIFT < slowest / usual < _DRIFT:
+            lasted = 0 if 1 / _DRIFT < slowest / usual < _DRIFT else lasted + 1
+            if lasted == lasting:
                 self._say(
                     f"steps take {slowest:.3g} s, but took {usual:.3g} s before: planning again"
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -179,6 +180,36 @@ def test_what_needs_a_warm_up_is_said(warmup: int) -> None:
     assert "gtopk" in said.pop()
     assert [text for text in said if "first 5 %" in text] == said
     assert len(said) == (0 if warmup else 1)
+
+
+def searches(seconds: Callable[[int], float], steps: int) -> int:
+    """How often a job is searched a plan for whose steps take so long."""
+    tuner, found, now = Tuner.__new__(Tuner), list[int](), SimpleNamespace(seconds=0.0)
+
+    def watch(_: int) -> Iterator[None]:
+        yield
+
+    def decide(_: Any) -> Iterator[None]:
+        found.append(1)
+        yield
+
+    made: Any = tuner
+    made._session = SimpleNamespace(circle=1, performers=[1], taken=100)
+    made.handle, made._steps, made._warmup = SimpleNamespace(guard=None), now, 0
+    made._watch, made._decide, made._exchanged = watch, decide, lambda numbers: [numbers] * 2
+    made._say = lambda line: None
+    life = tuner._lives()
+    for step in range(steps):
+        now.seconds = seconds(step)
+        next(life)
+    return len(found)
+
+
+def test_steps_that_take_long_again_and_again_do_not_keep_a_job_searching() -> None:
+    assert searches(lambda step: 0.1, 20_000) == 1
+    assert searches(lambda step: 0.1 * (1 + step // 70 % 2), 20_000) < 5
+    assert searches(lambda step: 0.1 * (1 + step // 4000), 20_000) == 4
+    assert searches(lambda step: 0.1 if step < 300 else 0.2, 20_000) == 2
 
 
 class Full(io.StringIO):

@@ -14,7 +14,7 @@ from test_attach_members import Told, slopes
 from torch import Tensor
 
 from gradwire import Plan, Strategy
-from gradwire.errors import PlanError
+from gradwire.errors import PeerError, PlanError
 
 TWO = "per_node=2"
 PATH = "compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu"
@@ -267,3 +267,22 @@ def test_what_cannot_be_adopted_leaves_all_as_it_was(
 ) -> None:
     for said in four.run(refused, strategy, other):
         assert says in said
+
+
+def adopted_by_one() -> str:
+    """What the other rank hears, if a rank does not change plans with it."""
+    model = torch.nn.Linear(8, 8)
+    with attached(model, "none | allreduce", timeout_seconds=1.0) as handle:
+        said = ""
+        if dist.get_rank() == 0:
+            with pytest.raises(PeerError) as refused:
+                handle.adopt(plan_of(handle, "bf16 | allreduce"))
+            said = str(refused.value)
+        dist.barrier()
+        return said
+
+
+def test_a_rank_that_does_not_change_plans_is_named(two: Ranks) -> None:
+    said, _ = two.run(adopted_by_one)
+    assert said.startswith("all ranks must attach, and change plans, together, within the timeout")
+    assert "rank 1 died or is stuck, or calls attach(), adopt() or backward() less often" in said

@@ -21,6 +21,7 @@ import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.planner.candidates import timeline_of
+from gradwire.planner.profile import Profile
 from gradwire.training import guard
 from gradwire.tuning import auto
 from gradwire.tuning.profiling import OF_TABLES
@@ -105,7 +106,11 @@ def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
 @brief()
 def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
     """What was found or refused, where `machine_of` numbers each rank's machine."""
-    os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
+    with patch.dict(os.environ, GROUP_RANK=str(machine_of[dist.get_rank()])):
+        return on_this_machine(strategy)
+
+
+def on_this_machine(strategy: str) -> str:
     try:
         model = small()
         optimizer: Any = "sgd"
@@ -114,8 +119,6 @@ def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
         handle: Any = gradwire.attach(model, "auto", strategies=[strategy], optimizer=optimizer)
     except PlanError as error:
         return f"refused: {error}"
-    finally:
-        del os.environ["GROUP_RANK"]
     for step in range(PATIENCE):
         model.zero_grad()
         loss_of(model, step).backward()
@@ -136,6 +139,8 @@ def test_strategies_that_sum_inside_machines_are_candidates(four: Ranks) -> None
     first, *others = four.run(on_machines, (0, 0, 1, 1), "topk(0.1)+ef | hierarchical")
     assert first.startswith("True ")
     assert others == [first] * 3
+    hosts = Profile.from_json(first.split(" ", 2)[2]).hosts
+    assert hosts[0] == hosts[1] != hosts[2] == hosts[3], "as the strategies were measured"
 
 
 @pytest.mark.parametrize(

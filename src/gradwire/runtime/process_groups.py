@@ -28,16 +28,18 @@ _FAILURES = count()
 
 @contextmanager
 def attaching(group: dist.ProcessGroup) -> Iterator[None]:
-    """A context for attach's network calls among a group: a failure raises PeerError, as a rank is
-    missing."""
+    """A context for network calls of `attach` and `adopt` among a group: a failure raises
+    PeerError, as a rank is missing."""
     try:
         yield
     except (RuntimeError, ConnectionError) as error:
         under = f"gradwire/not attached/{next(_FAILURES)}"
-        silent = silent_ranks(group, "attach()", under=under, call="attach()")
+        call = "attach(), adopt() or backward()"  # in a backward "auto" adopts plans
+        silent = silent_ranks(group, "attach()", under=under, call=call)
         raise PeerError(
-            f"every rank must call attach() within the timeout; {silent} Look at that rank's own "
-            f"log. (The backend says: {str(error).splitlines()[0]})"
+            "all ranks must attach, and change plans, together, within the timeout; "
+            f"{silent} Look at that rank's own log. (The backend says: "
+            f"{str(error).splitlines()[0]})"
         ) from error
 
 
@@ -123,12 +125,12 @@ def find_machines(
         )
     if per_node := next(iter(asked), None):
         return Machines.even(dist.get_world_size(group), per_node)
-    names = exchange_text(_machine(), group, device) if asked or wanted else []
+    names = exchange_text(machine_name(), group, device) if asked or wanted else []
     is_even = len(set(Counter(names).values())) == 1
     return Machines.named(names) if asked or is_even else None
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """Returns a name that is equal on all ranks of a machine: its host name, and torchrun's number
     for it."""
     return f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}".strip()

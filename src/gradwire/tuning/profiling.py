@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
@@ -18,7 +17,7 @@ from gradwire.planner.candidates import BF16, FP32
 from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype, main_width
 from gradwire.planner.stages import way
 from gradwire.progress import Progress, silent
-from gradwire.runtime.process_groups import exchange_text
+from gradwire.runtime.process_groups import exchange_text, machine_name
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.soundness import has_momentum, leaves_moments, update_rule
 from gradwire.strategy import Strategy
@@ -130,7 +129,7 @@ def measure(
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         moments_seconds=_moments_seconds(session, recorder),
-        hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
+        hosts=tuple(exchange_text(machine_name(), performer.group, device)),
         device=device.type, backend=backend_of(performer.group, device),
         contention=contention, strategies=costs, tables=tables, width=width,
         versions={

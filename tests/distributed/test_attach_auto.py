@@ -480,3 +480,18 @@ def left_after(skipped: int) -> tuple[str, ...]:
 
 def test_what_is_sound_is_asked_once_an_optimizer_has_stepped(two: Ranks) -> None:
     assert two.run(left_after, 15) == [tuple(STRATEGIES)] * 2
+
+
+def alone() -> tuple[bool, bool, str, int]:
+    """Whether a rank of a world of one has settled, whether it looks on, its plan and step."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attached(model, "auto", strategies=STRATEGIES) as handle:
+        stepped(model, optimizer, range(20))
+        tuner: Any = handle.tuner
+        return (tuner.is_settled, handle.is_tuning, f"{handle.plan.main_strategy}", handle.step)
+
+
+def test_a_rank_alone_compresses_nothing(one: Ranks) -> None:
+    """It has nobody to send to: bf16 won half of its races, by noise."""
+    assert one.run(alone) == [(True, False, "none | allreduce", 20)]

@@ -94,7 +94,13 @@ class Tuner:
             raise
 
     def _lives(self, profile: Profile | None = None) -> Life:
-        """Tunes; each `yield` is one step. profile: None to measure one first."""
+        """Tunes; each `yield` is one step. profile: None to measure one first. A rank that is
+        alone, which sends nothing, has found its plan."""
+        if self._session.world == 1:
+            self._say("one rank alone sends nothing: no other plan is looked for")
+            self.close()
+            self.is_settled = True
+            return
         for lasting in (2**searches for searches in count()):
             self.is_settled = False
             self._guard_looks_from(math.inf)

@@ -194,7 +194,7 @@ def searches(seconds: Callable[[int], float], steps: int) -> int:
         yield
 
     made: Any = tuner
-    made._session = SimpleNamespace(circle=1, performers=[1], taken=100)
+    made._session = SimpleNamespace(circle=1, performers=[1], taken=100, world=2)
     made.handle, made._steps, made._warmup = SimpleNamespace(guard=None), now, 0
     made._watch, made._decide, made._exchanged = watch, decide, lambda numbers: [numbers] * 2
     made._say = lambda line: None

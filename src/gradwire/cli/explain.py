@@ -70,7 +70,9 @@ def _story(plan: Plan, profile: Path | None) -> Explanation:
     from gradwire.planner.explain import explain
     from gradwire.planner.paths import with_named
     from gradwire.planner.profile import Profile
+    from gradwire.planner.story import PREDICTION
 
     own = with_named(Profile.load(profile), map(str, plan.strategies))
-    budget = saved(plan).error_budget if plan.prediction is not None else None
+    said = plan.prediction
+    budget = None if said is None else PREDICTION.take(said).error_budget
     return explain(judge(own, plan, error_budget=budget), own)

@@ -58,13 +58,24 @@ def with_prediction(choice: Choice, profile: Profile) -> Plan:
 
 
 def saved(plan: Plan) -> Explanation:
-    """Returns the story that a plan carries. Raises PlanError if it has none."""
+    """Returns the story that a plan carries. Raises PlanError if it has none, or that of another
+    plan, as where a file was edited."""
     if plan.prediction is None:
         raise PlanError(
             "explaining a plan needs the prediction saved in it, or a profile; this plan has no "
             "prediction. Pass --profile with the profile of its model."
         )
     story: Explanation = PREDICTION.take(plan.prediction)
+    told = [(own.label, own.tensors, Strategy.parse(own.strategy)) for own in story.groups]
+    pairs = zip(plan.buckets, plan.strategies)
+    made = [(_label(bucket), len(bucket.names), strategy) for bucket, strategy in pairs]
+    if told != made:
+        other = next((f"'{one[2]}' for {one[0]}" for one in told if one not in made), "fewer")
+        raise PlanError(
+            "a plan's prediction must be of this plan, group by group; got one of "
+            f"{len(told)} groups, {other}, for {len(made)} buckets. Pass --profile with the "
+            "profile of its model, which predicts the plan as it is."
+        )
     return story
 
 

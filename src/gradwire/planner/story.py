@@ -113,11 +113,11 @@ class Explanation:
         """Lines about the plan as a whole: a step's time, and the optimizers it is sound with."""
         tuned = ", ".join(f"tuned {_NAMES.get(k, k)} {ms(v)}" for k, v in self.baselines.items())
         hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
+        ranks = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         is_slowed = self.slowed_seconds >= _FEW * self.seconds
         slowed = f", {ms(self.slowed_seconds)} longer than alone" if is_slowed else ""
         lines = [
-            f"step {ms(self.seconds)}{f' ({tuned})' if tuned else ''}, "
-            f"{self.workers} workers on {hosts}",
+            f"step {ms(self.seconds)}{f' ({tuned})' if tuned else ''}, {ranks} on {hosts}",
             f"backward {ms(self.backward_seconds)}{slowed}; {ms(self.exposed_seconds)} of "
             "communication are left when it is over",
         ]

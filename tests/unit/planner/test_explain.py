@@ -238,6 +238,17 @@ def test_stories_that_are_none(wrong: dict[str, object]) -> None:
         saved(replace(plan, prediction=broken))
 
 
+def test_a_plan_that_was_edited_has_no_story() -> None:
+    """It would call strategies sound that the plan does not use."""
+    plan = with_prediction(choose(SLOW, lanes=[1]), SLOW)
+    first = Strategy.parse("topk(0.5)+ef | allgather")
+    edited = replace(plan, strategies=(first, *plan.strategies[1:]))
+    shorter = replace(plan, buckets=plan.buckets[:-1], strategies=plan.strategies[:-1])
+    for other in (edited, shorter):
+        with pytest.raises(PlanError, match=r"must be of this plan, group by group; .*--profile"):
+            saved(other)
+
+
 def test_a_prediction_that_is_no_object() -> None:
     document = json.loads(choose(SLOW, lanes=[1]).best.plan.to_json())
     document["prediction"] = "fast"

@@ -157,6 +157,36 @@ def _told_of_one(named: bool) -> tuple[list[str], list[str]]:
     return said, known if dist.get_rank() == 0 else []
 
 
+@pytest.mark.parametrize("change", ["momentum", "parameters", "before it steps"])
+def test_an_optimizer_that_changes_is_asked_again(two: Ranks, change: str) -> None:
+    said, other = two.run(_told_of_changes, change)
+    assert (len(said), other) == (1, [])
+    assert "is unsound with SGD with momentum" in said[0]
+
+
+def _told_of_changes(change: str) -> list[str]:
+    """This rank's warnings, if SGD gets momentum as by OneCycleLR, after some steps or between
+    `attach`, which was passed it, and its first; or a group of parameters with it."""
+    model = small()
+    *rest, last = (p for p in model.parameters() if p.dim() > 1)
+    at_once = change == "before it steps"
+    sgd: Any = torch.optim.SGD(rest if change == "parameters" else model.parameters(), 0.1)
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        attached(model, TOPK, optimizer=sgd if at_once else None),
+    ):
+        warnings.simplefilter("always")
+        for step in range(5):
+            if change == "parameters" and step == 2:
+                sgd.add_param_group({"params": [last], "momentum": 0.9})
+            elif change != "parameters" and (at_once or step == 2):
+                sgd.param_groups[0]["momentum"] = 0.9
+            model.zero_grad()
+            loss_of(model, step).backward()
+            sgd.step()
+    return [str(w.message) for w in caught if w.category is SoundnessWarning]
+
+
 class LikeLion(torch.optim.Optimizer):
     """An optimizer whose rule nobody knows, so that a name that was passed speaks for it."""
 

@@ -61,6 +61,12 @@ class OptimizerCheck:
         # Inside a ZeroRedundancyOptimizer; they may have no parameters on some ranks.
         self._inner: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # When it was last judged: the number of its parameters, and whether it had momentum.
+        self._judged: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = (
+            weakref.WeakKeyDictionary()
+        )
+        told = session.settings.optimizer
+        self._told_of_momentum = told is not None and has_momentum(told)
         # At the last step: the number of exchanges, the first gradient, and its version.
         self._stepped_at: weakref.WeakKeyDictionary[Optimizer, tuple[int, Any, int]] = (
             weakref.WeakKeyDictionary()
@@ -82,15 +88,16 @@ class OptimizerCheck:
         told, seen = self._session.settings.optimizer, [_stepping(own) for own in self._seen]
         if told is None:
             return list(seen)
-        return [told, *(own for own in seen if not _tells_of(told, own))]
+        others = (own for own in seen if not is_part_of(own, told))
+        return [told, *(own for own in others if not self._is_told_of(own))]
 
     def close(self) -> None:
         """Watch no longer."""
         _WATCHED.pop(self, None)
 
     def before_step(self, optimizer: Optimizer, with_closure: bool = False) -> None:
-        """Check a step. Most checks are made at an optimizer's first step only; its momentum and
-        rates may change later.
+        """Check a step. Most checks are made at an optimizer's first step only; its parameters,
+        momentum and rates may change later.
 
         with_closure: the backward runs inside the step, as in Lightning; the second step counts
             as the first then.
@@ -114,6 +121,7 @@ class OptimizerCheck:
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
             self._check_scaler()  # also if the step applies what `flush` added
         if optimizer in self._seen:
+            self._check_sound(optimizer, groups)
             self._follow_rates(optimizer)
             return
         if with_closure and optimizer not in self._began:
@@ -243,9 +251,15 @@ class OptimizerCheck:
             )
 
     def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
+        """Warn of strategies that are not sound with the optimizer: at its first step, and again
+        where it has got more parameters, or momentum, since."""
         session, stepping = self._session, _stepping(optimizer)
-        told = session.settings.optimizer
-        if told is not None and _tells_of(told, stepping):  # `attach` has checked it
+        now = sum(len(group["params"]) for group in groups), has_momentum(optimizer)
+        most = self._judged.get(optimizer, (-1, False))
+        if now[0] <= most[0] and now[1] <= most[1]:
+            return
+        self._judged[optimizer] = now
+        if self._is_told_of(stepping):  # `attach` has checked it
             return
         plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
         strategies = [
@@ -259,6 +273,15 @@ class OptimizerCheck:
             strategies, stepping, session.world, strict=session.settings.strict,
             warmup=session.settings.warmup, quiet=session.rank > 0,
         )  # fmt: skip
+
+    def _is_told_of(self, optimizer: Optimizer) -> bool:
+        """Whether what is sound with the optimizer, or name, that was passed to `attach` is so
+        with this one, too: their rule is the same, and that had momentum if this has. Of one whose
+        rule is not known a name tells."""
+        told, rule = self._session.settings.optimizer, update_rule(optimizer)
+        if told is None or rule is None:
+            return isinstance(told, str) or is_part_of(optimizer, told)
+        return rule == update_rule(told) and has_momentum(optimizer) <= self._told_of_momentum
 
     def _check_backward_over(self) -> None:
         """Raise UsageError amid an exchange, or after one that failed: `.grad` then holds this
@@ -382,16 +405,6 @@ def _stepping(optimizer: Optimizer) -> Optimizer:
     one, which steps this rank's."""
     inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner
-
-
-def _tells_of(told: object, optimizer: Optimizer) -> bool:
-    """Whether what is sound with the optimizer, or name, that was passed to `attach` is so with
-    this one, too: their rule is the same, and that has momentum if this has. Of one whose rule is
-    not known a name tells."""
-    rule = update_rule(optimizer)
-    if rule is None:
-        return isinstance(told, str) or is_part_of(optimizer, told)
-    return rule == update_rule(told) and has_momentum(optimizer) <= has_momentum(told)
 
 
 def calling_scaler() -> GradScaler | None:

@@ -140,13 +140,13 @@ class Problem:
         """Returns seconds below which no grouping and no choice of options makes the step, on so
         many lanes or fewer. beside: further jobs of the step."""
         each = {
-            is_other: [_least_stages(self, way(o, is_other)) for o in self.options]
-            for is_other in {t.is_other for t in self.tensors}
+            kind: [_least_stages(self, way(option, kind[0]), kind[1]) for option in self.options]
+            for kind in {(t.is_other, t.dtype) for t in self.tensors}
         }
         jobs = [
             Alternatives(
                 t.ready_seconds,
-                tuple(_times(t.elements, stages) for stages in each[t.is_other]),
+                tuple(_times(t.elements, stages) for stages in each[t.is_other, t.dtype]),
             )
             for t in self.tensors
         ]
@@ -300,9 +300,9 @@ def _alike(
 # -- bound -------------------------------------------------------------------------------------
 
 
-def _least_stages(problem: Problem, option: str) -> tuple[Stage, ...]:
-    """Returns encode, moves and decode of one element, at the least seconds that an element takes
-    in a group of any size."""
+def _least_stages(problem: Problem, option: str, dtype: str) -> tuple[Stage, ...]:
+    """Returns encode, moves and decode of one element of a dtype, at the least seconds that an
+    element takes in a group of any size."""
     cost, most = problem.stages.profile.cost(option), problem.most
     rate = cost.wire.curve.rows[-1][2]  # link_seconds is no less than either argument
     wire = max(
@@ -311,7 +311,7 @@ def _least_stages(problem: Problem, option: str) -> tuple[Stage, ...]:
     )
     return (
         Stage(Resource.WORKERS, _least(cost.encode.curve, most), "encode"),
-        Stage(problem.stages.link, wire, "wire"),
+        Stage(problem.stages.link, wire * problem.stages.ratio(option, dtype), "wire"),
         Stage(Resource.WORKERS, _least(cost.decode.curve, most), "decode"),
     )
 

@@ -8,25 +8,31 @@ from functools import cached_property, lru_cache
 
 from gradwire import beside
 from gradwire.buckets import Bucket
+from gradwire.layout.message import Layout
 from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.timeline import Executor, Job, Resource, Stage
 from gradwire.strategy import Strategy
 
+_MANY = 1 << 20  # elements
+
 
 @dataclass(frozen=True)
 class Bucketed:
-    """What stages depend on: elements of all parameters, their number, when the last is ready, and
-    whether the optimizer treats all of them by its other rule."""
+    """What stages depend on: elements of all parameters, their number, when the last is ready,
+    whether the optimizer treats all of them by its other rule, and their dtype; "": the profile's.
+    """
 
     elements: int
     parameters: int
     ready_seconds: float
     is_other: bool = False
+    dtype: str = ""
 
     @staticmethod
     def alone(ready: Ready) -> Bucketed:
         """Returns a bucket of one parameter."""
-        return Bucketed(ready.parameter.elements, 1, ready.seconds, ready.is_other)
+        own = ready.parameter
+        return Bucketed(own.elements, 1, ready.seconds, ready.is_other, own.dtype)
 
     @staticmethod
     def joined(parts: Sequence[Bucketed]) -> Bucketed:
@@ -34,6 +40,7 @@ class Bucketed:
         return Bucketed(
             sum(own.elements for own in parts), sum(own.parameters for own in parts),
             max(own.ready_seconds for own in parts), all(own.is_other for own in parts),
+            parts[0].dtype,
         )  # fmt: skip
 
 
@@ -43,6 +50,18 @@ def way(strategy: str, is_other: bool) -> str:
     the bucket by its other rule."""
     second = beside.second(Strategy.parse(strategy)) if is_other else None
     return strategy if second is None else str(second)
+
+
+@lru_cache(maxsize=1024)
+def bytes_ratio(strategy: str, dtype: str, measured: str) -> float:
+    """Returns how many times the bytes a strategy sends for gradients of a dtype, if it was
+    measured on those of another: twice as many for fp32 instead of bf16, if they are sent whole;
+    as many if it has a format of its own."""
+    made = Strategy.parse(strategy)
+    own, other = (made.compressor.claims(_MANY, name) for name in (dtype, measured))
+    if made.collective.own_feedback or not (own.fixed and other.fixed):
+        return 1.0
+    return Layout.of([own]).bytes / Layout.of([other]).bytes
 
 
 @dataclass(frozen=True)
@@ -74,7 +93,8 @@ class Stages:
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
         """Returns the bucket's stages. Raises PlanError if its strategy (see `way`) was not
         measured."""
-        cost = self.profile.cost(way(strategy, bucket.is_other))
+        text = way(strategy, bucket.is_other)
+        cost = self.profile.cost(text)
         more = (bucket.parameters - 1) * cost.per_parameter_seconds
         wire = cost.wire(bucket.elements)
         link = cost.link_seconds(bucket.elements)
@@ -83,10 +103,19 @@ class Stages:
         stages = (
             Stage(Resource.WORKERS, encode + more * share, "encode"),
             Stage(Resource.LATENCY, wire - link, "wire"),
-            Stage(self.link, link, "wire"),
+            Stage(self.link, link * self.ratio(text, bucket.dtype), "wire"),
             Stage(Resource.WORKERS, decode + more * (1 - share), "decode"),
         )
         return tuple(stage for stage in stages if stage.seconds > 0)
+
+    def ratio(self, strategy: str, dtype: str) -> float:
+        """Returns how many times the measured bytes a strategy sends for gradients of a dtype."""
+        main = self._main
+        return 1.0 if dtype in ("", main) else bytes_ratio(strategy, dtype, main)
+
+    @cached_property
+    def _main(self) -> str:
+        return self.profile.dtype
 
     def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
         """Returns the bucket's job by a strategy."""

@@ -17,6 +17,7 @@ from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate, timeline_of
 from gradwire.planner.choose import LEAST_GAIN, _rivals, choose, judge
 from gradwire.planner.curves import Curve
+from gradwire.planner.explain import explain
 from gradwire.planner.fit import Fit
 from gradwire.planner.grouping import (
     SLOWER,
@@ -230,6 +231,27 @@ def test_buckets_have_one_dtype() -> None:
     for candidate in choose(profile(1e7, ready=ready)).finalists:
         for bucket in candidate.plan.buckets:
             assert len({p.dtype for p in bucket.parameters}) == 1
+
+
+@pytest.mark.parametrize("main", ["float32", "bfloat16"])
+def test_the_bytes_of_every_dtype_count(main: str) -> None:
+    """Strategies were measured on gradients of one dtype, that of most elements."""
+    other = "bfloat16" if main == "float32" else "float32"
+    given = [replace_dtype(r, other if i % 8 >= 6 else main) for i, r in enumerate(model())]
+    made = profile(1e7, ready=given)
+    stages, times = Stages(made), dict[tuple[str, str], float]()
+    assert made.dtype == main
+    for ready in given[0], given[-1]:
+        for text in (FP32, BF16):
+            job = stages.job(Bucketed.alone(ready._replace(seconds=0.0)), text)
+            (link,) = (stage.seconds for stage in job.stages if stage.lane == stages.link)
+            times[ready.parameter.dtype, text] = link / ready.parameter.elements
+    twice = pytest.approx(2 * times["bfloat16", FP32], rel=1e-4)  # but for headers
+    assert times["float32", FP32] == twice
+    assert times["float32", BF16] == pytest.approx(times["bfloat16", BF16])
+    found = choose(made)
+    assert found.gap >= 0.0
+    assert explain(found, made).seconds == found.best.seconds
 
 
 def replace_dtype(ready: Ready, dtype: str) -> Ready:

@@ -119,8 +119,9 @@ def _text(profile: Profile, output: Path) -> str:
     largest = max(1, sum(p.elements for p in profile.parameters if not p.sparse))
     rows = [_row(text, cost, largest) for text, cost in profile.strategies.items()]
     headers = ("all at once, by", "encode, ms", "moves, ms", "decode, ms", "fit off by")
+    ranks = "1 rank" if profile.world == 1 else f"{profile.world} ranks"
     return (
-        f"{len(profile.ready)} parameters, {largest / 1e6:.1f} M elements, {profile.world} ranks: "
+        f"{len(profile.ready)} parameters, {largest / 1e6:.1f} M elements, {ranks}: "
         f"backward {1e3 * profile.backward_seconds:.1f} ms, forward and optimizer "
         f"{1e3 * profile.around_seconds:.1f} ms\n\n{Table(headers, rows).as_text()}\n\n"
         f"saved {output}; next: gradwire plan --profile {output} -o plan.json"

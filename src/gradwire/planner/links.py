@@ -170,9 +170,13 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
     backend = profile.backend
     seconds = _by_name(wires)
     if not seconds and measured_on is None:
+        alone = profile.world == 1
+        ranks = "1 rank" if alone else f"{profile.world} ranks"
+        other = "again, with two ranks or more" if alone else "a larger model"
         raise PlanError(
-            "planning for another cluster needs measured times of transfers; the profile has "
-            f"none, from {profile.world} ranks. Profile again, with two or more."
+            "planning for another cluster needs moves that take longer for more bytes; those of "
+            f"the profile's {ranks} do not, up to the model's {sizes_of(profile)[-1]:,} elements. "
+            f"Profile {other}."
         )
     most = {name: max(wire.ideal(-1).get(name, 0.0) for wire in wires) for name in seconds}
     large = [name for name in seconds if 4 * most[name] >= max(most.values())]

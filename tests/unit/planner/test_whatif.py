@@ -308,10 +308,18 @@ def test_machines_that_do_not_divide_a_cluster_block_no_plan() -> None:
 
 def test_one_rank_says_nothing_of_links() -> None:
     own = replace(profile(), hosts=("a",))
-    with pytest.raises(PlanError, match="from 1 ranks"):
+    with pytest.raises(PlanError, match=r"profile's 1 rank do not, .* with two ranks or more"):
         on(own, Cluster(8))
     known = Cluster(1, cross_bits_per_second=1e9)
     assert on(own, Cluster(8), known).strategies["none | allreduce"].wire(1e6) > 0.05
+
+
+def test_a_model_whose_moves_are_all_start_ups_is_too_small() -> None:
+    own = profile(strategies=["none | allreduce"])
+    level = replace(own.strategies["none | allreduce"], wire=Fit(Curve(((0.0, 6e-4),), 0.0)))
+    own = replace(own, strategies={"none | allreduce": replace(level, latency_seconds=6e-4)})
+    with pytest.raises(PlanError, match=r"profile's 4 ranks do not, .* Profile a larger model"):
+        on(own, Cluster(8))
 
 
 def test_bytes_take_time_even_where_none_was_seen() -> None:

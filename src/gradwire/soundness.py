@@ -226,11 +226,11 @@ def leaves_moments(optimizer: object) -> bool:
 
 def _wrapped(optimizer: object) -> Iterator[object]:
     """Yield the optimizer, and those that it wraps (accelerate, ZeRO)."""
-    seen: Any = optimizer
-    while seen is not None:
-        yield seen
-        inner = getattr(seen, "optimizer", None) or getattr(seen, "optim", None)
-        seen = None if inner is seen else inner
+    seen, inner = list[Any](), optimizer
+    while inner is not None and not any(inner is one for one in seen):
+        yield inner
+        seen.append(inner)
+        inner = getattr(inner, "optimizer", None) or getattr(inner, "optim", None)
 
 
 def _deciding(strategy: Strategy) -> Iterator[Member]:

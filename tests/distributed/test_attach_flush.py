@@ -22,6 +22,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 import gradwire
+from gradwire.errors import UsageError
 from suites import first
 
 DGC = "dgc(0.1) | allgather"
@@ -62,6 +63,35 @@ def flushed(strategy: str) -> None:
 )
 def test_flush_empties_what_waits(three: Ranks, strategy: str) -> None:
     three.run(flushed, strategy)
+
+
+def too_large_to_flush() -> None:
+    """float16 cannot hold what waits: it goes on waiting, and is flushed where it fits."""
+    model = nn.Linear(16, 8, bias=False).half()
+    nn.init.zeros_(model.weight)
+    factors, rank = torch.full((8, 16), 2.3e4, dtype=torch.float16), dist.get_rank()
+    factors.view(-1)[4 * rank : 4 * rank + 4] = 6.4e4  # each rank sends two of its own
+    with attached(model, "topk(0.01)+ef | allgather") as handle:
+        for _ in range(3):
+            model.weight.grad = None
+            (model.weight * factors).sum().backward()
+            assert model.weight.grad.isfinite().all()
+        model.weight.grad = None
+        before = {n: x.clone() for n, x in handle._session.ledger.waiting().items()}
+        with pytest.raises(UsageError, match=r"'weight' it reaches 6.9e\+04, beyond float16"):
+            handle.flush()
+        assert model.weight.grad is None
+        after = handle._session.ledger.waiting()
+        assert all(torch.equal(x, before[name]) for name, x in after.items())
+        handle._session.ledger.scale_waiting("weight", 0.5)
+        handle.flush()
+        assert model.weight.grad is not None
+        assert float(model.weight.grad.max()) > 34_000
+        assert not any(x.any() for x in handle._session.ledger.waiting().values())
+
+
+def test_what_float16_cannot_hold_is_not_flushed(three: Ranks) -> None:
+    three.run(too_large_to_flush)
 
 
 def flushed_after(change: str) -> float:

@@ -111,7 +111,7 @@ def test_a_timeout_may_be_longer_than_the_kernel_waits_at_once(lab):
 
 
 def test_unknown_program_is_an_error_and_the_cluster_goes_on(lab):
-    with pytest.raises(LabError, match=r"'gw-no-such-program' cannot.*check the name and PATH"):
+    with pytest.raises(LabError, match=r"'gw-no-such-program' cannot.*Check the name and PATH"):
         lab.run(["gw-no-such-program"])
     assert lab.run(["true"]) == 0
 

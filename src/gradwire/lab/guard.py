@@ -163,7 +163,7 @@ class _Guard:
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             reason = (
                 f"a command must be a program that can be started; {message['command'][0]!r} "
-                f"cannot ({error}); check the name and PATH"
+                f"cannot ({error}). Check the name and PATH."
             )
             told = {"event": "refused", "rank": message["rank"], "reason": reason}
             send(self._channel, told)

@@ -246,6 +246,9 @@ class Handle:
             >>> optimizer.zero_grad()
             >>> handle.flush()
             >>> optimizer.step()
+
+        Raises:
+            UsageError: amid an exchange, or gradients in float16 cannot hold it; residuals stay.
         """
         self._check_between_steps()
         self._check.flush()

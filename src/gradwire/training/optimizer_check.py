@@ -150,7 +150,8 @@ class OptimizerCheck:
 
     def flush(self) -> None:
         """Add the average of residuals to `.grad`, at the rates that schedulers have set since the
-        last step. Collective."""
+        last step. Collective. Raises UsageError, with residuals as they were, if gradients in
+        float16 cannot hold it."""
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
         session = self._session
@@ -158,7 +159,19 @@ class OptimizerCheck:
             averages = session.average_waiting()
         if self not in _WATCHED:  # a rank was lost: residuals stay where they are
             return
+        self._check_range(averages)
+        session.ledger.forget_waiting(averages)
         self._flushed = _Flushed(session.parameters, averages, session.loss_scale)
+
+    def _check_range(self, averages: Mapping[str, Tensor]) -> None:
+        for name, average in averages.items():
+            dtype = self._session.parameters[name].dtype
+            if dtype == torch.float16 and not average.to(dtype).isfinite().all():
+                raise UsageError(
+                    "what waits in residuals must be in the range of its gradient to be flushed; "
+                    f"of '{name}' it reaches {float(average.abs().max()):.3g}, beyond float16's "
+                    "65504. Lower the loss scale first, take more steps, or flush more often."
+                )
 
     def _follow_rates(self, optimizer: Optimizer) -> None:
         """Rescale residuals to an optimizer's rates, if it is SGD, whose step is rate · gradient,

@@ -380,7 +380,7 @@ class Session:
 
     @_fatal
     def average_waiting(self) -> dict[str, Tensor]:
-        """Returns the average of all ranks' residuals, and clears these: by the name of each dense
+        """Returns the average of all ranks' residuals, which stay: by the name of each dense
         parameter, in its shape, fp32, in the current loss scale. Collective, between two steps."""
         self._follow_scaler()
         waiting, averages = self.ledger.waiting(), dict[str, Tensor]()
@@ -392,7 +392,6 @@ class Session:
                 total = self.summed(mine, "flush")
                 parts = torch.split(total, [p.elements for p in dense])
                 averages |= {p.name: x.view(p.shape) for p, x in zip(dense, parts)}
-        self.ledger.forget_waiting(averages)
         return averages
 
     def summed(self, own: Tensor, what: str) -> Tensor:

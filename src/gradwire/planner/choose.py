@@ -29,7 +29,7 @@ from gradwire.planner.candidates import (
 from gradwire.planner.exactness import known_errors
 from gradwire.planner.grouping import SLOWER
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import way
+from gradwire.planner.stages import bytes_of, way
 from gradwire.progress import Progress, each, part, silent
 from gradwire.strategy import Strategy
 
@@ -38,6 +38,8 @@ WORTH = 0.03
 used, no other strategy is considered."""
 LEAST_GAIN = 0.01
 """The share of a step that a plan must gain: less is not worth its complications."""
+
+_MANY = 1 << 20  # elements
 
 NEAR = 1.1
 """Plans that take at most so many times as long as the best are told apart by their number of
@@ -128,11 +130,22 @@ def choose(
 
 def _leading(profile: Profile) -> list[str]:
     """Returns the strategies, except those with a feedback that others use for parameters of the
-    optimizer's other rule."""
+    optimizer's other rule, and those that round gradients without saving bytes."""
     beside = {profile.measured(way(own, is_other=True)) for own in profile.strategies
               if way(own, is_other=True) != own}  # fmt: skip
     remembers = [text for text in beside if text and Strategy.parse(text).feedback]
-    return [text for text in profile.strategies if text not in remembers]
+    return [
+        text for text in profile.strategies
+        if text not in remembers and _saves(text, profile.dtype)
+    ]  # fmt: skip
+
+
+def _saves(text: str, dtype: str) -> bool:
+    """Whether a strategy sends fewer bytes of gradients of a dtype than they have, or just these:
+    bf16 saves nothing of fp16, and rounds it."""
+    compressor, none = Strategy.parse(text).compressor, Strategy.parse(FP32).compressor
+    own, whole = (one.claims(_MANY, dtype) for one in (compressor, none))
+    return compressor == none or not own.fixed or bytes_of(own) < bytes_of(whole)
 
 
 def _used(maker: Maker, options: Sequence[str]) -> list[str]:
@@ -272,7 +285,8 @@ def _baselines(maker: Maker) -> dict[str, Candidate]:
     freely = Maker(profile, maker.lanes, dynamics=maker.dynamics)
     if freely.whole is None:
         freely = Maker(profile, maker.lanes)
-    named = {text: freely.dynamics.take(text) for text in (FP32, BF16)}
+    named = {text: freely.dynamics.take(text)
+             for text in (FP32, BF16) if _saves(text, profile.dtype)}  # fmt: skip
     measured = {name: text for name, text in named.items() if text and profile.measured(text)}
     plans = {name: list(freely.plans([text])) for name, text in measured.items()}
     return {name: _shortest(own) for name, own in plans.items() if own}

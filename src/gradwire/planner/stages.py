@@ -11,7 +11,7 @@ from gradwire.buckets import Bucket
 from gradwire.layout.message import Layout
 from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.timeline import Executor, Job, Resource, Stage
-from gradwire.strategy import Strategy
+from gradwire.strategy import Claims, Strategy
 
 _MANY = 1 << 20  # elements
 
@@ -61,7 +61,12 @@ def bytes_ratio(strategy: str, dtype: str, measured: str) -> float:
     own, other = (made.compressor.claims(_MANY, name) for name in (dtype, measured))
     if made.collective.own_feedback or not (own.fixed and other.fixed):
         return 1.0
-    return Layout.of([own]).bytes / Layout.of([other]).bytes
+    return bytes_of(own) / bytes_of(other)
+
+
+def bytes_of(claims: Claims) -> int:
+    """Returns the size in bytes of a message with one such payload."""
+    return Layout.of([claims]).bytes
 
 
 @dataclass(frozen=True)

@@ -276,16 +276,24 @@ def test_a_prediction_is_of_as_many_ranks(
     assert ("got one of 4 for" in err) == bool(code)
 
 
-def test_why_the_plan_is_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The explanation that a plan carries is on the page."""
-    plan = Plan(planned.buckets, planned.strategies, 1, PREDICTION)
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_why_the_plan_is_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_its_own: bool
+) -> None:
+    """The explanation that a plan carries is on the page, unless it is another plan's."""
+    (group,) = PREDICTION["groups"]  # type: ignore[misc]
+    facts = {"label": "w", "tensors": 1, "strategy": "topk(0.1)+ef | allgather"}
+    story = {**PREDICTION, "groups": [{**group, **(facts if is_its_own else {})}]}
+    plan = Plan((planned.buckets[-1],), (planned.strategies[-1],), 1, story)
     run, file = tmp_path / "run", tmp_path / "report.html"
     own = ("plan", {"step": 0, "plan": json.loads(plan.to_json())})
     write(run, 0, ("about", about(rank=0)), own, ("step", step(0)), ("spans", spans(0)))
     code, _, err = told(capsys, run, "-o", file)
     assert code == 0, err
-    assert "Why this plan" in file.read_text()
-    assert "no plan of these strategies can be shorter" in file.read_text()
+    page = file.read_text()
+    assert "Why this plan" in page
+    assert ("no plan of these strategies can be shorter" in page) == is_its_own
+    assert ("prediction must be of this plan" in page) != is_its_own
 
 
 # -- charts --------------------------------------------------------------------------------

@@ -156,19 +156,18 @@ class Guard:
     def _factor(self, names: list[str]) -> float | None:
         """Returns the factor by which averages were multiplied since they arrived: by clipping, or
         by unscaling; None if it is NaN. Notes whether they were changed otherwise."""
-        now, then, whole = 0.0, 0.0, 0.0
-        for name in names:
-            gradient = self._session.parameters[name].grad
-            if gradient is None or name not in self._arrived:
-                continue
-            arrived = self._arrived[name].double()
-            taken = shard_of(gradient).detach().reshape(-1)[self._places[name]].double()
-            now += float(torch.dot(taken, arrived))
-            then += float(torch.dot(arrived, arrived))
-            whole += float(torch.dot(taken, taken))
-        if self._shadow is not None and then * whole - now * now > OTHERWISE**2 * then * whole:
+        parameters, came = self._session.parameters, self._arrived
+        here = [n for n in names if n in came and parameters[n].grad is not None]
+        if not here:
+            return 1.0
+        gradients = ((n, shard_of(parameters[n].grad).detach().reshape(-1)) for n in here)
+        taken = torch.cat([x[self._places[n]].double() for n, x in gradients])
+        arrived = torch.cat([came[n] for n in here]).double()
+        pairs = (taken, arrived), (arrived, arrived), (taken, taken)
+        now, was, whole = (float(torch.dot(*pair)) for pair in pairs)
+        if self._shadow is not None and was * whole - now * now > OTHERWISE**2 * was * whole:
             self._shadow.is_followed = False
-        factor = now / then if then > 0 else 1.0
+        factor = now / was if was > 0 else 1.0
         return factor if factor == factor else None
 
     # -- windows ---------------------------------------------------------------------------

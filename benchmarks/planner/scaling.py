@@ -54,6 +54,8 @@ def main() -> int:
     if "RANK" in os.environ:
         work(arguments)
         return 0
+    if arguments.profiles:
+        Path(arguments.profiles).mkdir(exist_ok=True, parents=True)
     cells = list[dict[str, Any]]()
     for model in arguments.models or REPLAYS:
         for rate in arguments.rates:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import BlockCodes, Own, stands_for
+from gradwire.local import BlockCodes, KeptParts, Own, stands_for
 from gradwire.strategy import (
     Claims,
     Compressor,
@@ -132,8 +132,9 @@ class _FusedPieces(Encoder):
     recurrence: Recurrence | None
     encoders: Sequence[Encoder]
     _made: list[str] = field(default_factory=list)  # names of the state that this step made
+    _parts: KeptParts = field(default_factory=KeptParts, repr=False)
+    _cut: Sequence[Sequence[Tensor]] = field(default=(), repr=False)  # what _states consist of
     _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
-    _of: dict[str, Tensor] = field(default_factory=dict, repr=False)  # what _states are parts of
 
     def __post_init__(self) -> None:
         rule = self.recurrence
@@ -171,7 +172,7 @@ class _FusedPieces(Encoder):
                 asked += encoder.undoing(part, kept, section, info)
         for name in self._made:  # there was no such state before
             state.pop(name, None)
-        self._made, self._states, self._of = [], [], {}
+        self._made, self._cut, self._parts = [], (), KeptParts()
         return asked
 
     def give_back(self, state: State, sections: Sections) -> None:
@@ -196,12 +197,8 @@ class _FusedPieces(Encoder):
     def _states_of(self, state: State) -> list[dict[str, Tensor]]:
         """Returns the state's parts: the same objects while the state's tensors are the same, as
         encoders keep facts about them."""
-        whole = {name: state[name] for name in self._wanted}
-        if any(self._of.get(name) is not x for name, x in whole.items()) or not self._states:
-            parts = {name: self._each(x) for name, x in whole.items()}
-            self._of = whole
-            self._states = [
-                {name: part[j] for name, part in parts.items()}
-                for j in range(len(self.compressor.bounds))
-            ]
+        kept = [state[name] for name in self._wanted]
+        cut = self._parts.cut(kept, [slice(*bounds) for bounds in self.compressor.bounds])
+        if cut is not self._cut:
+            self._cut, self._states = cut, [dict(zip(self._wanted, own)) for own in cut]
         return self._states

@@ -349,6 +349,11 @@ def _explicit(
     parameters: Sequence[Parameter], lists: Iterable[Sequence[str]], kept: set[str]
 ) -> list[Bucket]:
     known, buckets = by_name(parameters), []
+    if isinstance(lists, str) or not isinstance(lists, Iterable):
+        raise PlanError(
+            f"buckets must be a list of lists of names; got {lists!r}. Pass buckets=[[…], […]], or "
+            "leave it out."
+        )
     for names in lists:
         if isinstance(names, str):
             raise PlanError(

@@ -50,6 +50,13 @@ def check_ready(
             f"scaler must be the torch.amp.GradScaler of the loss; got {scaler!r}. Pass it, or "
             "leave it out."
         )
+    told = settings.optimizer
+    is_one = callable(getattr(told, "step", None)) and not isinstance(told, type)
+    if told is not None and not isinstance(told, str) and not is_one:
+        raise UsageError(
+            f"optimizer must be one optimizer, or its name; got {told!r}. Pass what steps the "
+            "model, for example optimizer='adamw', or leave it out."
+        )
     _check_numbers(lanes, settings)
     check_group(process_group)
 

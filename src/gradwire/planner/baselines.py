@@ -61,9 +61,8 @@ def hipress(problem: Problem) -> tuple[Grouping, float]:
 
 def byteps(problem: Problem) -> tuple[Grouping, float]:
     """Gives tensors of 64 KiB or more the last option, smaller ones the first."""
-    each = Parameter("any", (1,), problem.stages.profile.dtype).bytes
-    last = len(problem.options) - 1
-    sizes = [each * tensor.elements for tensor in problem.tensors]
+    last, usual = len(problem.options) - 1, problem.stages.profile.dtype
+    sizes = [Parameter("any", (t.elements,), t.dtype or usual).bytes for t in problem.tensors]
     return _apart(problem, [last if size >= MIN_COMPRESS_BYTES else 0 for size in sizes])
 
 

@@ -312,7 +312,8 @@ def _rivals(best: Candidate, found: Sequence[Candidate]) -> tuple[Candidate, ...
     plans that are nearly as short as the best, that of each number of buckets, too."""
     seen, rivals = set[tuple[object, ...]](), list[Candidate]()
     for own in (best, *found):
-        kind = str(own.plan.main_strategy), own.plan.lanes
+        # One bucket travels on one lane, however many there are.
+        kind = str(own.plan.main_strategy), min(own.plan.lanes, len(own.plan.buckets))
         finer = *kind, len(own.plan.buckets)
         if kind not in seen or (own.seconds <= NEAR * best.seconds and finer not in seen):
             rivals.append(own)

@@ -35,6 +35,19 @@ def test_byteps_compresses_from_64_kib_on() -> None:
     assert seconds == problem([TOPK, FP32]).seconds(found)
 
 
+def test_byteps_counts_each_tensor_by_its_own_dtype() -> None:
+    """Of 20,000 elements in 16 bits there are 39 KiB, and most of the model is in fp32."""
+    sizes = {"float32": [(512, 512), (100, 200)], "bfloat16": [(200, 100), (200, 200)]}
+    mixed = [Parameter(f"{d}{s}", s, d) for d, own in sizes.items() for s in own]
+    own = Maker(profile(parameters=mixed), [1]).problem([TOPK, FP32], 1, apart=True)
+    found, _ = byteps(own)
+    taken = {(t.dtype, t.elements): bool(o) for t, o in zip(own.tensors, found.chosen)}
+    assert taken == {
+        ("float32", 262_144): True, ("float32", 20_000): True,
+        ("bfloat16", 20_000): False, ("bfloat16", 40_000): True,
+    }  # fmt: skip
+
+
 def test_hipress_looks_at_each_tensor_alone() -> None:
     answers = set[tuple[int, ...]]()
     for rate in (1e8, 1e9, 3e9, 1e10, 1e12):

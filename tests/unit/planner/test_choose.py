@@ -299,6 +299,14 @@ def test_near_the_best_plans_of_all_numbers_of_buckets_are_tried() -> None:
     assert _rivals(best, [best, twin, near, far]) == (near,)
 
 
+def test_one_bucket_does_not_race_with_itself_on_more_lanes() -> None:
+    bucket, strategy = Bucket((Parameter("w", (8, 8)),)), Strategy.parse(TOPK)
+    timeline = simulate([Job(1.0, ())], Executor())
+    one, two = (Candidate(Plan((bucket,), (strategy,), lanes), timeline) for lanes in (1, 2))
+    assert _rivals(one, [one, two]) == ()
+    assert _rivals(two, [one, two]) == ()
+
+
 def test_predictions_are_of_the_plan_in_its_own_order() -> None:
     """A vector is ready just before the matrix at the end of backward: the matrix must not
     overtake it while it waits for a lane to wake."""

@@ -33,7 +33,7 @@ from train import Run, Training, train
 
 LONGER = (1.0, 1.05, 1.1, 1.15, 1.25, 1.5)
 """Lengths of runs, as multiples of dense's steps, tried until one is as good; each with a whole
-schedule."""
+schedule. Those of --longer instead, where each is hours."""
 CHECK = 60
 """The steps of a whole run in the lab."""
 Seconds = Mapping[str, float]
@@ -47,15 +47,17 @@ def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
     return sum(n * of_step[stage(run, density)] for density, n in stages)
 
 
-def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dict[int, float]]:
+def reached(
+    dense: Run, method: str, seeds: int, folder: Path, longer: Sequence[float] = LONGER
+) -> tuple[Run, dict[int, float]]:
     """Returns the shortest run of a method that is as good as dense's, and means over seeds by
     steps tried.
 
-    Raises SystemExit if none of LONGER is.
+    Raises SystemExit if none of these lengths is.
     """
     goal = _mean_metric(dense, seeds, folder)
     tried: dict[int, float] = {}
-    for factor in LONGER:
+    for factor in longer:
         run = replace(dense, method=method, steps=round(factor * dense.steps))
         tried[run.steps] = _mean_metric(run, seeds, folder)
         if parity.reaches(TASKS[dense.task].metric.kind, tried[run.steps], goal):
@@ -154,7 +156,10 @@ def main() -> int:
                 dense, arguments.method, rate, arguments.folder, arguments.rounds
             )
             _save(found, arguments.json)
-    runs = [reached(dense, name, arguments.seeds, arguments.folder) for name in arguments.method]
+    runs = [
+        reached(dense, name, arguments.seeds, arguments.folder, arguments.longer)
+        for name in arguments.method
+    ]
     shortest = [dense, *(run for run, _ in runs)]
     found["runs"] = [asdict(run) for run in shortest]
     of_seeds = [_metrics(run, arguments.seeds, arguments.folder) for run in shortest]
@@ -209,6 +214,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--density", type=float, help="instead of the task's")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of steps in turn, in the lab")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--longer", nargs="+", type=float, default=LONGER, metavar="FACTOR",
+                        help="lengths to try, as multiples of dense's steps")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--json", type=Path, default=FOLDER / "time_to_accuracy.json")
     return parser.parse_args()

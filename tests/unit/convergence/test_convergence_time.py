@@ -95,6 +95,9 @@ def test_the_shortest_run_that_is_as_good(
     run, tried = suite.time_to_accuracy.reached(dense, "dgc", 2, tmp_path)
     assert run.steps == 220
     assert tried == pytest.approx({200: 3.2, 210: 3.1, 220: 3.0})
+    longer, tried = suite.time_to_accuracy.reached(dense, "dgc", 2, tmp_path, [1.0, 1.15])
+    assert longer.steps == 230
+    assert tried == pytest.approx({200: 3.2, 230: 2.9})
 
 
 def test_more_accuracy_is_better(suite: SimpleNamespace, dense: Any, tmp_path: Path) -> None:

@@ -254,3 +254,20 @@ def test_a_closure_and_frozen_parameters() -> None:
 def test_what_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="momentum"):
         SGD(model().parameters(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 0.1}, {"momentum": 0.9, "nesterov": True}])
+def test_sparse_gradients_go_without_weight_decay_and_nesterov(options: dict[str, float]) -> None:
+    """They are refused before any step, and go with a plain momentum, as in torch."""
+    table, other, twin = (nn.Parameter(torch.ones(5, 2)) for _ in range(3))
+    table.grad = torch.ones(5, 2).to_sparse(1)
+    other.grad, twin.grad = torch.ones(5, 2), torch.ones(5, 2)
+    optimizer = SGD([{"params": [other]}, {"params": [table]}], LR, **options)
+    with pytest.raises(UsageError, match=r"must be dense.*\[5, 2\].*sparse_coo\. Put it into"):
+        optimizer.step()
+    assert torch.equal(other, torch.ones(5, 2)), "nothing was stepped"
+    plain, wanted = SGD([table], LR, 0.9), torch.optim.SGD([twin], LR, 0.9)
+    for _ in range(3):
+        plain.step()
+        wanted.step()
+    assert torch.equal(table, twin)

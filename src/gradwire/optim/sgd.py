@@ -37,7 +37,7 @@ class SGD(AsksThePlan):
     differ from each other, too). torch's SGD and this one can load each other's states.
 
     Args:
-        params: as in torch's optimizers, with dense gradients.
+        params: as in torch's optimizers. Sparse gradients go without weight decay and nesterov.
         lr: learning rate.
         momentum, nesterov: as in torch's SGD. If the plan keeps the momentum, they must equal
             those of its feedback: ``dgc(momentum=0.9)`` wants ``momentum=0.9``.
@@ -48,7 +48,8 @@ class SGD(AsksThePlan):
     Raises:
         UsageError: a number is out of its range, or nesterov has no momentum; or, at a step,
             momentum or nesterov differ from the plan's, or a group, which may come from torch's
-            SGD, has a dampening or maximizes.
+            SGD, has a dampening or maximizes, or has weight decay or nesterov for a sparse
+            gradient.
     """
 
     def __init__(
@@ -92,7 +93,10 @@ class SGD(AsksThePlan):
         for group in self.param_groups:
             _check_neutral(group)
         loss = self._closed(closure)
-        for group, kept, own in self._all_parted():
+        parted = self._all_parted()
+        for group, _, own in parted:
+            _check_dense(own, group)
+        for group, kept, own in parted:
             if kept:
                 self._step_kept(kept, group)
             if own:
@@ -155,6 +159,20 @@ def _share(parameter: Tensor) -> float:
     if feedback is None or not feedback.dampens:
         return 1.0
     return 1.0 - float(feedback.moments().get("momentum", 0.0))
+
+
+def _check_dense(parameters: Iterable[Tensor], group: Mapping[str, Any]) -> None:
+    """Raise UsageError where a sparse gradient would be added to what is dense."""
+    if not (group["weight_decay"] or group["nesterov"]):
+        return
+    for p in parameters:
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise UsageError(
+                "gradients must be dense for SGD's weight decay and nesterov; that of a parameter "
+                f"of {[*p.shape]} is {p.grad.layout}. Put it into a group with weight_decay=0 and "
+                "nesterov=False, or give it an optimizer of its own, such as "
+                "torch.optim.SparseAdam."
+            )
 
 
 def _check_neutral(group: dict[str, Any]) -> None:

@@ -822,6 +822,55 @@ def test_what_cannot_be_attached(four: Ranks) -> None:
     four.run(refused)
 
 
+def refused_at_first() -> str:
+    """Three rows over four ranks leave one rank without parts; the replicas of another mesh are
+    pairs of ranks, of which only one may have made groups for lanes by then."""
+    whole = init_device_mesh("cpu", (1, 4), mesh_dim_names=("replicate", "shard"))
+    few = nn.Linear(WIDTH, 3)
+    fully_shard(few, mesh=whole["shard"])
+    with pytest.raises(GradwireError, match="trainable parameters on every rank"):
+        gradwire.attach(few, TOPK, process_group=whole["replicate"].get_group(), lanes=2)
+    model = sharded()
+    with joined(model, TOPK, timeout_seconds=5.0):
+        loss_of(model).backward()
+    return fingerprint(shards(model).values())
+
+
+class Uneven(nn.Module):
+    """Of its two buckets the second shard has one: it makes fewer groups for lanes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.gain = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(1))
+
+    def forward(self) -> Tensor:
+        return (self.weight * self.gain).sum()
+
+
+def two_stages() -> list[int]:
+    """Two pairs of ranks, each with a sharded model of its own, attach again and again."""
+    stages = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("stage", "replicate", "shard"))
+    lanes = []
+    for _ in range(2):
+        model = Uneven()
+        fully_shard(model, mesh=stages["shard"])
+        group = stages["replicate"].get_group()
+        with attached(model, TOPK, process_group=group, lanes=2, timeout_seconds=5.0) as handle:
+            model().backward()
+            lanes.append(len(handle._session.performers))
+    return lanes
+
+
+def test_after_a_refusal_another_mesh_can_be_attached(tmp_path: Path) -> None:
+    with Ranks(4, tmp_path) as ranks:  # of its own: they count the groups that were ever made
+        same(ranks.run(refused_at_first))
+
+
+def test_ranks_that_made_fewer_groups_attach_again(tmp_path: Path) -> None:
+    with Ranks(4, tmp_path) as ranks:
+        assert ranks.run(two_stages) == [[2, 2], [1, 1], [2, 2], [1, 1]]
+
+
 @pytest.mark.full
 def test_the_example() -> None:
     example = Path(__file__).parents[2] / "examples" / "fsdp2.py"

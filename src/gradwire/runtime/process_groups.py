@@ -50,10 +50,8 @@ def make_group(
     """Makes a group for one lane with the parent's backend and ranks, or with those in `ranks`.
     Collective: all ranks of the parent must call.
 
-    alone: ranks that are not in the group do not call. by_host: the group also carries tensors in
-    host memory, by Gloo if the parent does not. torch names a group of some of the world's ranks
-    by the number of groups that each of them is in: this must be the same for all of them, or the
-    call times out.
+    alone: ranks that are not in the group do not call, and have counted alike. by_host: the group
+    also carries tensors in host memory, by Gloo if the parent does not.
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
@@ -62,6 +60,8 @@ def make_group(
         backend = f"cpu:gloo,{device.type}:{backend_of(parent, device)}"
     own = range(len(everybody)) if ranks is None else ranks
     calling = len(own) if alone else len(everybody)
+    if calling < dist.get_world_size() and not alone:
+        count_alike(parent, timeout_seconds)
     with attaching(parent):
         group: dist.ProcessGroup = dist.new_group(
             [everybody[r] for r in own],
@@ -72,6 +72,25 @@ def make_group(
         if dist.get_rank(parent) in own:
             wait_for_all(group, device)
     return group
+
+
+def count_alike(group: dist.ProcessGroup, timeout_seconds: float) -> None:
+    """Makes groups of this rank alone until all ranks of a group are in equally many. Collective.
+
+    torch names a group of some of the world's ranks by the number of groups that each of them is
+    in. Numbers differ after an attach to other groups: one may have failed, or have more lanes.
+    """
+    made, turns = dist.distributed_c10d._world.pg_names, f"gradwire/groups/{group.rank()}"
+    with attaching(group):
+        store = dist.distributed_c10d._get_process_group_store(group)
+        turn = store.add(turns, 0)
+        keys = [f"gradwire/groups/{turn}/of {rank}" for rank in range(group.size())]
+        store.set(keys[group.rank()], str(len(made)))
+        store.wait(keys, timedelta(seconds=timeout_seconds))
+        most = max(int(store.get(key)) for key in keys)
+        store.add(turns, 1)  # a call that fails does not count
+    for _ in range(most - len(made)):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def make_parts(

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
-from gradwire.runtime.process_groups import attaching, make_group
+from gradwire.runtime.process_groups import attaching, count_alike, make_group
 from gradwire.runtime.torch_dist import Performer
 from gradwire.training.attachable import device_of
 from gradwire.training.copies import Hook
@@ -188,13 +188,17 @@ def join_circle(
     names subgroups by their number, so after a removal a name could occur twice."""
     device = device_of(parameters)
     keeps = torch.zeros(dist.get_world_size(), device=device, dtype=torch.float32)
-    for p in parameters.values():
-        keeps[cast(Any, p).device_mesh.mesh.flatten().to(device)] = 1.0
+    meshes = list(dict.fromkeys(cast(Any, p).device_mesh for p in parameters.values()))
+    for mesh in meshes:
+        keeps[mesh.mesh.flatten().to(device)] = 1.0
     replicas = group or dist.group.WORLD
     assert replicas is not None
     with attaching(replicas):
         dist.all_reduce(keeps, group=replicas)
     ranks = keeps.nonzero().flatten().tolist()
+    if len(ranks) < dist.get_world_size():
+        for along in (replicas, *(part for mesh in meshes for part in mesh.get_all_groups())):
+            count_alike(along, timeout_seconds)
     return Performer(make_group(None, timeout_seconds, device, ranks, alone=True), None, device)
 
 

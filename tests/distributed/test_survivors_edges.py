@@ -23,9 +23,10 @@ import torch.distributed as dist
 from ranks import Outcome, Ranks, stories
 from small import batch, fingerprint, small
 from test_survivors import TOPK, End, attached, same, train
+from torch import nn
 
 import gradwire
-from gradwire.errors import PayloadError, PeerError, UsageError
+from gradwire.errors import PayloadError, PeerError, PlanError, UsageError
 from gradwire.runtime import roster
 from gradwire.testing import Die, Fault, inject
 from gradwire.training import survivors
@@ -385,3 +386,58 @@ def test_one_that_comes_and_is_lost_before_it_attaches(tmp_path: Path) -> None:
     assert one == other
     assert one[:2] == (3, 2)
     assert one[3] == 60.0, "the group of one that comes has the timeout that was asked for"
+
+
+# -- one that comes and does not fit -----------------------------------------------------------
+
+
+def _comes_unlike(place: str, what: str) -> Any:
+    """The fourth process takes the place of rank 2, with another model or optimizer."""
+    process, store = dist.get_rank(), dist.FileStore(place, 4)
+    while process == 3 and not store.check(["gradwire/1/processes"]):
+        time.sleep(0.05)
+    survivors.init_by(store, min(process, 2), 3, "gloo", 60.0)
+    model: Any = small()
+    optimizer: Any = torch.optim.SGD(model.parameters(), 0.05)
+    if process == 3:
+        if what == "model":
+            model.three = nn.Linear(3, 3)
+        else:
+            optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+        with pytest.raises((PlanError, UsageError)) as error:
+            attached(model, TOPK, optimizer)
+        return str(error.value)
+    handle = attached(model, TOPK, optimizer)
+    if process == 2:
+        inject(handle, Die(at=9), lane=0)
+    made, at = survivors._ROSTER, 0
+    assert made is not None
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        while made.epoch < 3 or handle.step < at + 5:
+            at = handle.step if made.epoch < 3 else at
+            optimizer.zero_grad()
+            model(batch(handle.step)).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.01)
+    end = train(handle, model, optimizer, handle.step)
+    return end, [str(w.message) for w in seen]
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "told"),
+    [
+        ("model", "all ranks must attach the same plan", "process 3 cannot join: all ranks must"),
+        ("optimizer", "SGD of 8 parameters; got AdamW of 8", "process 3 was lost; 2 ranks go on"),
+    ],
+)
+def test_one_that_comes_and_does_not_fit(tmp_path: Path, what: str, words: str, told: str) -> None:
+    """It ends with an error; the others, which are right, go on without it."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_comes_unlike, str(tmp_path / "own"), what)
+    assert outcomes[2].died
+    assert all(outcomes[r].ok for r in (0, 1, 3)), stories(outcomes)
+    assert words in outcomes[3].value
+    (one, said), (other, _) = (outcomes[r].value for r in (0, 1))
+    same([one, other], world=2, step=one.step)
+    assert any(text.startswith(told) for text in said), said

@@ -128,7 +128,11 @@ def attach_for_survivors(module: nn.Module, attach_here: Callable[[], Handle]) -
     made = Survivors(handle, module, attach_here, _ROSTER)
     _WATCHED = weakref.ref(handle)
     if _ROSTER.epoch:
-        made.catch_up(None)
+        try:
+            made.catch_up(None)
+        except BaseException:
+            handle.detach()  # the others notice by their connections
+            raise
     takes_part = weakref.WeakMethod(made.takes_part)
     _ROSTER.watch(lambda: bool((asked := takes_part()) and asked()))
     return handle
@@ -261,9 +265,9 @@ class Survivors:
         self._handle.detach()  # the others notice by their connections
         return before
 
-    def _goes_on(self, before: Before) -> bool:
+    def _goes_on(self, before: Before, came: str = "") -> bool:
         """Attach again among the processes of the roster; False if another one was lost
-        meanwhile."""
+        meanwhile, or those that came, which are named, do not fit."""
         try:
             self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
             _set_timeout(self._handle._session.settings.timeout_seconds)
@@ -272,9 +276,11 @@ class Survivors:
                 self._handle._become(self._attach_here())
             self._follow()
             self.catch_up(before)
-        except (RuntimeError, ConnectionError) as error:  # of torch, as a group is made
+        except (GradwireError, RuntimeError, ConnectionError) as error:  # torch makes groups
             if _is_own(error):
-                raise
+                if not came:
+                    raise
+                warnings.warn(f"process {came} cannot join: {error}", stacklevel=2)
             if self._handle.attached:
                 self._handle.detach()
             _let_go(error)
@@ -310,8 +316,9 @@ class Survivors:
             before = self._before()
             gc.collect()
             self._roster.with_asking(found)
-            if self._goes_on(before):
-                self._tell(f"process {', '.join(map(str, found))} has come")
+            came = ", ".join(map(str, found))
+            if self._goes_on(before, came):
+                self._tell(f"process {came} has come")
             else:
                 self._go_on(before)
 
@@ -333,8 +340,8 @@ class Survivors:
         self._steps = rows[0][1]
         entry = memory.entry(session)
         if entry is not None:
-            state = {**state_of(session), **entry, "taken": rows[0][3]}
-            load(session, {**state, "step": max(row[2] for row in rows)}, strict=False)
+            told = {"taken": rows[0][3], "step": max(row[2] for row in rows)}
+            load(session, {**state_of(session), **entry, **told}, strict=False)
         if self._handle._same is not None:
             self._handle._same.look_soon()
 
@@ -386,18 +393,21 @@ class _Memory:
         if self._before is None:
             return -1
         leaves = tree_leaves([self._optimizer.state_dict(), self._shared])
-        plain = [
-            x for x in leaves if isinstance(x, bool | int | float | str)
-        ]  # rates and the like
+        plain = [x for x in leaves if isinstance(x, bool | int | float | str)]  # as rates
         tensors = sum(int(bits_of(x)) for x in leaves if isinstance(x, Tensor))
         return (tensors + crc32(repr(plain).encode())) & (1 << 62) - 1
+
+    def _made(self) -> str:
+        """Returns the optimizer's class, and how many parameters each of its groups has."""
+        groups = ", ".join(str(len(group["params"])) for group in self._optimizer.param_groups)
+        return f"{type(self._optimizer).__name__} of {groups} parameters"
 
     def packed(self) -> bytes:
         """Returns what all ranks share, for others to `take`."""
         room = BytesIO()
         told = {
             "plan": dict(self._plan), "shared": self._shared, "moments": self._moments,
-            "rates": self._rates, "optimizer": self._optimizer.state_dict(),
+            "rates": self._rates, "optimizer": self._optimizer.state_dict(), "made": self._made(),
         }  # fmt: skip
         torch.save(told, room)
         return room.getvalue()
@@ -405,6 +415,11 @@ class _Memory:
     def take(self, data: bytes) -> None:
         """Take over what another rank has packed."""
         told = torch.load(BytesIO(data), weights_only=True)
+        if told["made"] != (own := self._made()):
+            raise UsageError(
+                "a rank that is started again must make the optimizer that the others have, "
+                f"{told['made']}; got {own}. Start it by the same script and options."
+            )
         self._optimizer.load_state_dict(told["optimizer"])
         self._plan, self._shared = told["plan"], told["shared"]
         if self._own is None:

@@ -341,6 +341,24 @@ def test_a_group_that_one_rank_could_not_make_is_made_again(tmp_path: Path) -> N
         same(_left(ranks.outcomes(_cannot_connect_at_first)), world=2, step=8)
 
 
+def _attached_again() -> End:
+    handle, model, optimizer = _begun()
+    inject(handle, Die(at=9), rank=1, lane=0)
+    train(handle, model, optimizer, 8)
+    again = attached(model, TOPK, optimizer)
+    inject(again, Die(at=9), rank=1, lane=0)  # process 2
+    return train(again, model, optimizer, 8)
+
+
+def test_a_model_is_attached_again_after_a_loss(tmp_path: Path) -> None:
+    """It begins anew there, as those that are left do together, and may lose another rank."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_attached_again)
+    assert [outcome.died for outcome in outcomes] == [False, True, True, False]
+    assert all(outcomes[r].ok for r in (0, 3)), stories(outcomes)
+    same([outcomes[r].value for r in (0, 3)], world=2, step=8)
+
+
 # -- one that comes and is lost at once --------------------------------------------------------
 
 

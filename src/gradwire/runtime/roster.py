@@ -55,6 +55,7 @@ class Roster:
         self, store: Any, own: int, processes: list[int], at_start: int, epoch: int = 0
     ) -> None:
         self.store, self.own, self.processes, self.epoch = store, own, processes, epoch
+        self.is_joining = epoch > 0  # until this process has attached beside those that train
         self._at_start, self._settled = at_start, set[int]()
         self._asked = dict[int, tuple[int, float]]()  # how often each has asked, and when it did
         self._group: Callable[[], Any] = _default_group()
@@ -76,7 +77,7 @@ class Roster:
     def watch(self, takes_part: Callable[[], bool]) -> None:
         """Begin to answer, from a thread of its own, once a process is missed, as long as this one
         takes part."""
-        self._takes_part = takes_part
+        self._takes_part, self.is_joining = takes_part, False
         if self._pulse is None:
             self._pulse = Thread("gradwire-pulse", self._beat)
             self._pulse.start()

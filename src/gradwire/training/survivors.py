@@ -121,13 +121,13 @@ def attach_for_survivors(module: nn.Module, attach_here: Callable[[], Handle]) -
         store = dist.distributed_c10d._get_default_store()
         store = getattr(store, "underlying_store", store)
         _ROSTER = joined(store, dist.get_rank(), dist.get_world_size(), 60.0)
-    if _ROSTER.epoch:
+    if _ROSTER.is_joining:
         with attaching(dist.distributed_c10d._get_default_group()):
             _wait_for_all()
     handle = attach_here()
     made = Survivors(handle, module, attach_here, _ROSTER)
     _WATCHED = weakref.ref(handle)
-    if _ROSTER.epoch:
+    if _ROSTER.is_joining:
         try:
             made.catch_up(None)
         except BaseException:

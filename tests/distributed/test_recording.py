@@ -3,6 +3,7 @@ training."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import math
@@ -417,6 +418,51 @@ def test_a_change_of_plans_hides_no_time(two: Ranks, tmp_path: Path) -> None:
 
 def test_others_are_told(two: Ranks, tmp_path: Path) -> None:
     two.run(telling, tmp_path / "run")
+
+
+def _rewound(folder: Path) -> None:
+    """A state is loaded amid a recording, of an earlier step and of a later one."""
+    model = small()
+    with attached(model, TOPK) as handle, gradwire.record(handle, folder):
+        saved = []
+        for step in (0, 1, 2, 3, 4, 5, 6, 3, 4, 100, 101):
+            if step != handle.step:
+                handle.load_state_dict({**saved[0], "step": step, "taken": step})
+            exchanged(model, step)
+            handle.log(loss=float(step))
+            saved.append(handle.state_dict())
+
+
+def _rewound_alone(folder: Path) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    local = gradwire.LocalSteps(model, optimizer, every=2)
+    with gradwire.record(local, folder):
+        for number in range(6):
+            step_alone(model, optimizer, number)
+        kept = copy.deepcopy([model.state_dict(), local.state_dict()])
+        for number in range(4):
+            step_alone(model, optimizer, number)
+        model.load_state_dict(kept[0])
+        local.load_state_dict(kept[1])
+        for number in range(6):
+            step_alone(model, optimizer, number)
+    local.detach()
+
+
+def test_a_state_that_is_loaded_begins_another_life(two: Ranks, tmp_path: Path) -> None:
+    two.run(_rewound, tmp_path / "handle")
+    run = Run(tmp_path / "handle")
+    for rank in run.ranks.values():
+        assert [life.steps[-1].step for life in rank.lives] == [6, 4, 101]
+        assert [log.step for _, log in rank.logs] == [0, 1, 2, 3, 4, 100, 101]
+        assert rank.count == 7
+    assert not run.problems
+    two.run(_rewound_alone, tmp_path / "local")
+    run = Run(tmp_path / "local")
+    assert [sum(row.steps for row in life.steps) for life in run.first.lives] == [10, 6]
+    assert [life.about.step for life in run.first.lives] == [0, 6]
+    assert run.first.count == 12
 
 
 def failing(folder: Path) -> None:

@@ -34,7 +34,7 @@ from gradwire import kernels
 from gradwire.errors import UsageError
 from gradwire.progress import to_stderr
 from gradwire.run_folder import FORMAT, OVER, RankFile, StepRow, number, path_of
-from gradwire.runtime.clocks import Ahead, ahead_of_first, of_first
+from gradwire.runtime.clocks import ahead_of_first, of_first
 from gradwire.training.agreed import same_everywhere
 from gradwire.training.attach import Handle
 from gradwire.training.fsdp import FsdpFrontend
@@ -127,30 +127,31 @@ class Recording:
         self._lock = threading.RLock()
         self._file, self._rank, self._pid = file, dist.get_rank(names), os.getpid()
         self._pace, self._spans = Pace(ROWS), Pace(SPANS)
-        self._most, self._last, self._written = 0.0, recorded.over, -math.inf
-        self._turn = session.step
+        self._most, self._written, self._turn = 0.0, -math.inf, session.step
         self._to, self._is_open = list(to), True
-        self._zero, now = perf_counter(), time.time()
         group, begun = session.circle.group, torch.tensor([time.time_ns()], dtype=torch.int64)
         start = int(of_first(begun, group, session.device)[0])
         ahead = ahead_of_first(group, session.device)
-        self._begin(
-            format=FORMAT, rank=self._rank, world=dist.get_world_size(names), start=start,
-            step=recorded.over + 1, host=socket.gethostname(), pid=self._pid, unix_seconds=now,
-            clock_seconds=self._zero, **_ahead(ahead), facts=_facts(session) | recorded.facts,
-        )  # fmt: skip
-        self._optimizer = ""
-        self.adopted()
-        recorded.begin()
+        self._about: dict[str, Any] = {
+            "format": FORMAT, "rank": self._rank, "world": dist.get_world_size(names),
+            "start": start, "host": socket.gethostname(), "pid": self._pid,
+            "ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds,
+            "facts": _facts(session) | recorded.facts,
+        }  # fmt: skip
+        self._begin()
         if self._is_open:
             for session in recorded.sessions:
                 session.recording = self
             _GOING.add(self)
 
     @_harmless
-    def _begin(self, /, **about: Any) -> None:
-        """Write the first line. An error here, as of a full disk, must not part the ranks."""
-        self._file.add("about", **about)
+    def _begin(self) -> None:
+        """Write the first line and the plan. A full disk here must not part the ranks."""
+        self._zero, self._last, self._optimizer = perf_counter(), self._recorded.over, ""
+        now = {"unix_seconds": time.time(), "clock_seconds": self._zero}
+        self._file.add("about", **self._about, **now, step=self._last + 1)
+        self.adopted()
+        self._recorded.begin()
 
     def log(self, numbers: Mapping[str, float]) -> None:
         """See `Handle.log`."""
@@ -202,6 +203,14 @@ class Recording:
             plan, ages = json.loads(self._recorded.plan.to_json()), self._recorded.ages
             step, now = self._recorded.over + 1, self._now()
             self._file.add("plan", step=step, at=now, plan=plan, ages=ages)
+
+    @_harmless
+    def moved(self) -> None:
+        """Go on as if the job had started again, if a state of another step was loaded."""
+        if self._recorded.over != self._last:
+            self._row()
+            self._about["start"] += 1  # on all ranks, as all load
+            self._begin()
 
     @_harmless
     def left_out(self, seconds: float) -> None:
@@ -462,10 +471,6 @@ def _number(name: str, value: Any) -> float:
             f"handle.log takes numbers, and tensors of one element; got {name}={value!r:.80}. "
             "Pass for example loss=loss.item()."
         ) from error
-
-
-def _ahead(ahead: Ahead) -> dict[str, float]:
-    return {"ahead_seconds": ahead.seconds, "ahead_error_seconds": ahead.error_seconds}
 
 
 def _facts(session: Session) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def checked(session: Session, saved: object, *, strict: Strict) -> Callable[[], 
         session.rates.units = rates
         if session.clip is not None:
             session.clip.seen = own.get("gradient_norm")
+        if session.recording is not None:
+            session.recording.moved()
 
     return take_over
 

@@ -134,7 +134,8 @@ def test_a_job_takes_what_it_takes_from_its_own_start_on(
         (["--fail", "spine9@1"], "a link or a switch of the topology; got 'spine9'"),
         (["--fail", "spine1@-1"], "a link must fail at second 0 or later; got one at -1"),
         (["--fail", "spine1@nan"], "at second 0 or later; got one at nan"),
-        (["--fail", "spine1@0", "--convergence-ms", "-1"], "0 seconds after a failure, or later"),
+        (["--fail", "spine1@0", "--convergence-ms", "-1"], "must converge 0 to 1,000 seconds"),
+        (["--fail", "spine1@0", "--convergence-ms", "1e300"], "must converge 0 to 1,000 seconds"),
         (["--fail", "spine1@0", "--engine", "static"], "engine that simulates time; got 'static'"),
         (
             ["--engine", "packet", "--timeout-us", "0"],

@@ -11,6 +11,9 @@ from ranks import Ranks
 from small import attached, from_all
 from torch import Tensor, nn
 
+import gradwire
+from gradwire.errors import PlanError
+
 
 def strided(memory: Tensor) -> Tensor:
     return memory[::2]
@@ -88,3 +91,26 @@ def of_dtype(dtype: torch.dtype) -> None:
 )
 def test_dtypes_that_backends_do_not_know(three: Ranks, dtype: torch.dtype) -> None:
     three.run(of_dtype, dtype)
+
+
+def differs(kind: str) -> None:
+    rank = dist.get_rank()
+    model = nn.Linear(2, 2)
+    if kind == "shape":
+        model.register_buffer("own", torch.ones(3 + rank))
+    elif kind == "dtype":
+        model.register_buffer("own", torch.ones(4).to(torch.int32 if rank else torch.float32))
+    elif kind == "number" and rank:
+        model.register_buffer("own", torch.ones(3))
+    elif kind == "frozen":
+        model.own = nn.Linear(2, 2 + rank).requires_grad_(False)
+    before = [x.clone() for x in model.state_dict().values()]
+    with pytest.raises(PlanError, match="the same buffers and frozen parameters"):
+        gradwire.attach(model, "none | allreduce", timeout_seconds=20.0)
+    assert all(map(torch.equal, before, model.state_dict().values()))
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "number", "frozen"])
+def test_what_differs_beside_the_plan_is_refused(two: Ranks, kind: str) -> None:
+    """A buffer of another dtype got the bits of rank 0's; a further one hung."""
+    two.run(differs, kind)

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.runtime.process_groups import attaching
+from gradwire.training.agreed import same_everywhere
 from gradwire.training.trainable import shard_of
 
 
@@ -16,7 +17,16 @@ def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
 
     Tensors travel as bytes, in row-major order: backends do not know all dtypes, and send memory
     as it lies, while ranks may have other strides, with gaps, or with 0 for repeated elements.
+
+    Raises PlanError if ranks have other buffers or frozen parameters: no plan has these, and bytes
+    of one would be copied into another.
     """
+    device = shard_of(next(module.parameters())).device
+    same_everywhere(
+        group, device, lambda: _beside_the_plan(module), str,
+        "all ranks must attach a model with the same buffers and frozen parameters",
+        "Build the same model on every rank.",
+    )  # fmt: skip
     source = dist.get_process_group_ranks(group)[0]
     with attaching(group):
         for tensor in (*module.parameters(), *module.buffers()):
@@ -25,6 +35,17 @@ def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
             dist.broadcast(dense.view(-1).view(torch.uint8), src=source, group=group)
             if dense.data_ptr() != own.data_ptr():
                 own.copy_(dense)
+
+
+def _beside_the_plan(module: nn.Module) -> str:
+    """Returns names, dtypes and shapes of what is not trained."""
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    told = [
+        f"{name.replace('_orig_mod.', '')}, {str(x.dtype).removeprefix('torch.')} of "
+        f"{tuple(shard_of(x).shape)}"
+        for name, x in (*frozen, *module.named_buffers())
+    ]
+    return f"{len(told)} ({'; '.join(told)})" if told else "none"
 
 
 def _without_repeats(tensor: Tensor) -> Tensor:

@@ -351,11 +351,11 @@ def _explicit(
     known, buckets = by_name(parameters), []
     if isinstance(lists, str) or not isinstance(lists, Iterable):
         raise PlanError(
-            f"buckets must be a list of lists of names; got {lists!r}. Pass buckets=[[…], […]], or "
-            "leave it out."
+            f"buckets must be a list of lists of names; got {lists!r}. Pass buckets=[[…], […]], "
+            "or leave it out."
         )
     for names in lists:
-        if isinstance(names, str):
+        if isinstance(names, str) or not isinstance(names, Iterable):
             raise PlanError(
                 f"each of buckets= must be a list of names; got {names!r} alone. Put it in "
                 "brackets: buckets=[[…]]."

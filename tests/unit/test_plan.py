@@ -157,6 +157,7 @@ def test_lanes_are_kept() -> None:
         ([["head.bias"], ["head.weight", "head.bias"]], "head.bias is in several"),
         ([["head.bias", "head.bias"]], "head.bias is in several"),
         (["head.bias"], "got 'head.bias' alone. Put it in brackets"),
+        ([5], "got 5 alone. Put it in brackets"),
     ],
 )
 def test_explicit_buckets_that_cannot_be_are_refused(buckets: list[list[str]], said: str) -> None:

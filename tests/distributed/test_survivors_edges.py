@@ -406,6 +406,35 @@ def test_one_that_comes_and_is_lost_before_it_attaches(tmp_path: Path) -> None:
     assert one[3] == 60.0, "the group of one that comes has the timeout that was asked for"
 
 
+def _attached_again_with_one_that_came(place: str) -> End:
+    """The fourth process takes the place of rank 2, and all attach their model a second time."""
+    process, store = dist.get_rank(), dist.FileStore(place, 4)
+    while process == 3 and not store.check(["gradwire/1/processes"]):
+        time.sleep(0.05)
+    survivors.init_by(store, min(process, 2), 3, "gloo", 60.0)
+    handle, model, optimizer = _begun()
+    if process == 2:
+        inject(handle, Die(at=9), lane=0)
+    assert survivors._ROSTER is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while survivors._ROSTER.epoch < 2:
+            optimizer.zero_grad()
+            model(batch(handle.step)).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.01)
+    train(handle, model, optimizer, handle.step + 5)
+    return train(attached(model, TOPK, optimizer), model, optimizer, 8)
+
+
+def test_one_that_came_attaches_again_as_the_others_do(tmp_path: Path) -> None:
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_attached_again_with_one_that_came, str(tmp_path / "own"))
+    assert outcomes[2].died
+    assert all(outcomes[r].ok for r in (0, 1, 3)), stories(outcomes)
+    same([outcomes[r].value for r in (0, 1, 3)], world=3, step=8)
+
+
 # -- one that comes and does not fit -----------------------------------------------------------
 
 

@@ -158,6 +158,25 @@ def test_a_deep_copy_says_that_it_trains_alone(two: Ranks) -> None:
     two.run(copied)
 
 
+def holds_its_handle() -> None:
+    model = small()
+    other = small()
+    local = gradwire.LocalSteps(other, torch.optim.SGD(other.parameters(), 0.1), every=2)
+    with attached(model, TOPK) as handle:
+        model.kept = [handle, local]
+        saved = pickle.dumps(model)
+        assert b"gradwire" not in saved.replace(b"_gradwire", b"")
+        for twin in (copy.deepcopy(model), pickle.loads(saved)):
+            assert twin.kept == [None, None]
+            assert twin.state_dict().keys() == model.state_dict().keys()
+        assert trains(model) == 0
+    local.detach()
+
+
+def test_a_copy_of_a_model_that_holds_its_handle_holds_none(two: Ranks) -> None:
+    two.run(holds_its_handle)
+
+
 def pickled() -> None:
     """A pickled DDP keeps its hooks (`__getstate__`); its reducer is made anew, without hooks."""
     ddp = DistributedDataParallel(small())

@@ -147,6 +147,21 @@ def test_fp32_is_fully_shard_s_own_training(four: Ranks) -> None:
 # -- what goes wrong -----------------------------------------------------------------------
 
 
+def by_some(most: int) -> str:
+    """The error where only the ranks below `most` attach."""
+    model, said = sharded(), ""
+    if dist.get_rank() < most:
+        said = raised(lambda: tuned(model, timeout_seconds=2.0), PeerError)
+    dist.barrier()
+    return said
+
+
+def test_nobody_hangs_where_some_shards_do_not_attach(four: Ranks) -> None:
+    for rank, said in enumerate(four.run(by_some, 2)[:2]):
+        assert said.startswith("all ranks must attach")
+        assert f"rank {rank + 2}" in said
+
+
 def given(lists: tuple[list[str], ...]) -> str:
     """The error when each rank has its own list of strategies; the model can be attached
     afterwards."""

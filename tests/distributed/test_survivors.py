@@ -82,7 +82,7 @@ def train(
             optimizer.zero_grad()
             model(batch(handle.step)).square().mean().backward()
             optimizer.step()
-        said += [str(w.message) for w in seen if "ranks go on" in str(w.message)]
+        said += [str(w.message) for w in seen if " on, from step" in str(w.message)]
     state = [x for own in optimizer.state.values() for x in own.values() if isinstance(x, Tensor)]
     end = End(
         fingerprint(model.parameters()), fingerprint(state), handle.step, dist.get_world_size(),
@@ -142,7 +142,7 @@ def test_another_rank_is_killed_while_the_others_meet(tmp_path: Path) -> None:
     assert all(outcomes[r].ok for r in (0, 3)), stories(outcomes)
     found = [outcomes[r].value for r in (0, 3)]
     same(found, world=2, step=8)
-    assert "process 1, 2 was lost" in found[0].said[0]
+    assert "process 1 was lost, process 2 was lost" in found[0].said[0]
 
 
 def test_the_last_rank_trains_alone(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_default_group_that_was_made_anew(tmp_path: Path) -> None:
     with Ranks(3, tmp_path) as ranks:
         _, end = _left(ranks.outcomes(_with_another_default_group, str(tmp_path / "other")))
     same([end], world=1, step=8)
-    assert "process 1 was lost; 1 ranks go on" in end.said[0]
+    assert "process 1 was lost; one rank goes on" in end.said[0]
 
 
 # -- one rank fails before the others ----------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -243,6 +244,20 @@ def test_steps_are_applied_as_they_are() -> None:
     assert p.grad is not None
     assert not optimizer.state
     assert not copy.deepcopy(optimizer).state
+
+
+def test_a_step_that_torch_refuses_changes_no_kept_parameter() -> None:
+    kept, table = nn.Parameter(torch.ones(4)), nn.Embedding(5, 2, sparse=True)
+    optimizer = gradwire.optim.AdamW([kept, *table.parameters()], 0.1)
+    kept.grad = torch.ones(4)
+    table(torch.tensor([1, 3])).sum().backward()
+    with (
+        patch.object(optimizer, "_is_kept", lambda p, _: p is kept),
+        pytest.raises(RuntimeError, match="sparse gradients"),
+    ):
+        optimizer.step()
+    assert torch.equal(kept, torch.ones(4))
+    assert torch.equal(kept.grad, torch.ones(4))
 
 
 # -- the own view ----------------------------------------------------------------------------

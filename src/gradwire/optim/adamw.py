@@ -44,17 +44,17 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step with `.grad`, as torch's optimizers do. Not collective."""
         loss = self._closed(closure)
-        sent: list[tuple[Tensor, Tensor | None]] = []
+        parted = self._all_parted()
+        sent = [(p, p.grad) for _, kept, _ in parted for p in kept]
         try:
-            for group, kept, _ in self._all_parted():
-                sent += [(p, p.grad) for p in kept]
-                step_kept(kept, group)
-                for p in kept:
-                    p.grad = None  # so that torch's step skips it
-            _torch_s_step()(self)
+            for p, _ in sent:
+                p.grad = None  # so that torch's step skips it
+            _torch_s_step()(self)  # first, as it may refuse a gradient
         finally:
             for p, step in sent:
                 p.grad = step
+        for group, kept, _ in parted:
+            step_kept(kept, group)
         return loss
 
     def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:

@@ -80,17 +80,25 @@ def count_alike(group: dist.ProcessGroup, timeout_seconds: float) -> None:
     torch names a group of some of the world's ranks by the number of groups that each of them is
     in. Numbers differ after an attach to other groups: one may have failed, or have more lanes.
     """
-    made, turns = dist.distributed_c10d._world.pg_names, f"gradwire/groups/{group.rank()}"
+    made = dist.distributed_c10d._world.pg_names
+    most = max(map(int, stored_texts(str(len(made)), group, timeout_seconds)))
+    for _ in range(most - len(made)):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+
+
+def stored_texts(text: str, group: dist.ProcessGroup, timeout_seconds: float) -> list[str]:
+    """Returns every rank's text, in rank order, by way of the group's store: unlike the group's
+    own collectives it waits no longer than this timeout. Collective."""
+    turns = f"gradwire/texts/{group.rank()}"
     with attaching(group):
         store = dist.distributed_c10d._get_process_group_store(group)
         turn = store.add(turns, 0)
-        keys = [f"gradwire/groups/{turn}/of {rank}" for rank in range(group.size())]
-        store.set(keys[group.rank()], str(len(made)))
+        keys = [f"gradwire/texts/{turn}/of {rank}" for rank in range(group.size())]
+        store.set(keys[group.rank()], text)
         store.wait(keys, timedelta(seconds=timeout_seconds))
-        most = max(int(store.get(key)) for key in keys)
+        texts = [store.get(key).decode() for key in keys]
         store.add(turns, 1)  # a call that fails does not count
-    for _ in range(most - len(made)):
-        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    return texts
 
 
 def make_parts(

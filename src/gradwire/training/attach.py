@@ -36,7 +36,7 @@ from gradwire.training.attachable import (
 )
 from gradwire.training.attached import enter, leave
 from gradwire.training.broadcast import broadcast
-from gradwire.training.copies import Mark
+from gradwire.training.copies import Attached, Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.fsdp import FsdpFrontend, sharded_parameters
 from gradwire.training.guard import Guard
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import StorageReader
 
 
-class Handle:
+class Handle(Attached):
     """An attached model. Made by `gradwire.attach`; all ranks hold one.
 
     Methods that change the plan, residuals or momenta raise UsageError while an exchange is under

@@ -69,6 +69,17 @@ class OfCopy:
     __reduce__ = Mark.__reduce__
 
 
+class Attached:
+    """What averages a model's gradients. A deep or pickled copy of what holds it, such as a model
+    that keeps its handle, is not attached, and holds None there."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 class Hook:
     """A hook or callback that calls a method, outside what torch.compile traces, such as a whole
     training step; in a deep or pickled copy of its module it does nothing."""

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
-from gradwire.runtime.process_groups import attaching, count_alike, make_group
+from gradwire.runtime.process_groups import count_alike, make_group, stored_texts
 from gradwire.runtime.torch_dist import Performer
 from gradwire.training.attachable import device_of
 from gradwire.training.copies import Hook
@@ -186,19 +186,16 @@ def join_circle(
     plan changes on all of them at once, as they wait for each other in every step. Collective over
     all of them. group: the replicate group. The new group stays until the process ends: torch
     names subgroups by their number, so after a removal a name could occur twice."""
-    device = device_of(parameters)
-    keeps = torch.zeros(dist.get_world_size(), device=device, dtype=torch.float32)
     meshes = list(dict.fromkeys(cast(Any, p).device_mesh for p in parameters.values()))
-    for mesh in meshes:
-        keeps[mesh.mesh.flatten().to(device)] = 1.0
     replicas = group or dist.group.WORLD
     assert replicas is not None
-    with attaching(replicas):
-        dist.all_reduce(keeps, group=replicas)
-    ranks = keeps.nonzero().flatten().tolist()
+    own = " ".join(str(rank) for mesh in meshes for rank in mesh.mesh.flatten().tolist())
+    texts = stored_texts(own, replicas, timeout_seconds)
+    ranks = sorted({int(rank) for text in texts for rank in text.split()})
     if len(ranks) < dist.get_world_size():
         for along in (replicas, *(part for mesh in meshes for part in mesh.get_all_groups())):
             count_alike(along, timeout_seconds)
+    device = device_of(parameters)
     return Performer(make_group(None, timeout_seconds, device, ranks, alone=True), None, device)
 
 

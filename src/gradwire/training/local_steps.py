@@ -30,7 +30,7 @@ from gradwire.strategy import Strategy
 from gradwire.training.attachable import check_module, check_started, device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.broadcast import broadcast
-from gradwire.training.copies import Hook
+from gradwire.training.copies import Attached, Hook
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split
@@ -40,7 +40,7 @@ from gradwire.training.rounds import FIRST, Rounds
 from gradwire.training.trainable import Frozen, excluded, held, is_sharded, trainable
 
 
-class LocalSteps:
+class LocalSteps(Attached):
     """Exchanges the model's progress every few steps of its optimizer. Collective.
 
     All ranks step their optimizers equally often; the last step of a round blocks until the

@@ -249,9 +249,9 @@ class Survivors:
         for _ in range(ATTEMPTS):
             self._roster.without_lost(self._steps, timeout)
             if self._goes_on(before):
-                lost = [str(p) for p in known if p not in self._roster.processes]
+                lost = [p for p in known if p not in self._roster.processes]
                 none = "an exchange failed, as where a connection breaks, and no process was lost"
-                self._tell(f"process {', '.join(lost)} was lost" if lost else none)
+                self._tell(", ".join(f"process {p} was lost" for p in lost) or none)
                 return
         raise PeerError(
             f"ranks that are left must be able to connect; after {ATTEMPTS} attempts they cannot. "
@@ -280,7 +280,7 @@ class Survivors:
             if _is_own(error):
                 if not came:
                     raise
-                warnings.warn(f"process {came} cannot join: {error}", stacklevel=2)
+                warnings.warn(f"{came} cannot join: {error}", stacklevel=2)
             if self._handle.attached:
                 self._handle.detach()
             _let_go(error)
@@ -291,12 +291,10 @@ class Survivors:
 
     def _tell(self, what: str) -> None:
         if dist.get_rank() == 0:
-            world = dist.get_world_size()
-            warnings.warn(
-                f"{what}; {world} ranks go on, from step {self._handle._session.step}, numbered "
-                f"from 0 to {world - 1} anew.",
-                stacklevel=2,
-            )
+            world, step = dist.get_world_size(), self._handle._session.step
+            many = f"{world} ranks go on, from step {step}, numbered from 0 to {world - 1} anew"
+            alone = f"one rank goes on, from step {step}, as rank 0"
+            warnings.warn(f"{what}; {many if world > 1 else alone}.", stacklevel=2)
 
     # -- ranks that come -------------------------------------------------------------------
 
@@ -316,9 +314,8 @@ class Survivors:
             before = self._before()
             gc.collect()
             self._roster.with_asking(found)
-            came = ", ".join(map(str, found))
-            if self._goes_on(before, came):
-                self._tell(f"process {came} has come")
+            if self._goes_on(before, came=" and ".join(f"process {p}" for p in found)):
+                self._tell(", ".join(f"process {p} has come" for p in found))
             else:
                 self._go_on(before)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradwire.streams import Chunks, Domains, Ranges, Stream, chunks_or_ranges
+from gradwire.streams import Chunks, Domains, Ranges, Rows, Stream, chunks_or_ranges
 from gradwire.streams.domains import CHUNK
 
 SIZES = (1, 2, 15, 16, 17, 31, 100, 1000, 1024, 1025, 5003)
@@ -25,7 +25,11 @@ def ranges(n: int, world: int, seed: int = 0) -> Ranges:
     return Ranges.even(n, world)
 
 
-every = pytest.mark.parametrize("make", [chunks, ranges])
+def rows(n: int, world: int, seed: int = 0) -> Rows:
+    return Rows(n, world, seed)
+
+
+every = pytest.mark.parametrize("make", [chunks, rows, ranges])
 
 
 def owned(domains: Domains) -> list[Tensor]:
@@ -64,7 +68,7 @@ def test_domains_are_of_one_size(make: type[Domains], n: int, world: int) -> Non
     whole = [-(-size // CHUNK) for size in sizes]
     assert sum(sizes) == n
     assert max(whole) - min(whole) <= 1
-    if make is ranges:
+    if make is not chunks:
         assert max(sizes) - min(sizes) <= 1
 
 

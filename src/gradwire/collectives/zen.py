@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from gradwire.errors import StrategyError
 from gradwire.strategy import Collective, Context, Rounds
-from gradwire.streams import Chunks, Form, HashedElements, Ranges, Stream, chunks_or_ranges
+from gradwire.streams import Chunks, Form, HashedElements, Ranges, Rows, Stream, chunks_or_ranges
 from gradwire.streams.owners import push_and_pull
 
 _VARIANTS = ("chunks", "paper")
@@ -19,12 +19,12 @@ _PUBLISHED: tuple[Form, Form] = ("coo", "bitmap")
 class Zen(Collective):
     """Sends entries to the owners of their chunks, which sum in rank order, and averages to all.
 
-    "chunks": the owner of each 16 elements is drawn from the seed, so that no pattern in the
-    tensor makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
-    a part places stay sorted, so they are coded in 2 + log2(n/k) bits, or as a bitmap, and in
-    less if they lie together, as rows do: half a bit. Owners merge sorted lists: no hash
-    table, no buffer of the tensor's size. At most 0.85 of the bytes of "paper" on typical
-    models' tensors. Memory: the messages, and no table of owners.
+    "chunks": the owner of each 16 elements, or of each row of a table, is drawn from the seed, so
+    that no pattern in the tensor makes one owner's part larger: pushes and pulls are balanced
+    like balls in bins. Within a part places stay sorted, so they are coded in 2 + log2(n/k) bits,
+    or as a bitmap, and in less if they lie together, as rows do: half a bit. Owners merge sorted
+    lists: no hash table, no buffer of the tensor's size. At most 0.85 of the bytes of "paper" on
+    typical models' tensors. Memory: the messages, and no table of owners.
     "paper": as published, to compare with: the hash of an element is its owner; split by hash
     memory; pairs of int32 and value to owners; a bitmap of the owner's elements and values to all,
     so (n-1)/n · (2d + D + 1/32). Memory: 4 bytes per element for the lists of owned elements.
@@ -58,6 +58,8 @@ class Zen(Collective):
             if self.variant == "paper":
                 device = mine.places.device
                 made["domains"] = HashedElements(mine.n, ctx.world, ctx.seed, device)
+            elif mine.values.dim() > 1:
+                made["domains"] = Rows(mine.n, ctx.world, ctx.seed)
             else:
                 made["domains"] = chunks_or_ranges(mine.n, ctx.world, ctx.seed)
         return made["domains"]

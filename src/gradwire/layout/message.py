@@ -22,10 +22,10 @@ from gradwire.member import ALIGNED
 from gradwire.strategy import Claims
 
 HEADER_BYTES = 32
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 """The version of the format; attaching a model refuses ranks with another one. Version 2: sections
 begin at multiples of 16, not of their items' sizes. Version 3: lengths that ranks gather are told
-twice, so that damage is seen."""
+twice, so that damage is seen. Version 4: owners of a table's rows are dealt them one by one."""
 _LINE = 64
 _LONG_CODE = 4096
 

@@ -27,7 +27,7 @@ from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.row_streams import RowStreams
 from gradwire.strategy import Collective, Rounds, State, Strategy
-from gradwire.streams import Stream, chunks_or_ranges
+from gradwire.streams import Rows, Stream
 from gradwire.streams.owners import pull, push
 from gradwire.streams.rows import CooRows
 
@@ -55,7 +55,7 @@ class MachineRows:
             Strategy(compressor, across), Bucket((whole, *empty)), ranks.index(codec.rank),
             len(ranks), {}, **options,
         )  # fmt: skip
-        self._domains = chunks_or_ranges(inside.size, machines.per_node, codec.seed)
+        self._domains = Rows(inside.size, machines.per_node, codec.seed)
 
     def begin(self) -> None:
         """Begins a new step."""

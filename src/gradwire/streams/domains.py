@@ -2,6 +2,7 @@
 
 ranges   0 0 0 0 1 1 1 1 2 2 2 2      balanced if the tensor's entries are spread evenly
 chunks   2 0 1 1 0 2 0 2 1 0 1 2      16 elements each; every rank has a random third of them
+rows     2 0 1 1 2 0 0 1 2 1 2 0      one row of a table each, dealt as chunks are
 hashed   0 2 2 1 0 1 1 0 2 1 0 2      one element each; its hash chooses the owner
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +61,8 @@ class Chunks(Domains):
     This needs no tables. `chunks_or_ranges` uses ranges where chunks are few.
     """
 
+    chunk: ClassVar[int] = CHUNK
+
     def __init__(self, n: int, world: int, seed: int) -> None:
         self._n, self._world = n, world
         self._seed = digest("chunks", n, world, seed) & 0xFFFFFFFF
@@ -66,24 +70,22 @@ class Chunks(Domains):
 
     @cached_property
     def sizes(self) -> Sequence[int]:
-        count = -(-self._n // CHUNK)
-        sizes = [CHUNK * (count // self._world)] * self._world
+        count = -(-self._n // self.chunk)
+        sizes = [self.chunk * (count // self._world)] * self._world
         for chunk in range(count - count % self._world, count):
-            sizes[self._owner(chunk)] += CHUNK
-        sizes[self._owner(count - 1)] -= -self._n % CHUNK  # the last chunk, which may be cut
+            sizes[self._owner(chunk)] += self.chunk
+        sizes[self._owner(count - 1)] -= -self._n % self.chunk  # the last, which may be cut
         return sizes
 
     def _owner(self, chunk: int) -> int:
-        turn = kernels.owners_of(
-            torch.tensor(chunk // self._world, dtype=torch.int64, device="cpu"),
-            self._world,
-            self._seed,
-        )
-        return (chunk + int(turn)) % self._world
+        dealt_in = torch.tensor(chunk // self._world, dtype=torch.int64, device="cpu")
+        return (chunk + int(self._first(dealt_in))) % self._world
+
+    def _first(self, rounds: Tensor) -> Tensor:
+        """Returns the owner with which each round of dealing begins."""
+        return kernels.owners_of(rounds, self._world, self._seed)
 
     def split(self, stream: Stream) -> list[Stream]:
-        if stream.values.dim() > 1:
-            return self._split_rows(stream)
         device = stream.places.device
         places = self._room.room("places", stream.count, torch.int32, device)
         values = self._room.room("values", stream.count, stream.values.dtype, device)
@@ -93,23 +95,32 @@ class Chunks(Domains):
         parts = zip(torch.split(places, counts), torch.split(values, counts), self.sizes)
         return [Stream(own, of_own, n, stream.listed) for own, of_own, n in parts]
 
-    def _split_rows(self, stream: Stream) -> list[Stream]:
-        """Splits a table. Rows of any width are copied once; sorting costs little beside that."""
-        chunks = stream.places // CHUNK
-        rounds = chunks // self._world
-        owner = (chunks + kernels.owners_of(rounds, self._world, self._seed)) % self._world
-        order = owner.argsort(stable=True)
-        own = (rounds * CHUNK + stream.places % CHUNK)[order].int()
-        counts = owner.bincount(minlength=self._world).tolist()
-        parts = zip(
-            torch.split(own, counts), torch.split(stream.values[order], counts), self.sizes
-        )
-        return [Stream(places, rows, n, stream.listed) for places, rows, n in parts]
-
     def flat(self, owner: int, places: Tensor) -> Tensor:
         out = torch.empty_like(places)
         kernels.flat_places(places, owner, self._world, self._seed, out)
         return out
+
+
+class Rows(Chunks):
+    """A table's rows, dealt out one by one: a text's common words, which all ranks have, are often
+    neighbours there."""
+
+    chunk = 1
+
+    def split(self, stream: Stream) -> list[Stream]:
+        """Rows of any width are copied once; sorting costs little beside that."""
+        rounds = stream.places // self._world
+        owner = (stream.places + self._first(rounds)) % self._world
+        order = owner.argsort(stable=True)
+        counts = owner.bincount(minlength=self._world).tolist()
+        parts = zip(
+            torch.split(rounds[order], counts), torch.split(stream.values[order], counts),
+            self.sizes,
+        )  # fmt: skip
+        return [Stream(places, rows, n, stream.listed) for places, rows, n in parts]
+
+    def flat(self, owner: int, places: Tensor) -> Tensor:
+        return places * self._world + ((owner - self._first(places)) % self._world).int()
 
 
 class HashedElements(Domains):

@@ -34,7 +34,8 @@ class SGD(AsksThePlan):
     `shared_momentum`, is torch's SGD with dampening=m.
 
     The first line has torch's bits in float32 (in bfloat16, torch's own ways of computing it
-    differ from each other, too). torch's SGD and this one can load each other's states.
+    differ from each other, too). torch's SGD and this one can load each other's states, but for
+    the momentum of sparse gradients, which torch's keeps sparse, and this one does not take.
 
     Args:
         params: as in torch's optimizers. Sparse gradients go without weight decay and nesterov.

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from statistics import mean, median
 
 from gradwire.plan import Plan
@@ -24,7 +23,7 @@ from gradwire.strategy import Strategy
 _FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
 _LEAST = 1.5  # a smaller factor may be noise, or something else than moves
 _WORTH = 0.7  # a factor must leave at most this share of the error
-_SHARED = 0.5  # the weight of the error that all plans share
+_SHARED_FACTOR, _SHARED_SECONDS = 0.5, 0.1  # the weights of the error that all plans share
 
 
 def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:
@@ -40,27 +39,62 @@ def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Pro
 
 def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
     """Returns how many times as long as in the profile moves take, from seconds of steps; 1.0 if
-    no factor explains these, or the best one is within noise."""
+    no factor explains these, or the best one is within noise.
+
+    A machine that is slower for a while makes all steps longer by a factor; ranks that wait for
+    the slowest one's backward, by seconds. Neither is the network's: a factor for moves must
+    explain more than either, and the one nearer to 1 counts.
+    """
     if not measured:
         return 1.0
-    errors = {factor: _error(profile.slowed(factor), measured) for factor in _FACTORS}
+    plans, seconds = zip(*measured)
+    strategies = [plan.main_strategy for plan in plans]
+    predicted = {f: _predicted(profile.slowed(f), plans) for f in _FACTORS}
+    found = [
+        _best({f: error(said, seconds, strategies) for f, said in predicted.items()})
+        for error in (_beside_a_factor, _beside_seconds)
+    ]
+    return max(1.0, min(found)) if max(found) > 1.0 else max(found)
+
+
+def _predicted(profile: Profile, plans: Sequence[Plan]) -> list[float]:
+    return [timeline_of(profile, plan).iteration_seconds for plan in plans]
+
+
+def _best(errors: Mapping[float, float]) -> float:
     best = min(errors, key=lambda factor: (errors[factor], abs(math.log(factor))))
     is_wrong = not 1 / _LEAST < best < _LEAST
     return best if is_wrong and errors[best] <= _WORTH * errors[1.0] else 1.0
 
 
-def _error(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """Returns the mean distance of measurements from predictions, as logarithms of factors. Every
-    strategy counts the same, however many of its plans were measured: half a dozen compressed
-    plans that all take longer than predicted must not outvote the baseline, of whose time moves
-    are the largest part. The error that all plans share counts by `_SHARED` only: the whole
-    machine may have been slower."""
-    off = defaultdict[Strategy, list[float]](list)
-    for plan, seconds in measured:
-        predicted = timeline_of(profile, plan).iteration_seconds
-        off[plan.main_strategy].append(math.log(seconds / predicted))
+def _beside_a_factor(
+    predicted: Sequence[float], seconds: Sequence[float], strategies: Sequence[Strategy]
+) -> float:
+    """Returns the distance of steps from predictions, but for a factor that all plans share."""
+    off = [math.log(s / p) for s, p in zip(seconds, predicted)]
     return min(
-        mean(mean(abs(own - shared) for own in factors) for factors in off.values())
-        + _SHARED * abs(shared)
-        for shared in (0.0, *chain.from_iterable(off.values()))
+        _mean([abs(own - shared) for own in off], strategies) + _SHARED_FACTOR * abs(shared)
+        for shared in (0.0, *off)
     )
+
+
+def _beside_seconds(
+    predicted: Sequence[float], seconds: Sequence[float], strategies: Sequence[Strategy]
+) -> float:
+    """Returns the distance of steps from predictions, but for seconds that all plans share."""
+    middle, least = median(predicted), -0.9 * min(predicted)
+    return min(
+        _mean([abs(math.log(s / (p + shared))) for s, p in zip(seconds, predicted)], strategies)
+        + _SHARED_SECONDS * abs(math.log1p(shared / middle))
+        for shared in (0.0, *(max(least, s - p) for s, p in zip(seconds, predicted)))
+    )
+
+
+def _mean(errors: Sequence[float], strategies: Sequence[Strategy]) -> float:
+    """Returns the mean of plans' errors. Every strategy counts the same, however many of its plans
+    were measured: half a dozen compressed plans that all take longer than predicted must not
+    outvote the baseline, of whose time moves are the largest part."""
+    own = defaultdict[Strategy, list[float]](list)
+    for strategy, error in zip(strategies, errors):
+        own[strategy].append(error)
+    return mean(map(mean, own.values()))

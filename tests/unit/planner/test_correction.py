@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from profiles import few, profile
@@ -51,6 +52,17 @@ def test_steps_that_wait_for_nothing_say_nothing() -> None:
 def test_a_machine_that_is_slower_as_a_whole_is_no_slower_network(pace: float) -> None:
     measured = [(plan, seconds * pace) for plan, seconds in raced(SLOW, SLOW, 0.08)]
     assert moves_factor(SLOW, measured) == 1.0
+
+
+@pytest.mark.parametrize("share", [0.3, 0.4])
+def test_what_every_step_waits_for_once_is_no_slower_network(share: float) -> None:
+    made = profile(
+        bits_per_second=1e11, start_seconds=2e-3, parameters=few(), backward_seconds=0.01
+    )
+    busy = replace(made, around_seconds=0.02)
+    steps = raced(busy, busy)
+    waited = share * min(seconds for _, seconds in steps)
+    assert moves_factor(busy, [(plan, seconds + waited) for plan, seconds in steps]) == 1.0
 
 
 @pytest.mark.once

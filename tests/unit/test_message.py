@@ -118,7 +118,7 @@ def stamped(flags: int = 0, digest: int = DIGEST, step: int = STEP) -> torch.Ten
 def test_the_header_is_four_little_endian_words_and_nothing_more() -> None:
     message = stamped(NON_FINITE)
     raw = bytes(message.tolist())
-    assert raw[:8] == b"GRDWIRE3"
+    assert raw[:8] == b"GRDWIRE4"
     assert struct.unpack("<qqqq", raw[:32])[1:] == (1, DIGEST, STEP)
     assert raw[32:] == b"\xee" * 16
 

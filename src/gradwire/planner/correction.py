@@ -41,9 +41,9 @@ def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> fl
     """Returns how many times as long as in the profile moves take, from seconds of steps; 1.0 if
     no factor explains these, or the best one is within noise.
 
-    A machine that is slower for a while makes all steps longer by a factor; ranks that wait for
-    the slowest one's backward, by seconds. Neither is the network's: a factor for moves must
-    explain more than either, and the one nearer to 1 counts.
+    A machine that is slower for a while makes all steps longer by a factor, and what every step
+    waits for once by seconds. Neither is the network's: a factor for moves must explain more than
+    either, and the one nearer to 1 counts.
     """
     if not measured:
         return 1.0

@@ -102,18 +102,39 @@ def test_an_optimizer_that_steps_inside_backward(three: Ranks, first: bool) -> N
     three.run(steps_inside_backward, first)
 
 
-def replaced() -> str:
+def replaced(how: str) -> str:
+    """The error when an optimizer steps parameters that took the place of others: attached ones,
+    in a new optimizer or the one that has stepped before, or frozen ones."""
     model = small()
+    model.two.requires_grad_(how != "frozen")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attached(model, TOPK):
-        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if how == "frozen":
+            model.two = nn.Linear(13, 3).requires_grad_(False)
+        else:
+            model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+        if how == "new optimizer":
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        else:
+            optimizer.param_groups[0]["params"] = [*model.parameters()]
+        if how == "frozen":
+            loss_of(model).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.two = nn.Linear(13, 3)
+            optimizer.param_groups[0]["params"] = [*model.parameters()]
         loss_of(model).backward()
         return raised(optimizer.step)
 
 
-def test_parameters_that_took_the_place_of_attached_ones(three: Ranks) -> None:
-    for told in three.run(replaced):
-        assert "'conv.weight' is a new one now" in told
+@pytest.mark.parametrize("how", ["new optimizer", "same optimizer", "frozen"])
+def test_parameters_that_took_the_place_of_others(three: Ranks, how: str) -> None:
+    name = "two.weight" if how == "frozen" else "conv.weight"
+    for told in three.run(replaced, how):
+        assert f"'{name}' is a new one now" in told
 
 
 def came_later(how: str) -> str:

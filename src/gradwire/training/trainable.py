@@ -7,7 +7,7 @@ A parameter that was frozen when the module was attached is not averaged.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -169,22 +169,23 @@ class Frozen:
 
     def __init__(self, module: nn.Module) -> None:
         self._names: Any = WeakIdKeyDictionary()
-        own, self._attached = unwrapped(module), set[str]()
+        own = unwrapped(module)
         self._module = weakref.ref(own)
-        self._known = weakref.WeakKeyDictionary[Optimizer, int]()  # how many it held
+        self._known = weakref.WeakKeyDictionary[Optimizer, set[int]]()  # what it held
         self._then = {name for name, _ in own.named_parameters()}
+        self._alone = set[str]()  # on purpose, as DDP leaves out what it is told to ignore
         for name, p in own.named_parameters():
             if not p.requires_grad:
                 self._names[p] = name
-            elif is_attached(p):
-                self._attached.add(name)
+            elif not is_attached(p):
+                self._alone.add(name)
 
     def refuse(self, optimizer: Optimizer) -> None:
         """Raise UsageError if an optimizer is about to step one of them."""
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if self._known.get(optimizer) != count:
-            self._refuse_others(optimizer)
-            self._known[optimizer] = count
+        stepped = held(optimizer)
+        if self._known.get(optimizer) != stepped:
+            self._refuse_others(stepped)
+            self._known[optimizer] = stepped
         if not self._names:
             return
         for group in optimizer.param_groups:
@@ -196,17 +197,19 @@ class Frozen:
                         "before attach, or attach the module that holds it by itself, too."
                     )
 
-    def _refuse_others(self, optimizer: Optimizer) -> None:
-        module, stepped = self._module(), held(optimizer)
+    def _refuse_others(self, stepped: Container[int]) -> None:
+        module = self._module()
         for name, p in module.named_parameters() if module is not None else ():
-            if is_attached(p) or id(p) not in stepped:
+            if is_attached(p) or id(p) not in stepped or name in self._alone:
                 continue
-            if name in self._attached:
+            if not p.requires_grad:
+                self._names[p] = name  # refused once it has a gradient
+            elif name in self._then and p not in self._names:
                 raise UsageError(
                     f"only parameters that were attached are averaged; '{name}' is a new one now, "
                     "such as load_state_dict(assign=True) makes. Attach after that."
                 )
-            if name not in self._then:
+            elif name not in self._then:
                 raise UsageError(
                     f"only parameters that were attached are averaged; '{name}' was added later, "
                     "such as by a new layer or a parametrization. Attach after adding it, "

@@ -325,8 +325,13 @@ def test_weights_that_jump_are_no_harm(two: Ranks, tmp_path: Path, way: str) -> 
         assert not harmed
 
 
+def no_loss() -> float:
+    return 0.0
+
+
 def meddled(how: str) -> tuple[list[object], bool]:
-    """What the guard says where a loop changes weights, or averages, in its own way."""
+    """What the guard says where a loop changes weights, or averages, in its own way, or makes the
+    gradients of some steps inside them."""
     model = small()
     optimizer = OPTIMIZERS["plain"](model)
     with (
@@ -338,14 +343,14 @@ def meddled(how: str) -> tuple[list[object], bool]:
             loss_of(model, step).backward()
             if how == "gradients":
                 nn.utils.clip_grad_value_(model.parameters(), 1e-4)
-            optimizer.step()
+            optimizer.step(no_loss if how == "closures" and step % 3 == 2 else None)
             for p in model.parameters() if how == "weights" else ():
                 p.data.clamp_(-0.05, 0.05)
         assert handle.guard is not None
         return [*handle.guard.apart], handle.guard.harmed
 
 
-@pytest.mark.parametrize("how", ["gradients", "weights"])
+@pytest.mark.parametrize("how", ["gradients", "weights", "closures"])
 def test_what_a_loop_does_by_itself_is_no_harm_of_the_strategy(two: Ranks, how: str) -> None:
     assert two.run(meddled, how) == [([], False)] * 2
 

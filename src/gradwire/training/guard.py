@@ -133,6 +133,11 @@ class Guard:
                 # the next exchange changes them.
                 self._late = self._waiting(optimizer)
 
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """Give no result for a window in which a closure makes a step's gradients, inside it."""
+        if self._shadow is not None and self._watched is not None and self._watched() is optimizer:
+            self._shadow.is_followed = False
+
     def after_step(self, optimizer: Optimizer) -> None:
         """Note where a step has left the weights."""
         watched = self._watched() if self._watched is not None else None

@@ -115,7 +115,9 @@ class OptimizerCheck:
         self._check_steps(p for group in groups for p in group["params"])
         if not with_closure:
             self._check_exchanged(optimizer, groups)
-        if not with_closure and self._guard is not None:
+        if self._guard is not None and with_closure:
+            self._guard.before_closure(optimizer)
+        elif self._guard is not None:
             with self._session.going_on():
                 self._guard.before_step(optimizer)
         if optimizer not in self._seen or self._session.loss_scale != 1.0:

@@ -139,6 +139,14 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+@pytest.mark.parametrize("text", ["topk(0.5) | zen", "topk(0.5) | sparse_ps"])
+@pytest.mark.parametrize(("elements", "world"), [(3, 8), (7, 16), (256, 1024)])
+def test_owners_of_no_element_are_sent_no_entries(text: str, elements: int, world: int) -> None:
+    (_, pushed, *_) = price(text, [elements], world).moves
+    owners = sum(1 for _, size in pushed.to if size)
+    assert 0 < owners <= min(elements, world - 1)
+
+
 def test_a_given_densification_counts() -> None:
     alike = price("topk(0.01) | zen", LARGE, 8, together=lambda d, n: d).bytes_sent
     assert alike < 0.4 * price("topk(0.01) | zen", LARGE, 8).bytes_sent

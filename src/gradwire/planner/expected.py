@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import comb
 from typing import TypeAlias
 
@@ -172,12 +173,16 @@ class Expected(Stream):
         return replace(self, places=_places(count), values=values, n=n, ranks=ranks)
 
     def split(self, domains: Domains) -> list[Stream]:
-        """Splits into equally many elements, and entries, for every owner."""
+        """Splits into equally many elements, and entries, for every owner: no more entries than
+        elements."""
         world = self.context.world
-        counts = _shares(self.count, world)
-        places, values = torch.split(self.places, counts), torch.split(self.values, counts)
-        owned = zip(places, values, _shares(self.n, world))
-        return [replace(self, places=p, values=v, n=n) for p, v, n in owned]
+        ends = [r * self.n // world for r in range(world + 1)]
+        upto = [end * self.count // max(1, self.n) for end in ends]
+        owned = zip(pairwise(ends), pairwise(upto))
+        return [
+            replace(self, places=self.places[a:b], values=self.values[a:b], n=end - begin)
+            for (begin, end), (a, b) in owned
+        ]
 
     def over(self, domains: Domains, owner: int) -> Stream:
         return self
@@ -237,10 +242,6 @@ class Expected(Stream):
 def _places(count: int) -> Tensor:
     """Returns ascending indices, as some members check them."""
     return torch.arange(count, dtype=torch.int32)
-
-
-def _shares(n: int, world: int) -> list[int]:
-    return [(r + 1) * n // world - r * n // world for r in range(world)]
 
 
 def _ranks(stream: Stream) -> int:

@@ -36,6 +36,7 @@ USUAL = 1.1
 DOUBT = 5.0
 """Times a strategy's start-ups: the seconds of moving bytes that weigh as much as `USUAL`."""
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
+_MOST = 1 << 30  # elements; a single parameter, as which models are priced, has a limit
 _LARGE = 3  # the number of the largest sizes, where bytes count
 
 
@@ -142,9 +143,9 @@ def per_host(profile: Profile) -> int:
 
 def sizes_of(profile: Profile) -> tuple[int, ...]:
     """Returns the sizes in elements at which strategies are priced: powers of 4 from 256 on, and
-    the whole model."""
+    the whole model, or `_MOST`: beyond it costs grow as they did before."""
     every = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
-    most = whole_rows(every, profile.width)
+    most = whole_rows(min(every, _MOST), profile.width)
     below = [4**i for i in range(4, 16) if 4**i < most]
     return (*below, most)
 

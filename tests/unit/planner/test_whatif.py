@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from profiles import LOCAL, few, profile, resnet50
 
+from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
 from gradwire.planner.choose import choose
 from gradwire.planner.curves import Curve
@@ -236,6 +237,17 @@ def test_a_table_and_its_crossovers() -> None:
         tuple(row) for row in decisions
     }
     assert all(cell.seconds >= 0.999 * cell.lower_bound for row in found.cells for cell in row)
+
+
+def test_models_of_more_elements_than_one_parameter_may_have() -> None:
+    large, larger = (
+        profile(parameters=[Parameter(f"w{i}", (8192, 8192)) for i in range(count)])
+        for count in (16, 64)
+    )
+    elsewhere = Cluster(8, cross_bits_per_second=1e9)
+    for text in LOCAL:
+        one, other = (on(own, elsewhere).strategies[text] for own in (large, larger))
+        assert other.wire(2**32) == pytest.approx(4 * one.wire(2**30), rel=0.01)
 
 
 def test_up_to_16384_workers() -> None:

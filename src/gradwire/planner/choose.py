@@ -30,6 +30,7 @@ from gradwire.planner.exactness import known_errors
 from gradwire.planner.grouping import SLOWER
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import bytes_of, way
+from gradwire.planner.timeline import ratio
 from gradwire.progress import Progress, each, part, silent
 from gradwire.strategy import Strategy
 
@@ -70,7 +71,7 @@ class Choice:
     @property
     def gap(self) -> float:
         """How much longer the step is than the lower bound: no plan gains more."""
-        return self.best.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
+        return ratio(self.best.seconds, self.lower_bound) - 1.0
 
     @property
     def usable(self) -> dict[str, Candidate]:

@@ -11,6 +11,7 @@ from typing import Any
 from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
+from gradwire.planner.timeline import ratio
 from gradwire.report.terminal import plain
 from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
 from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, name_of, sound
@@ -61,7 +62,7 @@ class Explanation:
     @property
     def gap(self) -> float:
         """How much longer the step is than the lower bound: no plan gains more."""
-        return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
+        return ratio(self.seconds, self.lower_bound) - 1.0
 
     @property
     def sound_with(self) -> dict[str, str]:

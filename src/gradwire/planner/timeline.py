@@ -192,6 +192,12 @@ def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
     )  # fmt: skip
 
 
+def ratio(seconds: float, other: float) -> float:
+    """Returns how many times as long the first step is as the other; 1.0 if the other is shorter
+    than a femtosecond, as good as nothing: ratios are finite."""
+    return seconds / other if other > 1e-15 else 1.0
+
+
 def step_seconds(jobs: Sequence[Job], executor: Executor) -> float:
     """Returns `simulate(jobs, executor).iteration_seconds` without its spans. Raises PlanError."""
     return executor.around_seconds + simulate_step(*as_they_are(jobs, executor))

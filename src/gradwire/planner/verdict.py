@@ -10,6 +10,7 @@ from gradwire.layout.message import Layout
 from gradwire.plan import Plan
 from gradwire.planner.candidates import BF16, FP32, Candidate
 from gradwire.planner.choose import LEAST_GAIN, WORTH, Choice
+from gradwire.planner.timeline import ratio
 from gradwire.report.terminal import plain
 from gradwire.strategy import Strategy
 
@@ -38,17 +39,19 @@ class Verdict:
     @property
     def speedup(self) -> float:
         """The speedup against the baseline; 1.0 if there is none."""
-        return self.against_seconds / self.seconds if self.against and self.seconds else 1.0
+        return ratio(self.against_seconds, self.seconds) if self.against else 1.0
 
     def __str__(self) -> str:
         if self.kind == "compress":
             gain = f": {faster(self.speedup)} than {_SHORT[self.against]}" if self.against else ""
             return f"compress {self.compressed} of {self.tensors} tensors{gain}"
         if self.unbeaten and self.unbeaten_seconds > (1 + LEAST_GAIN) * self.seconds:
-            gain = faster(self.unbeaten_seconds / self.seconds)
+            gain = faster(ratio(self.unbeaten_seconds, self.seconds))
             return f"do not compress: this plan is {gain} than tuned {_SHORT[self.unbeaten]}"
         if self.unbeaten and self.seconds > (1 + LEAST_GAIN) * self.unbeaten_seconds > 0:
-            gain = faster(self.seconds / self.unbeaten_seconds)  # of a plan that was not searched
+            gain = faster(
+                ratio(self.seconds, self.unbeaten_seconds)
+            )  # of a plan that was not searched
             return f"this plan does not compress: tuned {_SHORT[self.unbeaten]} is {gain}"
         if self.added < WORTH:
             return "do not compress: the network is not your bottleneck"

@@ -34,6 +34,17 @@ def test_sentences() -> None:
     assert str(other) == "do not compress: nothing that may be used is faster"
 
 
+@pytest.mark.parametrize("nothing", [0.0, 1e-323])
+def test_steps_that_are_as_good_as_nothing_have_no_ratios(nothing: float) -> None:
+    """JSON has no infinity."""
+    own = Verdict("compress", 3, 161, nothing, "bf16 | allreduce", 0.21)
+    assert own.speedup == 1.0
+    other = Verdict("dense", 0, 161, nothing, unbeaten="bf16 | allreduce", unbeaten_seconds=0.21)
+    assert "inf" not in str(other)
+    choice = replace(choose(profile(parameters=few())), lower_bound=nothing)
+    assert choice.gap == explain(choice, profile(parameters=few())).gap == 0.0
+
+
 @pytest.mark.parametrize(
     ("ratio", "text"), [(2.1, "2.10× faster"), (1.05, "5 % faster"), (0.8, "25 % slower")]
 )

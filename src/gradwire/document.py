@@ -154,11 +154,11 @@ def save_file(path: str | Path, content: str | bytes) -> None:
 
     Raises OSError.
     """
-    data = content.encode() if isinstance(content, str) else content
-    end = Path(os.path.realpath(path))  # a link stays one
-    if end.exists() and not end.is_file():  # a terminal or a pipe, which cannot be replaced
-        end.write_bytes(data)
+    data, named = content.encode() if isinstance(content, str) else content, Path(path)
+    if named.exists() and not named.is_file():  # a terminal or a pipe, which cannot be replaced
+        named.write_bytes(data)
         return
+    end = Path(os.path.realpath(path))  # a link stays one
     draft = end.with_name(f".{end.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         draft.write_bytes(data)

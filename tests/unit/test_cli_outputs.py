@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,31 @@ def test_what_is_read_and_written_elsewhere_is_allowed(tmp_path: Path) -> None:
     other = tmp_path / "b"
     check_output("a page", tmp_path / "a", ["ring", "x" * 300, "\0", None], [other, None])
     check_output("a page", None, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["plan", "--profile", EXAMPLE, "-o", "-"], [*PATHS, "--html", "-"],
+     ["report", ".", "--perfetto", "-"]],
+)  # fmt: skip
+def test_a_dash_is_not_standard_output(
+    typed: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Text
+) -> None:
+    monkeypatch.chdir(run_of(tmp_path, steps=3))
+    assert "needs a file; got '-', which does not stand for standard" in refused(capsys, *typed)
+
+
+@pytest.mark.parametrize(("writable", "is_taken"), [("file", True), ("folder", True), ("", False)])
+def test_a_file_may_be_writable_in_a_folder_that_is_not(
+    writable: str, is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a device, or a single file that a container mounts."""
+    file = tmp_path / "plan.json"
+    file.touch()
+    ways = {"file": file, "folder": tmp_path}
+    monkeypatch.setattr(os, "access", lambda path, mode: path == ways.get(writable))
+    with nullcontext() if is_taken else pytest.raises(UsageError, match="a writable folder"):
+        check_output("a plan", file)
 
 
 def test_a_name_that_is_too_long(tmp_path: Path, capsys: Text) -> None:

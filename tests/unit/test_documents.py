@@ -335,6 +335,15 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_a_pipe_without_a_name_is_written_to() -> None:
+    """As /dev/stdout of a command before "|", or of >(…) in bash."""
+    read, write = os.pipe()
+    save_file(f"/dev/fd/{write}", "all of it")
+    os.close(write)
+    with open(read, "rb") as pipe:
+        assert pipe.read() == b"all of it"
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY])
 def test_a_file_that_cannot_be_replaced_is_written_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -71,7 +71,13 @@ def check_output(
     """
     if path is None:
         return
-    if not os.access(path.parent, os.W_OK) or not _may_be_file(path):
+    if str(path) == "-":
+        raise UsageError(
+            f"{what} needs a file; got '-', which does not stand for standard output here. Name a "
+            "file, such as /dev/stdout."
+        )
+    may_write = any(os.access(one, os.W_OK) for one in (path.parent, path))
+    if not may_write or not _may_be_file(path):
         raise UsageError(
             f"{what} needs a file in a writable folder; {path} cannot be written. Make the "
             "folder, or name another file."

@@ -107,6 +107,7 @@ def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     done = profile(*asked, script=BEGINNING + TRAINING, launcher=TWO)
     assert done.code == 0, done.stderr
     assert "trained to the end" not in done.stderr
+    assert "a profile is of one model" not in done.stderr
     document = json.loads(done.stdout)
     found = Profile.load(path)
     assert document["path"] == str(path)
@@ -243,3 +244,15 @@ def test_a_terminated_command_ends_its_job(profile: Profiling, path: Path) -> No
         profile(script=TERMINATED)
     assert ended.value.code == 143
     assert path.with_name("told").exists()
+
+
+TWO_MODELS = """
+left, right = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+handles = [gradwire.attach(one, "none | allreduce") for one in (left, right)]
+"""
+
+
+def test_a_job_with_two_models_is_told_that_one_is_profiled(profile: Profiling) -> None:
+    done = profile(script=BEGINNING + TWO_MODELS, launcher=TWO)
+    said = "gradwire profile: a profile is of one model; the job attaches 2, and the first"
+    assert done.stderr.count(said) == 1, "rank 0 says it, once"

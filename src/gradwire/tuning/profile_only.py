@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ VARIABLE = "GRADWIRE_PROFILE"
 WARM_UP, WATCHED = 3, 10
 SAMPLED = 1 << 18
 """The number of elements of a step's gradients on which errors are measured."""
+_ATTACHED = weakref.WeakSet[nn.Module]()  # by this process, to be profiled
 
 
 def asked(
@@ -76,6 +78,12 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
             "it to train."
         ) from error
     session = handle._session
+    _ATTACHED.add(module)
+    if len(_ATTACHED) > 1 and session.circle.rank == 0:
+        _say(
+            f"a profile is of one model; the job attaches {len(_ATTACHED)}, and the first to have "
+            f"made {WARM_UP + WATCHED} steps is profiled. Attach one alone to choose it"
+        )
     if folder is not None:
         record(handle, folder)
 

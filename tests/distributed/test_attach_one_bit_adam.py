@@ -144,10 +144,14 @@ def one_bit_adam_attached_anew(plan: str) -> str:
         return raised(adam.step)
 
 
-@pytest.mark.parametrize("plan", ["onebit+ef | alltoall", ""])
+@pytest.mark.parametrize(
+    "plan", ["onebit+ef | alltoall", "onebit+shared_momentum(0.8) | alltoall", ""]
+)
 def test_one_bit_adam_is_told_of_gradients_that_come_later(three: Ranks, plan: str) -> None:
+    """Nor does it take another momentum, which a scheduler may have changed."""
     for said in three.run(one_bit_adam_attached_anew, plan):
         assert "needs the averaged momentum instead of a gradient" in said
+        assert "cycle_momentum=False" in said
 
 
 def one_bit_adam_too_long() -> tuple[str, str]:

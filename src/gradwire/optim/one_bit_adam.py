@@ -183,7 +183,8 @@ def _check(parameter: Tensor, beta: float) -> None:
             "OneBitAdam needs the averaged momentum instead of a gradient, from a plan with "
             f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
             f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
-            "torch.optim.AdamW."
+            "torch.optim.AdamW. A scheduler that changes the momentum, such as OneCycleLR, needs "
+            "cycle_momentum=False."
         )
 
 

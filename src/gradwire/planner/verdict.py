@@ -49,9 +49,8 @@ class Verdict:
             gain = faster(ratio(self.unbeaten_seconds, self.seconds))
             return f"do not compress: this plan is {gain} than tuned {_SHORT[self.unbeaten]}"
         if self.unbeaten and self.seconds > (1 + LEAST_GAIN) * self.unbeaten_seconds > 0:
-            gain = faster(
-                ratio(self.seconds, self.unbeaten_seconds)
-            )  # of a plan that was not searched
+            # Of a plan that was not searched.
+            gain = faster(ratio(self.seconds, self.unbeaten_seconds))
             return f"this plan does not compress: tuned {_SHORT[self.unbeaten]} is {gain}"
         if self.added < WORTH:
             return "do not compress: the network is not your bottleneck"

@@ -214,6 +214,8 @@ MORE = (
         replace(GTOPK, name=f"gtopk-{n}", text=f"topk({{density}})+ef | gtopk(breadth={n})")
         for n in (2, 4)
     ),
+    # As MergeComp's single bucket: vectors are compressed, too, and matrices share one selection.
+    *(replace(m, name=f"{m.name}-whole", whole=True) for m in (DGC, EF_TOPK)),
     replace(EF_TOPK, name="accordion", critical=10.0),
     Method("ef-topk-warm", "topk({density})+ef | allgather", densities=PAPER),
     Method("ef-randk", "randk({density})+ef | allreduce", densities=PAPER),

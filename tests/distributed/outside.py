@@ -18,11 +18,12 @@ from small import fingerprint, loss_of, small
 
 import gradwire
 from gradwire import Strategy, lockstep
-from gradwire.errors import PayloadError
+from gradwire.errors import GradwireError, PayloadError
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.member import Member
+from gradwire.moves import AllGather
 from gradwire.planner.pricing import price
-from gradwire.strategy import Key
+from gradwire.strategy import Collective, Context, Key
 from gradwire.testing import check
 
 STRATEGIES = (
@@ -144,6 +145,37 @@ def told_of_an_error() -> tuple[str, list[str]]:
     return "nothing", []
 
 
+@dataclass(frozen=True)
+class Wrongly(Collective):
+    """Does what no collective may do, alike on all ranks."""
+
+    how: str
+    name: ClassVar[str] = "wrongly"
+
+    def rounds(self, ctx: Context) -> Any:
+        message = ctx.message()
+        if self.how == "no result":
+            yield AllGather(message)
+        else:
+            yield 5 if self.how == "no move" else AllGather(message.view(2, -1))
+
+
+def told_of_wrong_collectives() -> dict[str, str]:
+    """The error of a job's step by a collective that breaks a rule, by how it does."""
+    gradwire.register(Wrongly)
+    told = {}
+    for how in ("no result", "no move", "not flat"):
+        model = small(0)
+        handle = gradwire.attach(model, f"none | wrongly('{how}')")
+        try:
+            loss_of(model, 0).backward()
+        except GradwireError as error:
+            told[how] = str(error)
+        finally:
+            handle.detach()
+    return told
+
+
 def report(folder: Path) -> dict[str, Any]:
     """Collects all of the above. Collective, over two ranks."""
     alone: tuple[Callable[[], Any], ...] = (parsed, obey_the_laws, in_lockstep, priced)
@@ -153,4 +185,5 @@ def report(folder: Path) -> dict[str, Any]:
         "trained": trained(folder),
         "told": told_of_an_error(),
         "told_of_damage": told_of_damage(),
+        "told_of_wrong": told_of_wrong_collectives(),
     }

@@ -116,6 +116,7 @@ def test_the_laws_of_their_families_hold(report: dict[str, Any]) -> None:
     assert "law_contraction" in tried["counted"]
     assert "law_encoders_agree" in tried["fading"]
     assert "law_moves_do_not_depend_on_the_data" in tried["halves"]
+    assert {"law_is_the_mean", "law_nothing_is_lost"} <= set(tried["halves"])
 
 
 def test_ranks_in_lockstep_end_alike(report: dict[str, Any]) -> None:
@@ -137,6 +138,13 @@ def test_an_error_within_a_step_says_where_and_whose(report: dict[str, Any]) -> 
     assert kind == "ZeroDivisionError"
     assert "[breaking(15)+ef | halves]; 'breaking' is of this program; " in note
     assert "'halves' is of package gradwire-example" in note
+
+
+def test_a_collective_that_breaks_a_rule_is_told_of(report: dict[str, Any]) -> None:
+    told = report["told_of_wrong"]
+    assert "must leave averages with ctx" in told["no result"]
+    assert "must yield the moves of gradwire.moves" in told["no move"]
+    assert "must be 1-D and contiguous" in told["not flat"]
 
 
 def test_a_damaged_length_is_told_before_it_is_used(report: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ import pytest
 from torch import Tensor
 
 from gradwire.collectives import AllGatherSum
+from gradwire.collectives.gtopk import GTopK
 from gradwire.compressors import Identity, TopK
 from gradwire.errors import StrategyError
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.feedback import ErrorFeedback
 from gradwire.member import Member
+from gradwire.moves import AllGather
 from gradwire.network.routing import Ecmp
 from gradwire.strategy import Key, Sections, State
 from gradwire.testing import check
@@ -39,9 +41,23 @@ def test_our_feedbacks_obey(name: str) -> None:
     assert ("law_nothing_is_lost" in tried) == (name == "ef")
 
 
-@pytest.mark.parametrize("name", ["allgather", "alltoall", "vote", "gtopk", "zen", "columns"])
-def test_our_collectives_obey(name: str) -> None:
-    assert "law_ranks_end_equal" in check(of(name))
+@pytest.mark.parametrize(
+    ("name", "laws"),
+    [
+        ("allgather", {"law_is_the_mean", "law_nothing_is_lost"}),
+        ("allreduce", {"law_is_the_mean"}),
+        ("alltoall", {"law_is_the_mean", "law_nothing_is_lost"}),
+        ("vote", set()),
+        ("gtopk", {"law_nothing_is_lost"}),
+        ("zen", {"law_is_the_mean", "law_nothing_is_lost"}),
+        ("columns", {"law_is_the_mean"}),
+        ("hierarchical", {"law_is_the_mean"}),
+    ],
+)
+def test_our_collectives_obey(name: str, laws: set[str]) -> None:
+    tried = check(of(name))
+    assert "law_ranks_end_equal" in tried
+    assert laws == {"law_is_the_mean", "law_nothing_is_lost"} & set(tried)
 
 
 @dataclass(frozen=True)
@@ -79,10 +95,47 @@ class Own(AllGatherSum):
             ctx.results[0].mul_(1.5)
 
 
+@dataclass(frozen=True)
+class Summed(AllGatherSum):
+    """Delivers the sum instead of the mean, alike on all ranks."""
+
+    name: ClassVar[str] = "summed"
+
+    def rounds(self, ctx):  # type: ignore[no-untyped-def]
+        yield from super().rounds(ctx)
+        ctx.results[0].mul_(ctx.world)
+
+
+@dataclass(frozen=True)
+class FirstOnly(AllGatherSum):
+    """Delivers rank 0's gradient on all ranks."""
+
+    name: ClassVar[str] = "first_only"
+
+    def rounds(self, ctx):  # type: ignore[no-untyped-def]
+        messages = yield AllGather(ctx.message())
+        messages[1:] = messages[:1]
+        ctx.accumulate(messages)
+
+
+@dataclass(frozen=True)
+class Doubled(GTopK):
+    """Delivers twice what was sent, alike on all ranks."""
+
+    name: ClassVar[str] = "doubled"
+
+    def rounds(self, ctx):  # type: ignore[no-untyped-def]
+        yield from super().rounds(ctx)
+        ctx.results[0].mul_(2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [(Rounded(), "claimed lossless"), (Leaking(), "lost up to"), (Own(), "differs from rank 0")],
-)
+    [
+        (Rounded(), "claimed lossless"), (Leaking(), "lost up to"), (Own(), "differs from rank 0"),
+        (Summed(), "is not tensor"), (FirstOnly(), "is not tensor"), (Doubled(), "lost up to"),
+    ],
+)  # fmt: skip
 def test_what_is_wrong_is_caught(wrong: Member, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         check(wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,7 +16,18 @@ from gradwire.collectives import AllReduceSum
 from gradwire.compressors import Identity
 from gradwire.errors import MoveError, StrategyError, UsageError
 from gradwire.groups import Group
-from gradwire.moves import AllGather, AllReduce, Exchange, Move
+from gradwire.moves import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Gather,
+    Move,
+    Reduce,
+    ReduceScatter,
+)
+from gradwire.runtime.lockstep import _perform
 from gradwire.strategy import Collective, Context
 
 
@@ -165,8 +176,10 @@ class Badly(Collective):
             yield (AllReduce if odd else AllGather)(numbers)
         elif self.how == "dtype":
             yield AllGather(numbers.half() if odd else numbers)
-        elif self.how == "count" and odd:
-            yield AllReduce(numbers)
+        elif self.how == "count":
+            if odd:
+                yield AllReduce(numbers)
+            ctx.divide(numbers)
         elif self.how == "later":
             arrived = yield AllReduce(numbers)
             yield AllReduce(arrived[: 1 + int(ctx.rank == 1)])
@@ -200,6 +213,75 @@ def test_a_move_that_nobody_can_perform_is_named() -> None:
 
     with pytest.raises(MoveError, match=r"got teleport\."):
         lockstep(Strategy(Identity(), Teleporting()), some(2))
+
+
+@dataclass(frozen=True)
+class Made(AllReduceSum):
+    """Yields a move made of this rank's three numbers, and leaves the numbers as the average."""
+
+    make: Any
+    name: ClassVar[str] = "made"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        numbers = ctx.numbers()
+        yield self.make(numbers.clone(), ctx.rank)
+        ctx.divide(numbers)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x, r: 5, r"must yield the moves of gradwire\.moves.*got 5\."),
+        (lambda x, r: AllGather(x.view(2, 3)), r"1-D and contiguous; got shape \[2, 3\]"),
+        (lambda x, r: AllGather(x[::2]), r"1-D and contiguous; got .*strides \[2\]"),
+        (lambda x, r: AllToAll(x, (3, 2), (3, 3), r), r"add up to .* 6 elements; got \[3, 2\]"),
+        (lambda x, r: AllToAll(x, (6,), (3, 3), r), r"sizes must be 2 numbers.*; got \[6\]"),
+        (lambda x, r: AllToAll(x, (3, 3), (6,), r), r"arriving must be 2 numbers.*; got \[6\]"),
+        (lambda x, r: ReduceScatter(x, (7, -1), r), r"at least 0 .*; got \[7, -1\]"),
+        (lambda x, r: Broadcast(x, -1, r), "from 0 to 1; got -1"),
+        (lambda x, r: Gather(x, 2, r), "from 0 to 1; got 2"),
+        (lambda x, r: Exchange({1 - r: x}, {1 - r: 6}), "must be uint8; got torch.float32"),
+        (lambda x, r: Exchange({2: some_bytes(1)}, {}), "from 0 to 1; got 2"),
+        (lambda x, r: Exchange({1 - r: some_bytes(4)[::2]}, {1 - r: 2}), "contiguous; got"),
+    ],
+)
+def test_a_move_that_a_job_cannot_perform_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(MoveError, match=said):
+        lockstep(Strategy(Identity(), Made(make)), some(2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [AllReduce, lambda x: Reduce(x, 0, 0), lambda x: Broadcast(x, 0, 0)],
+)
+def test_a_sum_takes_the_place_of_the_data_as_in_a_job(make: Any) -> None:
+    one, other = torch.ones(3), torch.full((3,), 2.0)
+    moves = [make(one), make(other)]
+    if not isinstance(moves[1], AllReduce):
+        moves[1] = replace(moves[1], rank=1)
+    arrived = _perform(moves)
+    assert arrived[0].data_ptr() == one.data_ptr()
+    assert not torch.equal(other, torch.full((3,), 2.0))
+
+
+def test_rounds_that_are_no_generator_are_refused() -> None:
+    @dataclass(frozen=True)
+    class Returning(AllReduceSum):
+        def rounds(self, ctx: Context) -> Any:
+            return AllReduce(ctx.numbers())
+
+    with pytest.raises(StrategyError, match="must be a generator, which yields moves"):
+        lockstep(Strategy(Identity(), Returning()), some(2))
+
+
+def test_a_collective_without_a_result_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Forgetful(AllReduceSum):
+        def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+            yield AllReduce(ctx.numbers())
+
+    with pytest.raises(StrategyError, match="must leave averages with ctx"):
+        lockstep(Strategy(Identity(), Forgetful()), some(2))
 
 
 # -- exchanges -----------------------------------------------------------------------------------
@@ -318,6 +400,7 @@ def test_members_of_a_group_that_disagree_are_named_as_they_are() -> None:
         def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
             numbers = ctx.numbers()
             yield AllReduce(numbers[: 1 + (ctx.rank == 3)], group=self.groups[ctx.rank][0])
+            ctx.divide(numbers)
 
     groups = {0: NODES[:1], 1: NODES[:1], 2: NODES[1:], 3: NODES[1:]}
     said = r"rank 2: all_reduce\(1 × float32\) in node \(2, 3\); rank 3: all_reduce\(2 "

@@ -92,6 +92,8 @@ class Codec:
         self._compressed = False
         self._is_open = False  # whether it is unknown until the step ends if averages are valid
         self._is_back = False  # whether the step was undone
+        self.is_concluded = False
+        """Whether averages were written in this step, or it is known not to count."""
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
         self.known = kernels.Known()
@@ -137,7 +139,7 @@ class Codec:
         """Starts a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self._compressed, self._own = False, ()
-        self._is_open = self._is_back = False
+        self._is_open = self._is_back = self.is_concluded = False
         self.verdict.begin(info.step)
         for part in self.parts:
             part.begin()
@@ -231,6 +233,7 @@ class Codec:
 
     def locals(self) -> list[Local]:
         """Returns the parameters themselves, with clipped gradients."""
+        self.is_concluded = True  # whoever calls this writes averages itself
         self.snapshot()
         scale = self.info.clip_scale
         work = zip(self.bucket.parameters, self.gradients, self.results, self.states)
@@ -269,6 +272,7 @@ class Codec:
                 self.verdict.refuse(error)
                 self._spoil_results()
 
+        self.is_concluded = True
         kernels.run_unless(self.verdict.word, write_or_refuse, otherwise=self._take_back)
 
     def conclude_sums(
@@ -285,7 +289,7 @@ class Codec:
         if self.ragged or not heeds(by or self.strategy.compressor, word):
             self.conclude(lambda: write(None))
             return
-        self._is_open = True
+        self._is_open = self.is_concluded = True
         try:
             write(word)
         except PayloadError as error:
@@ -295,7 +299,7 @@ class Codec:
         """Does what `conclude` does, for averages that are in place already: they count unless the
         verdict or this status is raised."""
         self.verdict.word.bitwise_or_(status)
-        self._is_open = True
+        self._is_open = self.is_concluded = True
 
     def _take_back(self) -> None:
         """Undoes the step, once, then writes NaN: undoing reads gradients, where results may
@@ -380,6 +384,7 @@ class Codec:
         """Spoils the step, as some rank saw inf or NaN: every rank's results become NaN, and its
         states what they were."""
         self.verdict.spoil()
+        self.is_concluded = True
         self._take_back()
 
     def _undo(self) -> None:

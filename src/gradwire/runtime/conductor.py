@@ -30,6 +30,7 @@ from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made, Moment
+from gradwire.runtime.move_check import check_move
 from gradwire.runtime.threads import Thread
 from gradwire.runtime.torch_dist import Performer
 from gradwire.runtime.verdict import settle
@@ -350,6 +351,7 @@ class _Lane(Thread):
             return
         while True:
             began = self._span(kind, queued.label, began)
+            check_move(move, self.performer.world)
             device = move.device or device
             performer = self.performer.at(device)
             sent = performer.bytes_sent(move)

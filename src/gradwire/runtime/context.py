@@ -9,7 +9,7 @@ detour   sums in machines, or a path of tasks           hierarchical, steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket
-from gradwire.errors import PayloadError
+from gradwire.errors import PayloadError, StrategyError
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, Local
 from gradwire.moves import AllToAll
@@ -134,7 +134,18 @@ class BucketContext(Context):
                 for mean in self.codec.means:
                     mean.zero_()  # no gradients are exchanged in this step
                 return
-        yield from collective.rounds(self)
+        moves: object = collective.rounds(self)
+        if not isinstance(moves, Generator):
+            raise StrategyError(
+                "a collective's rounds must be a generator, which yields moves; that of "
+                f"'{collective}' returned {moves!r:.80}. Write `arrived = yield AllGather(…)`."
+            )
+        yield from moves
+        if not (self.codec.is_concluded or self._detour):
+            raise StrategyError(
+                f"a collective must leave averages with ctx; '{collective}' ended without any. "
+                "Call ctx.accumulate, divide, collect, commit or streams.write with what arrived."
+            )
         self.codec.look_at_means()
 
     # -- the collective's side -------------------------------------------------------------

@@ -4,8 +4,9 @@ rank 0  ── AllGather(…) ──┐
 rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
 rank 2  ── AllGather(…) ──┘
 
-A move over a group waits for that group alone. As in a job, the next move reuses the memory in
-which something arrived: here it is filled with bytes of 255, which are NaN.
+A move over a group waits for that group alone. As in a job, sums and broadcasts take the place of
+the data that a rank brought, and the next move reuses the memory in which something else arrived:
+here it is filled with bytes of 255, which are NaN.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from gradwire.moves import (
 from gradwire.plan import takes
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
+from gradwire.runtime.move_check import check_move
 from gradwire.strategy import Rounds, StepInfo, Strategy
 from gradwire.trace import Span, Trace
 
@@ -159,7 +161,10 @@ def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:
 
 def _ready(moves: Mapping[int, Move | None]) -> list[tuple[int, ...]]:
     """Returns the groups whose members all ask for a move of the group. Raises MoveError if there
-    is none."""
+    is none, or a move cannot be made."""
+    for move in moves.values():
+        if move is not None:
+            check_move(move, len(moves))
     groups = {move.group: move for move in moves.values() if move}
     members = {group: group.ranks if group else tuple(moves) for group in groups}
     together = [
@@ -237,7 +242,7 @@ def _perform(moves: Sequence[Move]) -> list[Any]:
     data = [m.data for m in moves if isinstance(m, _OF_DATA)]
     if isinstance(first, AllReduce):
         total = _sum(data)
-        return [total.clone() for _ in moves]
+        return [x.copy_(total) for x in data]
     if isinstance(first, AllGather):
         return [torch.stack(data) for _ in moves]
     if isinstance(first, AllToAll):
@@ -246,13 +251,15 @@ def _perform(moves: Sequence[Move]) -> list[Any]:
     if isinstance(first, ReduceScatter):
         return list(torch.split(_sum(data), list(first.sizes)))
     if isinstance(first, Broadcast):
-        return [data[first.root].clone() for _ in moves]
-    if isinstance(first, Reduce | Gather):
-        whole = _sum(data) if isinstance(first, Reduce) else torch.stack(data)
-        return [whole if r == first.root else data[r][:0] for r in range(len(moves))]
-    raise MoveError(
-        f"lockstep performs only the moves of gradwire.moves; got {first}. Yield one of these."
-    )
+        return [x.copy_(data[first.root]) for x in data]
+    if isinstance(first, Reduce):
+        total = _sum(data)
+        _reuse(data)
+        data[first.root].copy_(total)
+        return [x if r == first.root else x[:0] for r, x in enumerate(data)]
+    assert isinstance(first, Gather), "check_move knows no other"
+    whole = torch.stack(data)
+    return [whole if r == first.root else data[r][:0] for r in range(len(moves))]
 
 
 _OF_DATA = (AllReduce, AllGather, AllToAll, ReduceScatter, Reduce, Gather, Broadcast)

@@ -163,6 +163,7 @@ class BucketStreams(Streams):
 
     def write(self, means: Sequence[Stream] | Tensor) -> None:
         codec = self._codec
+        codec.is_concluded = True
         if isinstance(means, Tensor):
             (flat,) = self._lifted([whole(means, self.size)])
             for mean, part in zip(codec.means, torch.split(flat, list(codec.bucket.sizes))):

@@ -103,6 +103,9 @@ def _collective(one: Collective) -> list[str]:
     if one.sizes == "known":
         found.append("law_moves_do_not_depend_on_the_data")
     found.append("law_non_finite_spoils_the_step_and_nothing_else")
+    whole = () if one.selects else _lossless(one)
+    keeps = strategy.feedback is not None and one.per_node is None and one.tasks is None
+    found += ["law_is_the_mean"] * bool(whole) + ["law_nothing_is_lost"] * keeps
     for world in WORLDS:
         dice = torch.Generator().manual_seed(world)
         xs, others = (
@@ -118,6 +121,21 @@ def _collective(one: Collective) -> list[str]:
             laws.law_moves_do_not_depend_on_the_data(strategy, xs, others)
         bad = [xs[0] * float("nan"), *xs[1:]]
         laws.law_non_finite_spoils_the_step_and_nothing_else(strategy, [xs, others], [bad])
+        for sent_whole in whole:
+            laws.law_is_the_mean(sent_whole, [x.mul(3).round() for x in xs])
+        if keeps:
+            laws.law_nothing_is_lost(strategy, [xs, others, xs])
+    return found
+
+
+def _lossless(one: Collective) -> list[Strategy]:
+    """Returns the strategies with this collective that send gradients as they are."""
+    found = []
+    for left in ("none", "nonzero"):
+        try:
+            found.append(Strategy(Strategy.parse(f"{left} | allgather").compressor, one))
+        except StrategyError:
+            continue
     return found
 
 

@@ -18,7 +18,7 @@ from gradwire.feedback import MomentumCorrection
 from gradwire.runtime.encoder import ComposedEncoder
 from gradwire.strategy import Compressor, Encoder, StepInfo
 from gradwire.testing.laws import *  # noqa: F403
-from gradwire.testing.laws import KEY, decoded, encoded, same, sections_for
+from gradwire.testing.payloads import KEY, decoded, encoded, same, sections_for
 
 
 def entries(compressor: TopK, sections: Sequence[Tensor], n: int) -> tuple[Tensor, Tensor]:

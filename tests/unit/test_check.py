@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import torch
 from torch import Tensor
 
 from gradwire.collectives import AllGatherSum
 from gradwire.collectives.gtopk import GTopK
 from gradwire.compressors import Identity, TopK
+from gradwire.compressors._trial import trial
 from gradwire.errors import StrategyError
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.feedback import ErrorFeedback
 from gradwire.member import Member
 from gradwire.moves import AllGather
 from gradwire.network.routing import Ecmp
-from gradwire.strategy import Key, Sections, State
+from gradwire.strategy import Claims, Compressor, Key, Sections, State
 from gradwire.testing import check
 
 NEEDED = {"topk": (0.1,), "randk": (0.2,), "threshold": (0.5,), "shared_momentum": ()}
@@ -129,11 +132,92 @@ class Doubled(GTopK):
         ctx.results[0].mul_(2)
 
 
+@dataclass(frozen=True)
+class AddsAll(Identity):
+    """Its `add` forgets the factor."""
+
+    name: ClassVar[str] = "adds_all"
+
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
+        v.add_(sections[0])
+
+
+@dataclass(frozen=True)
+class Listed(Identity):
+    """Sends all places and values; wrong in one way."""
+
+    how: str = ""
+    name: ClassVar[str] = "listed"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        k, exact = n + (self.how == "count"), None if self.how == "short" else 1.0
+        return Claims((("float32", n),), entries=True, contraction=exact, elements=k)
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        one = x.float() * 2 if self.how == "short" and x.dtype != torch.float32 else x.float()
+        super().encode(one, sections, key, status)
+
+    def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
+        places = torch.arange(n, dtype=torch.int64 if self.how == "dtype" else torch.int32)
+        values = sections[0] * (2 if self.how == "values" else 1)
+        turned = self.how == "order"
+        return (places.flip(0), values.flip(0)) if turned else (places, values)
+
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
+        total = payloads[0][0] if self.how == "payload" else payloads[0][0].clone()
+        for (values,) in payloads[1:]:
+            total += values
+        x.copy_(total / divisor)
+
+
+@dataclass(frozen=True)
+class Bytes(Compressor):
+    """Claims that int8 can be summed, however large the sum is."""
+
+    name: ClassVar[str] = "bytes"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims((("int8", n),), sums=True)
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        sections[0].copy_(x.float().round().clamp(-127, 127))
+        status |= ~x.isfinite().all()
+
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
+        x.copy_(sections[0])
+
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
+        x.copy_(torch.stack([values.float() for (values,) in payloads]).sum(0) / divisor)
+
+
+def test_a_right_one_of_these_obeys() -> None:
+    assert "law_places_are_what_decode_writes" in check(Listed())
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("values", "read must return"), ("order", "read must return"),
+        ("dtype", "read must return"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_strategy_refuses_entries_that_are_not_what_is_decoded(how: str, said: str) -> None:
+    assert said in (trial(Listed(how)) or "")
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (Rounded(), "claimed lossless"), (Leaking(), "lost up to"), (Own(), "differs from rank 0"),
         (Summed(), "is not tensor"), (FirstOnly(), "is not tensor"), (Doubled(), "lost up to"),
+        (AddsAll(), "add made"), (Bytes(), "the sum came back as"),
+        (Listed("values"), "by places and values"), (Listed("order"), "ascend"),
+        (Listed("dtype"), "must be int32"), (Listed("count"), "claims 1 elements, and has 0"),
+        (Listed("short"), "not tensor"), (Listed("payload"), "changed a payload"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_caught(wrong: Member, said: str) -> None:

@@ -37,6 +37,8 @@ def trial(compressor: Compressor) -> str | None:
             "accumulate of two equal payloads, divided by 2, must equal what decode writes; it "
             "does not"
         )
+    if wrong := _unlike(compressor, claims, sections, y):
+        return wrong
     lost, whole = float((x - y).square().sum()), float(x.square().sum())
     if claims.lossless and lost:
         return "it claims to be lossless, but what arrives is not what was sent"
@@ -45,6 +47,27 @@ def trial(compressor: Compressor) -> str | None:
             f"it claims a contraction of {claims.contraction:.3g}, which allows it to lose at "
             f"most {(1 - claims.contraction) * whole:.3g} of |x|²; it lost {lost:.3g}"
         )
+    return None
+
+
+def _unlike(
+    compressor: Compressor, claims: Claims, sections: list[Tensor], y: Tensor
+) -> str | None:  # fmt: skip
+    """Returns which claim of another way to y, what `decode` writes, is wrong; None if none is."""
+    if claims.entries:
+        places, values = compressor.read(sections, _N)
+        found = torch.zeros_like(y).index_put_((places.long(),), values.float())
+        ascend = places.dtype == torch.int32 and bool((places.diff() > 0).all())
+        if not ascend or not torch.equal(found, y):
+            return (
+                "with entries, read must return places, int32 and ascending, and the values that "
+                f"decode writes there; it returned {places} and {values}"
+            )
+    if claims.sums:
+        twice = torch.full_like(y, torch.nan)
+        compressor.decode([section + section for section in sections], twice, _KEY)
+        if not torch.allclose(twice, 2 * y, rtol=1e-2, atol=1e-7):
+            return "with sums, two payloads that are added must decode to the sum; they do not"
     return None
 
 

@@ -10,6 +10,7 @@ from gradwire.member import Member
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.strategy import Collective, Compressor, Feedback, StepInfo, Strategy
 from gradwire.testing import laws
+from gradwire.testing.payloads import sections_for
 
 SIZES = 0, 1, 2, 7, 100, 1001
 WORLDS = 1, 2, 3, 5
@@ -51,7 +52,8 @@ def _compressor(one: Compressor) -> list[str]:
     every = (
         laws.law_same_seed_same_bytes, laws.law_input_is_not_changed,
         laws.law_lossless_if_claimed, laws.law_contraction,
-        laws.law_encoding_again_changes_nothing,
+        laws.law_encoding_again_changes_nothing, laws.law_add_adds_what_decode_writes,
+        laws.law_places_are_what_decode_writes, laws.law_a_short_dtype_makes_no_difference,
     )  # fmt: skip
     for n in SIZES:
         laws.law_finite_elements_can_be_decoded(one, n)
@@ -60,11 +62,12 @@ def _compressor(one: Compressor) -> list[str]:
         for x in inputs(n):
             for law in every:
                 law(one, x)
-            sections = laws.sections_for(one, n, "float32")
+            sections = sections_for(one, n, "float32")
             laws.law_payload_is_what_is_claimed(one, x, sum(s.nbytes for s in sections))
             laws.law_accumulate_sums_in_rank_order(one, [x, -x, x])
         whole = inputs(n)[-1]
         laws.law_sums_if_claimed(one, [whole, -whole, whole])
+        laws.law_sums_if_claimed(one, [8 * whole] * 3)  # more than 127, less than 256
     laws.law_unbiased_if_claimed(one, inputs(1001)[0])
     more = (
         laws.law_payload_is_what_is_claimed, laws.law_accumulate_sums_in_rank_order,

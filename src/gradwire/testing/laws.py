@@ -18,55 +18,19 @@ from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.runtime.lockstep import lockstep
 from gradwire.runtime.sums import Sum, sum_all
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo, Strategy
+from gradwire.testing.payloads import (
+    KEY,
+    bits,
+    decoded,
+    dtype_name,
+    encoded,
+    same,
+    sections_for,
+    through,
+)
 
-KEY = Key(seed=0, step=0, parameter="w")
 Steps = Sequence[Sequence[Tensor]]
 """Gradients by step, then by rank."""
-
-
-def dtype_name(x: Tensor) -> str:
-    """Returns the dtype's name as claims write it."""
-    return str(x.dtype).removeprefix("torch.")
-
-
-def bits(x: Tensor) -> list[int]:
-    """Returns the bytes, to compare bit for bit: -0.0 differs from 0.0, and NaNs may differ."""
-    return x.detach().contiguous().view(-1).view(torch.uint8).tolist()
-
-
-def same(one: Tensor, other: Tensor, what: str) -> None:
-    """Raise unless both are equal bit for bit."""
-    assert one.dtype == other.dtype, f"{what}: {one.dtype} is not {other.dtype}"
-    assert bits(one) == bits(other), f"{what}: {one} is not {other}"
-
-
-def sections_for(compressor: Compressor, n: int, dtype: str, fill: int = 0xA5) -> list[Tensor]:
-    """Returns the sections that are claimed, filled with garbage."""
-    return [
-        torch.full((count * getattr(torch, name).itemsize,), fill, dtype=torch.uint8).view(
-            getattr(torch, name)
-        )
-        for name, count in compressor.claims(n, dtype).sections
-    ]
-
-
-def encoded(compressor: Compressor, x: Tensor, key: Key = KEY, fill: int = 0xA5) -> list[Tensor]:
-    """Returns the payload of x, in sections that were filled with garbage."""
-    sections = sections_for(compressor, len(x), dtype_name(x), fill)
-    compressor.encode(x, sections, key, new_status())
-    return sections
-
-
-def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key = KEY) -> Tensor:
-    """Returns a decoded payload, in fp32."""
-    x = torch.full((n,), math.nan, dtype=torch.float32)
-    compressor.decode(sections, x, key)
-    return x
-
-
-def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
-    """Returns x after encode and decode, in fp32."""
-    return decoded(compressor, encoded(compressor, x, key), len(x), key)
 
 
 # -- compressors -------------------------------------------------------------------------------
@@ -189,6 +153,7 @@ def law_accumulate_sums_in_rank_order(
     """accumulate equals decode, a plain sum in rank order in fp32, and one division; so does the
     sum for many parameters in one call."""
     n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
+    given = [[bits(section) for section in payload] for payload in payloads]
     total = torch.zeros(n, dtype=torch.float32)
     for payload in payloads:
         total = total + decoded(compressor, payload, n)
@@ -199,6 +164,45 @@ def law_accumulate_sums_in_rank_order(
     beside = [torch.full_like(result, 99.0) for _ in range(2)]
     sum_all(compressor, [Sum(payloads, other, len(xs), KEY, "w") for other in beside])
     assert all(torch.equal(other, wanted) for other in beside), f"{beside} are not {wanted}"
+    kept = [[bits(section) for section in payload] for payload in payloads]
+    assert kept == given, "decode or accumulate changed a payload"
+
+
+def law_add_adds_what_decode_writes(compressor: Compressor, x: Tensor) -> None:
+    """`add` adds a multiple of what `decode` writes."""
+    sections, v = encoded(compressor, x), torch.linspace(-1, 1, len(x), dtype=torch.float32)
+    wanted = v - 0.5 * decoded(compressor, sections, len(x))
+    compressor.add(sections, v, -0.5, KEY)
+    assert torch.allclose(v, wanted, rtol=1e-6, atol=1e-6), f"add made {v}, not {wanted}"
+
+
+def law_places_are_what_decode_writes(compressor: Compressor, x: Tensor) -> None:
+    """`places` ascend, as many as claimed, and `decode` writes zeros elsewhere; if it claims
+    entries, `read` returns these places, and the values there."""
+    n, sections = len(x), encoded(compressor, x)
+    claims, wanted = compressor.claims(n, dtype_name(x)), decoded(compressor, sections, n)
+    if (places := compressor.places(sections, n, KEY)) is None:
+        return
+    values, k = wanted[places.long()], claims.elements
+    if claims.entries:
+        read, values = compressor.read(sections, n)
+        same(read, places, "read and places differ")
+    ascend = places.dtype == torch.int32 and bool((places.diff() > 0).all())
+    assert ascend, f"places must be int32, and ascend; got {places}"
+    assert k is None or k == len(places), f"claims {k} elements, and has {len(places)} places"
+    found = torch.zeros(n).index_put_((places.long(),), values.float())
+    assert torch.equal(found, wanted), f"by places and values {found}, decoded {wanted}"
+
+
+def law_a_short_dtype_makes_no_difference(compressor: Compressor, x: Tensor) -> None:
+    """Elements that 16 bits hold are sent alike in fp32, bf16 and fp16, but for the rounding of
+    the arithmetic, if the claims are alike."""
+    for short in filter(lambda y: bool(y.isfinite().all()), (x.bfloat16(), x.half())):
+        law_lossless_if_claimed(compressor, short)
+        law_contraction(compressor, short)
+        if len({compressor.claims(len(x), dtype_name(y)).sections for y in (short, x)}) == 1:
+            one, other = (through(compressor, y).double() for y in (short, short.float()))
+            assert float((one - other).norm()) <= 0.1 * float(other.norm()), f"{one}, not {other}"
 
 
 def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:

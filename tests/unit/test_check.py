@@ -133,6 +133,18 @@ class Doubled(GTopK):
 
 
 @dataclass(frozen=True)
+class OwnMean(ErrorFeedback):
+    """Changes the mean by what its rank alone knows, and promises nothing of residuals."""
+
+    name: ClassVar[str] = "own_mean"
+    makes_good: ClassVar[bool] = False
+
+    def received(self, mean: Tensor, state: State) -> State:
+        mean.add_(state["residual"])
+        return {}
+
+
+@dataclass(frozen=True)
 class AddsAll(Identity):
     """Its `add` forgets the factor."""
 
@@ -214,6 +226,7 @@ def test_a_strategy_refuses_entries_that_are_not_what_is_decoded(how: str, said:
     [
         (Rounded(), "claimed lossless"), (Leaking(), "lost up to"), (Own(), "differs from rank 0"),
         (Summed(), "is not tensor"), (FirstOnly(), "is not tensor"), (Doubled(), "lost up to"),
+        (OwnMean(), "differs from rank 0"),
         (AddsAll(), "add made"), (Bytes(), "the sum came back as"),
         (Listed("values"), "by places and values"), (Listed("order"), "ascend"),
         (Listed("dtype"), "must be int32"), (Listed("count"), "claims 1 elements, and has 0"),

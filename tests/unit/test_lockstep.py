@@ -15,6 +15,7 @@ from gradwire import Strategy, lockstep
 from gradwire.collectives import AllReduceSum
 from gradwire.compressors import Identity
 from gradwire.errors import MoveError, StrategyError, UsageError
+from gradwire.feedback import ErrorFeedback
 from gradwire.groups import Group
 from gradwire.moves import (
     AllGather,
@@ -272,6 +273,22 @@ def test_rounds_that_are_no_generator_are_refused() -> None:
 
     with pytest.raises(StrategyError, match="must be a generator, which yields moves"):
         lockstep(Strategy(Identity(), Returning()), some(2))
+
+
+def test_a_mean_that_a_feedback_remembers_is_not_where_the_next_gradient_goes() -> None:
+    @dataclass(frozen=True)
+    class Remembering(ErrorFeedback):
+        def received(self, mean: Tensor, state: Any) -> Any:
+            return {"last": mean}
+
+    state: list[dict[str, Tensor]] = [{}, {}]
+    both = Strategy.parse("none | allgather")
+    results, _ = lockstep(
+        Strategy(both.compressor, both.collective, Remembering()), some(2), state=state
+    )
+    wanted = results[0].clone()
+    results[0].fill_(-1.0)
+    assert torch.equal(state[0]["last"], wanted)
 
 
 def test_a_collective_without_a_result_is_refused() -> None:

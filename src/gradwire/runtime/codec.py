@@ -349,7 +349,8 @@ class Codec:
             self.look_at_means()
         for mean, state, word in zip(means, self.states, self.verdict.answers or ()):
             if not word:
-                state.update(feedback.received(mean, state))
+                found = feedback.received(mean, state)
+                state.update({key: _apart(value, mean) for key, value in found.items()})
         for mean, result in zip(means, self.results):
             if mean is not result:
                 result.copy_(mean)
@@ -430,6 +431,12 @@ class Codec:
             encoder.release()
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
+
+
+def _apart(value: Tensor, mean: Tensor) -> Tensor:
+    """Returns a state that does not share memory with the mean, which the next gradient takes."""
+    shared = value.untyped_storage().data_ptr() == mean.untyped_storage().data_ptr()
+    return value.clone() if shared else value
 
 
 def _same_part(section: Tensor, of: Tensor, copy: Tensor) -> Tensor:

@@ -78,20 +78,27 @@ def _compressor(one: Compressor) -> list[str]:
 
 
 def _feedback(one: Feedback) -> list[str]:
-    found = ["law_before_changes_no_input", "law_state_is_flat_and_fp32", "law_encoders_agree"]
-    half = Strategy.parse("topk(0.25)+ef | allgather").compressor
+    found = [
+        "law_before_changes_no_input", "law_state_is_flat_and_fp32", "law_encoders_agree",
+        "law_ranks_end_equal", "law_inputs_stay",
+        "law_non_finite_spoils_the_step_and_nothing_else",
+    ]  # fmt: skip
+    whole = Strategy.parse("topk(0.25)+ef | allgather")
+    half, collective = whole.compressor, whole.collective
     for n in (2, 7, 100):
         steps = [x for x in inputs(n) if x.any()]
         laws.law_before_changes_no_input(one, steps)
         laws.law_state_is_flat_and_fp32(one, steps)
         encoders = make_encoder(half, one), ComposedEncoder(half, one)
         laws.law_encoders_agree(*encoders, half, steps)
+        strategy, ranks = Strategy(half, collective, one), [steps[0], -2 * steps[0], steps[0] + 1]
+        laws.law_ranks_end_equal(strategy, ranks)
+        laws.law_inputs_stay(strategy, ranks)
+        bad = [steps[0] * float("nan"), *ranks[1:]]
+        laws.law_non_finite_spoils_the_step_and_nothing_else(strategy, [ranks] * 2, [bad])
         if one.makes_good and not one.moments() and _keeps_all(one, steps[0]):
-            laws.law_nothing_is_lost(
-                Strategy(half, Strategy.parse("none | allgather").collective, one),
-                [[steps[0], -2 * steps[0]]] * 3,
-            )
-            found = [*found[:3], "law_nothing_is_lost"]
+            laws.law_nothing_is_lost(strategy, [ranks[:2]] * 3)
+            found = [*found[:6], "law_nothing_is_lost"]
     return found
 
 

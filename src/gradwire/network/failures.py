@@ -33,19 +33,21 @@ class Failures:
 
 
 def cables(fabric: Fabric) -> list[tuple[Link, ...]]:
-    """Returns every cable between switches: its link up, and its link down."""
+    """Returns every cable between switches that can fail: its link up, and its link down. One
+    without a rate either way has failed already, or stands for none."""
     low = fabric.leaves * len(fabric.uplinks)
     high = (len(fabric.links) - 2 * low) // 2
     pairs = [(i, low + i) for i in range(low)]
     pairs += [(2 * low + i, 2 * low + high + i) for i in range(high)]
-    return [(fabric.links[a], fabric.links[b]) for a, b in pairs]
+    works = fabric.rates > 0
+    return [(fabric.links[a], fabric.links[b]) for a, b in pairs if works[a] or works[b]]
 
 
 def switches(fabric: Fabric) -> list[tuple[Link, ...]]:
-    """Returns the links of every switch above leaves, switch by switch."""
+    """Returns the links of every switch above leaves that can fail, switch by switch."""
     found: dict[str, list[Link]] = {}
-    for link in fabric.links:
-        for name in link[:2]:
+    for link, rate in zip(fabric.links, fabric.rates.tolist()):
+        for name in link[:2] if rate else ():
             if not re.fullmatch(LEAF, name):
                 found.setdefault(name, []).append(link)
     return [tuple(own) for own in found.values()]

@@ -57,6 +57,15 @@ def test_every_cable_has_two_ways() -> None:
         assert sorted(link for pair in found for link in pair) == sorted(fabric.links)
         assert all(a[:2] == b[:2][::-1] and a.number == b.number for a, b in found)
     assert len(switches(leaf_spine(4, 4, 3))) == 3
+    whole = leaf_spine(2, 2, 4)
+    rest = whole.without(*[link for link in whole.links if {"spine0", "spine1"} & {*link[:2]}])
+    assert {link[:2] for pair in cables(rest) for link in pair} == {
+        ends for leaf in ("leaf0", "leaf1") for spine in ("spine2", "spine3")
+        for ends in ((leaf, spine), (spine, leaf))
+    }  # fmt: skip
+    assert [own[0].target for own in switches(rest)] == ["spine2", "spine3"]
+    one_way = whole.without(whole.links[0])
+    assert len(cables(one_way)) == len(cables(whole))
     assert len(switches(fat_tree(2, 2, 2, 2, 3))) == 2 * 2 + 2 * 3
 
 

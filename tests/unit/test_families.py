@@ -315,19 +315,27 @@ class Half(Scheme):
             raise IndexError("out of luck")
         if self.how == "good":
             return Coloured().route(fabric, flows, seed)
-        found = Coloured().route(fabric, flows, seed)
-        found.amount[0] //= 2
+        if self.how == "elsewhere":
+            fabric = topology_of("leaf_spine(2, 2, 3)")
+        found = Coloured().route(fabric, flows[::-1] if self.how == "turned" else flows, seed)
+        if self.how in ("beyond", "below", "dead"):
+            found.path[0] = {"beyond": 9, "below": -3, "dead": 1}[self.how]
+        elif self.how == "half":
+            found.amount[0] //= 2
         return found
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [("half", "the pieces of a flow must add up"), ("none", "route must return Routes"),
-     ("raises", "it raised IndexError: out of luck")],
+     ("raises", "it raised IndexError: out of luck"), ("elsewhere", "it took another"),
+     ("turned", "the flows that it is given"), ("beyond", "piece 0 takes another"),
+     ("below", "piece 0 takes another"), ("dead", "spine1-leaf1 has failed")],
 )  # fmt: skip
 def test_a_routing_scheme_that_breaks_a_law(how: str, said: str, brought: None) -> None:
     gradwire.register(Half)
-    fabric, flows = topology_of("leaf_spine(2, 2, 2)"), [Flow(0, 2, 1000), Flow(1, 3, 1000)]
+    fabric = topology_of("leaf_spine(2, 2, 2)").without("leaf1-spine1")
+    flows = [Flow(0, 2, 1000), Flow(1, 3, 1000)]
     assert route(flows, fabric, "half(how='good')").seconds > 0
     with pytest.raises(NetworkError, match=said) as raised:
         route(flows, fabric, f"half(how='{how}')")
@@ -337,6 +345,11 @@ def test_a_routing_scheme_that_breaks_a_law(how: str, said: str, brought: None) 
 def flat(hosts: int) -> Any:
     """Returns no topology."""
     return [hosts]
+
+
+def unlucky(hosts: int) -> Fabric:
+    """Has a fault of its own."""
+    raise ZeroDivisionError(f"of {hosts} hosts")
 
 
 def two(hosts: int) -> Fabric:
@@ -350,6 +363,9 @@ def test_topologies_are_functions(brought: None) -> None:
     gradwire.register(flat)
     with pytest.raises(NetworkError, match="test_families must return Fabric; it returned list"):
         topology_of("flat(3)")
+    gradwire.register(unlucky)
+    with pytest.raises(NetworkError, match="it raised ZeroDivisionError: of 3 hosts"):
+        topology_of("unlucky(3)")
     assert "two" in TOPOLOGIES
     assert {"coloured", "ef"} <= {*ROUTING, *FEEDBACK}
     assert isinstance(COMPRESSORS["topk"](0.1), Compressor)

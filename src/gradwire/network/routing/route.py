@@ -10,7 +10,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.families import ROUTING
 from gradwire.network.amounts import scaled
-from gradwire.network.fabric import Fabric, count, fabric_of
+from gradwire.network.fabric import EVERY, Fabric, count, fabric_of
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme, Share
@@ -59,7 +59,7 @@ def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes
         return scheme.route(topology, flows, seed)
     try:
         found: Any = scheme.route(topology, flows, seed)
-        wrong = _wrong_routes(found, flows)
+        wrong = _wrong_routes(found, topology, flows)
     except NetworkError:
         raise
     except Exception as error:
@@ -72,15 +72,25 @@ def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes
     return found  # type: ignore[no-any-return]
 
 
-def _wrong_routes(routes: Any, flows: Flows) -> str | None:
+def _wrong_routes(routes: Any, topology: Fabric, flows: Flows) -> str | None:
     if not isinstance(routes, Routes):
         return f"route must return Routes; it returned {type(routes).__name__}"
+    if not (routes.fabric is topology or routes.fabric.is_like(topology)):
+        return "it must route over the topology that it is given; it took another"
+    if routes.flows is not flows and routes.flows != flows:
+        return f"it must route the flows that it is given; it routed {routes.flows}"
     sent = np.zeros(len(flows), np.int64)
     np.add.at(sent, routes.flow, routes.amount)
     off = np.flatnonzero(sent != scaled(flows.bytes, routes.unit))
     if len(off):
         had = f"those of flow {off[0]} add up to {sent[off[0]] / routes.unit:g}"
         return f"the pieces of a flow must add up to its bytes; {had}"
+    off = np.flatnonzero((routes.path < EVERY) | routes.off_paths)
+    if len(off):
+        return f"pieces must take paths between their leaves; piece {off[0]} takes another"
+    dead = np.flatnonzero((routes.loads.amount > 0) & (topology.rates == 0))
+    if len(dead):
+        return f"pieces must take paths that work; {topology.links[dead[0]].name} has failed"
     return None
 
 

@@ -275,6 +275,17 @@ def test_rounds_that_are_no_generator_are_refused() -> None:
         lockstep(Strategy(Identity(), Returning()), some(2))
 
 
+def test_a_state_of_any_strides_is_taken_and_one_that_is_no_tensor_is_not() -> None:
+    xs = [x.view(2, 3) for x in some(2)]
+    kept = torch.arange(6.0).view(3, 2)
+    turned, straight = ([{"residual": x}, {}] for x in (kept.t(), kept.t().contiguous()))
+    results = [lockstep("topk(0.5)+ef | allgather", xs, state=s)[0] for s in (turned, straight)]
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(turned[0]["residual"], straight[0]["residual"])
+    with pytest.raises(UsageError, match=r"rank 0's 'residual' has \[0, 1\]\. Begin with"):
+        lockstep("topk(0.5)+ef | allgather", some(1, 2), state=[{"residual": [0, 1]}])  # type: ignore[dict-item]
+
+
 def test_a_mean_that_a_feedback_remembers_is_not_where_the_next_gradient_goes() -> None:
     @dataclass(frozen=True)
     class Remembering(ErrorFeedback):

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engines = ("static", "flow", "packet")
     by = "by the fullest link, by fair shares, or by every packet (default: %(default)s)"
     parser.add_argument("--engine", choices=engines, default="flow", help=by)
-    near = "relative error of times that the flow engine may make (default: %(default)s)"
+    near = "by which part times of the flow engine may be too long (default: %(default)s)"
     parser.add_argument("--tolerance", type=float, default=0.01, metavar="X", help=near)
     page = "write a page with the result to FILE; flow engine: also when messages travel"
     parser.add_argument("--html", type=Path, metavar="FILE", help=page)

@@ -30,7 +30,7 @@ def simulate(
     and the fastest engine.
     flow: the flows under way share links fairly (`engines.maxmin`); sprayed ones use all paths at
     once. tolerance: a part of a flow's duration; ends that are no further apart are found
-    together, which is off by that much at most, and faster.
+    together, which is faster, and makes times too long by about that part, never too short.
     packet: every packet in every queue (`engines.packet`), as the transport says
     (`engines.transport.Transport`; None: its defaults), by random numbers of the seed.
     outages: links that die meanwhile, and routes around them; not for the engine static.

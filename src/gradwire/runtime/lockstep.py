@@ -130,12 +130,13 @@ def _reshape(
     for key, value in memory.items():
         if key in OF_OTHER_SHAPE:
             continue
-        if value.numel() != n:
+        if not isinstance(value, Tensor) or value.numel() != n:
+            what = f"{value.numel()} elements" if isinstance(value, Tensor) else f"{value!r:.80}"
             raise UsageError(
                 f"lockstep's state must have the {n} elements that its rank owns; rank "
-                f"{context.rank}'s '{key}' has {value.numel()} elements. Begin with empty dicts."
+                f"{context.rank}'s '{key}' has {what}. Begin with empty dicts."
             )
-        memory[key] = value.view(shape)
+        memory[key] = value.reshape(shape)
 
 
 def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:

@@ -240,6 +240,30 @@ def test_a_resume_goes_on_with_the_plan_s_own(two: Ranks) -> None:
     assert two.run(resumed) == [True, True]
 
 
+def given_too_early() -> str:
+    """The state that two ranks load after four have saved it has no noise."""
+    model = model_of()
+    with attached(model, COARSE) as handle:
+        optimizer = adamw(model)
+        step_of(model, optimizer, 0)
+        state: Any = copy.deepcopy(handle.state_dict())
+        own = state["ranks"][f"{dist.get_rank()}"]
+        for values in own["state"].values():
+            own["tensors"] -= values.pop("noise", None) is not None
+        handle.load_state_dict(state)
+        text = raised(lambda: handle.give_moments(optimizer))
+        assert not optimizer.state
+        step_of(model, optimizer, 1)
+        handle.give_moments(optimizer)
+        assert optimizer.state
+    return text
+
+
+def test_moments_whose_noise_is_not_known_are_not_given(two: Ranks) -> None:
+    for text in two.run(given_too_early):
+        assert "that of '0.weight' is not known" in text
+
+
 def by_muon() -> tuple[float, float]:
     before, state = trained_densely(muon)
     momentum = state["state"][0]["momentum_buffer"]

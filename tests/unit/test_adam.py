@@ -83,6 +83,34 @@ def test_opposite_gradients_are_made_good_by_the_most_that_noise_can_be() -> Non
     assert float(states[0]["noise"][2]) == pytest.approx(2**0.5)
 
 
+@pytest.mark.parametrize("strategy", [f"none+{ADAM} | allgather", "none+muon | allgather"])
+def test_noise_is_measured_anew_at_once(strategy: str) -> None:
+    """A state that another number of ranks has saved has none: until the next tenth step all
+    would be taken for signal, and steps be half as long."""
+    gradients = [[drawn(step, r, n=1024).view(32, 32) for r in range(4)] for step in range(13)]
+    _, states = by_lockstep(strategy, gradients[:12])
+    for state in states:
+        del state["noise"]
+    lockstep(strategy, gradients[12], step=12, state=states)
+    assert len({float(state["noise"][2]) for state in states}) == 1
+    assert float(states[0]["noise"][2]) == pytest.approx(2.0, rel=0.25)
+
+
+@pytest.mark.parametrize("strategy", [f"lloyd(2)+{ADAM} | allgather", "lloyd(2)+muon | allgather"])
+def test_moments_without_a_residual_are_gone_on_from(strategy: str) -> None:
+    """A rank that came gets another's moments, and nothing that waits."""
+    gradients = [[drawn(step, r, n=1024).view(32, 32) for r in range(2)] for step in range(6)]
+    _, states = by_lockstep(strategy, gradients[:5])
+    kept = {k: v.clone() for k, v in states[1].items() if k.startswith(("exp_avg", "steps"))}
+    states[1] = {key: x.clone() for key, x in kept.items()}
+    del states[0]["noise"]
+    lockstep(strategy, gradients[5], step=5, state=states)
+    weight = 0.95 if "muon" in strategy else BETAS[0]
+    expected = weight * kept["exp_avg"] + (1 - weight) * gradients[5][1]
+    torch.testing.assert_close(states[1]["exp_avg"], expected)
+    assert "steps" not in kept or float(states[1]["steps"]) == 6.0
+
+
 def test_noise_is_measured_where_all_elements_are_of_one_size() -> None:
     """The other half is a thousand times as large, without noise: it would hide this one's."""
     large = 1000 * drawn(99, n=1500)

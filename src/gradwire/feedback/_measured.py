@@ -8,7 +8,7 @@ w, of this rank ──► 32 random sums, and the sum of their squares ──►
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -46,11 +46,12 @@ class Measured(Feedback):
         """Whether that step is the turn of other parameters."""
         return step % self.turns != self.turn % self.turns
 
-    def measures(self, step: int, state: State) -> bool:
+    def measures(self, step: int, states: Iterable[State]) -> bool:
         """Whether noise is measured before that step, which is its turn: every `every` steps, and
-        at once if its moments are still the average's. state: that of any parameter, as all are
-        alike in this, on all ranks."""
-        return step % self.every < self.turns or _are_the_average_s(state)
+        at once where moments are still the average's, or noise has not been measured yet, as after
+        the number of ranks has changed. states: those of a bucket, alike in this on all ranks."""
+        is_due = step % self.every < self.turns
+        return is_due or any(NOISE not in s or _are_the_average_s(s) for s in states)
 
     def check_turns(self) -> None:
         """Raise StrategyError unless turns and turn are valid."""
@@ -84,7 +85,7 @@ class Measured(Feedback):
                 self.follow(one.x, one.state, status)
             return False
         given = own()
-        if self.measures(step, given[0].state):
+        if self.measures(step, (one.state for one in given)):
             numbers = [self.measure(one.x, one.state, one.info, one.key) for one in given]
             total = yield AllReduce(torch.cat(numbers))
             means = total.div_(world).cpu()  # waits for the device, but only in these steps
@@ -139,10 +140,11 @@ class StepEncoder(Encoder):
     _key: Key | None = field(default=None, kw_only=True)
 
     def begin(self, x: Tensor, state: State, key: Key) -> None:
-        """Create the state, if it does not exist yet."""
-        self._key, self._fresh = key, "residual" not in state
-        if self._fresh:
-            for name in self.states:
+        """Create what the state lacks: all, or the residual of a rank that got its moments from
+        another."""
+        self._key, self._fresh = key, not any(name in state for name in self.states)
+        for name in self.states:
+            if name not in state:
                 state[name] = kernels.zeros(x.numel(), x.device)
 
     def send(self, state: State, sections: Sections, key: Key, status: Tensor) -> None:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
 from gradwire.feedback._measured import noise_factor
-from gradwire.local import STEPS
+from gradwire.local import NOISE, STEPS
 from gradwire.soundness import is_of, update_rule
 from gradwire.strategy import Feedback, State
 from gradwire.training.session import Session
@@ -63,8 +63,9 @@ def give(session: Session, optimizer: Optimizer) -> None:
         )
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     given = [kept for kept in _kept(session) if session.step > 0 and id(kept[1]) in groups]
-    for _, p, feedback in given:
+    for name, p, feedback in given:
         _check_kind(optimizer, groups[id(p)], feedback, optimizer.state.get(p, {}))
+        _check_noise(name, feedback, session.ledger.memory[name])
     for name, p, feedback in given:
         # Moments that a rank lacks, as its gradients were not finite so far, count as zeros.
         state = session.ledger.memory[name]
@@ -87,6 +88,17 @@ def _check_kind(
             f"an optimizer can take only moments of its own kind; '{feedback}' keeps others than "
             f"{type(optimizer).__name__}{' with amsgrad' * bool(group.get('amsgrad'))} has. Pass "
             "gradwire.optim.AdamW, or Muon, without amsgrad."
+        )
+
+
+def _check_noise(name: str, feedback: Feedback, state: State) -> None:
+    """Raise UsageError, alike on all ranks, where second moments are of each rank's own gradient
+    and nothing tells how much larger they are than the average's."""
+    if feedback.rule == "adaptive" and SECOND not in feedback.shared and NOISE not in state:
+        raise UsageError(
+            "give_moments needs the noise of the ranks' batches, which a step measures; that of "
+            f"'{name}' is not known, as no finite step was taken since the number of ranks has "
+            "changed. Take a step, then call it."
         )
 
 

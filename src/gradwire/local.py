@@ -30,8 +30,9 @@ Added: TypeAlias = "Callable[[Tensor, float], None]"
 Rounds: TypeAlias = "Generator[Move, Any, T]"
 """A generator of moves; what arrives for each is sent back into it. T: what it returns."""
 
-RESIDUAL, ESTIMATE = "residual", "estimate"
-"""What a feedback has not sent; or, if it sends differences, the sum of what it has sent."""
+RESIDUAL, ESTIMATE, MEAN = "residual", "estimate", "mean"
+"""What a feedback has not sent; or, if it sends differences, the sum of what it has sent, and the
+mean of all ranks' sums."""
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
 THRESHOLD = "threshold"

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from broken import WIDE
 from ranks import Ranks, stories
-from small import batch, fingerprint, raised, small
+from small import batch, fingerprint, local_gradients, loss_of, raised, small
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,10 +38,11 @@ STRATEGIES = {
     "dgc(0.1) | allgather": "ours",
     "powersgd(2)": "sgd",
     "int8+ef | alltoall": "sgd",
+    "topk(0.1)+ef21 | allgather": "sgd",
     "lloyd(2)+adam | alltoall": "adam",
 }
-"""Strategies, each with an optimizer: with residuals of ranks and of owners, momenta of ranks, and
-factors and moments that all ranks share."""
+"""Strategies, each with an optimizer: with residuals of ranks and of owners, momenta of ranks,
+estimates, and factors and moments that all ranks share."""
 
 
 class End(NamedTuple):
@@ -271,6 +272,40 @@ def test_what_a_rank_has_not_sent_counts_as_before(monkeypatch: pytest.MonkeyPat
     entry = survivors._Memory(optimizer, before).entry(session)
     assert entry is not None
     assert entry["ranks"]["1"]["state"]["w"]["residual"].tolist() == [3.0, 6.0]
+
+
+def _by_estimates() -> tuple[int, float]:
+    """The number of ranks after a loss, and how far their averages are from the mean then."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    handle = attached(model, "int8+ef21 | allgather", optimizer)
+    inject(handle, Die(at=13), rank=1, lane=0)
+    train_to(handle, model, 8)
+    wanted = local_gradients(model)["one.weight"]
+    dist.all_reduce(wanted)
+    wanted /= dist.get_world_size()
+    found = model.one.weight.grad
+    assert found is not None
+    handle.detach()
+    return dist.get_world_size(), float((found - wanted).norm() / wanted.norm())
+
+
+def train_to(handle: gradwire.Handle, model: nn.Module, steps: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while handle.step < steps:
+            model.zero_grad()
+            loss_of(model).backward()
+
+
+def test_estimates_of_a_lost_rank_are_not_averaged_for_ever(tmp_path: Path) -> None:
+    """Of `ef21` all ranks know the mean of all estimates, those of the lost rank too."""
+    with Ranks(3, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_by_estimates)
+    for rank in (0, 2):
+        world, apart = outcomes[rank].value
+        assert world == 2
+        assert apart < 0.03
 
 
 # -- what is refused ---------------------------------------------------------------------------

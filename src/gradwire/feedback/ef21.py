@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.feedback._numbers import check_momentum, momentum_of
-from gradwire.local import ESTIMATE
+from gradwire.local import ESTIMATE, MEAN
 from gradwire.member import Moments
 from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 
@@ -29,7 +29,7 @@ class EF21(Feedback):
     dampens: ClassVar[bool] = True  # gradients enter its momentum times 1 - m
     name: ClassVar[str] = "ef21"
     exact_mean: ClassVar[bool] = True
-    shared: ClassVar[tuple[str, ...]] = ("mean",)
+    shared: ClassVar[tuple[str, ...]] = (MEAN,)
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum)
@@ -59,7 +59,7 @@ class EF21(Feedback):
         return {**kept, ESTIMATE: state["gradient"] - (x - sent)}
 
     def received(self, mean: Tensor, state: State) -> State:
-        total = state.get("mean")
+        total = state.get(MEAN)
         total = mean.clone() if total is None else total.add_(mean)
         mean.copy_(total)
-        return {"mean": total}
+        return {MEAN: total}

@@ -21,7 +21,9 @@ from torch import Tensor
 from gradwire.errors import PlanError
 from gradwire.layout.pieces import Pieces
 from gradwire.local import (
+    ESTIMATE,
     LATER_RESIDUALS,
+    MEAN,
     MOMENTS,
     NOISE,
     OWNERS_RESIDUAL,
@@ -51,7 +53,8 @@ def regroup(
     """Returns one rank's entry, made of those of its `sources`.
 
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
-    share: the factor of residuals; by default each rank's `weight`.
+    share: the factor of residuals, where not all ranks' entries are there any more: estimates,
+        of which all ranks know the mean of all, begin anew then. By default each rank's `weight`.
     Raises PlanError if a state belongs to a grouping of ranks that does not exist any more.
     """
     shared = shared_of(plan)
@@ -67,6 +70,8 @@ def regroup(
         for name, values in entry.get("state", {}).items():
             own, unit = state.setdefault(name, {}), units.get(name, 1.0)
             for key, value in values.items():
+                if share is not None and key in (ESTIMATE, MEAN):
+                    continue
                 if key in LATER_RESIDUALS or (key == OWNERS_RESIDUAL and entry["part"][1] > 1):
                     raise PlanError(
                         f"a state with '{key}' can be loaded only by as many ranks as saved it, "

@@ -17,7 +17,7 @@ import json
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from gradwire.errors import GradwireError, PeerError, PlanError, UsageError
-from gradwire.local import MOMENTS
+from gradwire.local import MEAN, MOMENTS
 from gradwire.moves import AllGather, Broadcast
 from gradwire.plan import Plan
 from gradwire.runtime.process_groups import attaching
@@ -373,11 +373,11 @@ class _Memory:
             (self._own,) = before["ranks"].values()
             self._plan, self.taken = before["plan"], before["taken"]
             keys = shared_of(self._plan)
-            self._shared = self._of_own(lambda name: keys[name])
+            self._shared = self._of_own(lambda name: set(keys[name]) - {MEAN})
             self._moments = self._of_own(lambda _: MOMENTS)
             self._rates = self._own.get("rates", {})
 
-    def _of_own(self, keys: Callable[[str], Sequence[str]]) -> dict[str, dict[str, Tensor]]:
+    def _of_own(self, keys: Callable[[str], Container[str]]) -> dict[str, dict[str, Tensor]]:
         """Returns this rank's state of these keys, by parameter name."""
         state: Mapping[str, Mapping[str, Tensor]] = self._own["state"] if self._own else {}
         return {

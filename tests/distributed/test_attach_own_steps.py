@@ -116,10 +116,10 @@ def views(kind: str) -> dict[str, bool]:
             model(batch(0))
         looked = seen["view"]
         optimizer.zero_grad()
-        loss = loss_of(model, 3)
+        loss_of(model, 3)
         entered, kept = seen["view"], memory["residual"].view_as(rest).clone()
         saved = model.state_dict()["first.weight"].clone()
-        loss.backward()
+        loss_of(model, 3).backward()
         optimizer.step()
         equal = are_equal(model)
     after = model.first.weight.detach().clone()
@@ -310,7 +310,8 @@ def test_an_evaluation_is_of_the_shared_weights(two: Ranks) -> None:
 
 
 def needed_later(how: str) -> str:
-    """The error of a backward that needs a weight at the own view after its gradient has come."""
+    """The error of a backward that needs a weight at the own view after its gradient has come, or
+    after all weights have left it."""
     model = wide()
     with attached(model, PLAN):
         optimizer = adamw(model)
@@ -321,12 +322,15 @@ def needed_later(how: str) -> str:
         if how == "two graphs":
             loss.backward(retain_graph=True)
             return raised(lambda: torch.autograd.grad(loss, [x]), RuntimeError)
+        if how == "saved between":
+            model.state_dict()
+            return raised(loss.backward, RuntimeError)
         earlier = x[:, :40] @ model.second.weight.detach()
         loss = model.second(torch.tanh(model.first(x) + earlier)).square().mean()
         return raised(loss.backward, RuntimeError)
 
 
-@pytest.mark.parametrize("how", ["two graphs", "detached"])
+@pytest.mark.parametrize("how", ["two graphs", "saved between", "detached"])
 def test_what_wants_weights_after_their_gradient_is_told(two: Ranks, how: str) -> None:
     for said in two.run(needed_later, how):
         assert "modified by an inplace operation" in said

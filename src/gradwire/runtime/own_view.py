@@ -98,6 +98,11 @@ class OwnView:
         """Whether some weights are at the own view."""
         return bool(self._swaps)
 
+    @property
+    def names(self) -> list[str]:
+        """The parameters at the own view."""
+        return list(self._swaps)
+
     def enter(
         self, weights: Mapping[str, Tensor], ledger: Ledger, rates: Mapping[str, float]
     ) -> None:

@@ -53,7 +53,7 @@ class AttachedView:
         if not module.training:
             if self._view.entered:  # a backward through it may follow
                 self._looked_from = self._at
-                self.leave()
+                self._step_aside()
         elif torch.is_grad_enabled():
             self._called = True
             if self._at != self._session.step:
@@ -72,17 +72,27 @@ class AttachedView:
 
     def leave(self) -> None:
         """Put the shared weights into the module; the next forward in training enters anew."""
+        left = self._view.names
+        self._step_aside()
+        self._tell(left)
+
+    def _step_aside(self) -> None:
+        """Leave, though a backward may follow, before which the view is entered again."""
         if self._view.entered:
             self._view.leave(shards_of(self._session.parameters))
         self._at = None
+
+    def _tell(self, names: Iterable[str]) -> None:
+        """Let autograd raise if a graph still needs the values at the own view."""
+        for name in names:
+            torch.autograd.graph.increment_version(self._session.parameters[name])
 
     def send(self, names: Iterable[str]) -> None:
         """Leave the view for parameters whose gradients are ready and are about to be sent."""
         if self._view.entered:
             own = {name: shard_of(self._session.parameters[name]) for name in names}
             self._view.leave(own, own)
-            for name in own:  # so that autograd raises if a graph still needs these values
-                torch.autograd.graph.increment_version(self._session.parameters[name])
+            self._tell(own)
 
     def uncover(self) -> None:
         """Make residuals readable and writable, also amid a backward."""

@@ -284,8 +284,9 @@ class Handle(Attached):
         blocks.
 
         Raises:
-            UsageError: ranks keep parts of parameters, inside machines or by fully_shard; or the
-                optimizer steps by other moments than the plan keeps.
+            UsageError: ranks keep parts of parameters, inside machines or by fully_shard; the
+                optimizer steps by other moments than the plan keeps; or no step was taken since
+                the number of ranks has changed.
         """
         self._check_between_steps()
         give(self._session, optimizer)

@@ -55,6 +55,14 @@ def test_ordinary_inputs(compressor: Compressor, dtype: torch.dtype) -> None:
         laws.law_lossless_if_claimed(compressor, x)
         laws.law_contraction(compressor, x)
         laws.law_encoding_again_changes_nothing(compressor, x)
+        laws.law_add_adds_what_decode_writes(compressor, x)
+        laws.law_places_are_what_decode_writes(compressor, x)
+
+
+@every
+def test_a_short_dtype_makes_no_difference(compressor: Compressor) -> None:
+    for n in SIZES:
+        laws.law_a_short_dtype_makes_no_difference(compressor, normal(n, seed=n))
 
 
 @every

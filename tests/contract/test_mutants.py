@@ -115,6 +115,25 @@ class ClaimsToAdd(TopK):
         return replace(super().claims(n, dtype), sums=True)
 
 
+class AddForgetsTheFactor(Identity):
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
+        v.add_(sections[0])
+
+
+class PlacesDescend(TopK):
+    def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
+        places, values = super().read(sections, n)
+        return places.flip(0), values.flip(0)
+
+
+class ShortIsDoubled(Float16):
+    """Takes 16-bit gradients for halves of themselves."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        short = x.dtype != torch.float32
+        super().encode(x.float() * 2 if short else x, sections, key, status)
+
+
 class DiceOfItsOwn(Identity):
     """Throws dice that do not follow from the key."""
 
@@ -446,6 +465,12 @@ MUTANTS = [
            alone(HUGE_AND_TINY)),  # type: ignore[arg-type]
     Mutant(laws.law_accumulate_sums_in_rank_order, DividedBeforeTheSum(), Identity(),
            lambda c: (c, ranks(3, N))),
+    Mutant(laws.law_add_adds_what_decode_writes, AddForgetsTheFactor(), Identity(),
+           alone(normal(N))),
+    Mutant(laws.law_places_are_what_decode_writes, listed(PlacesDescend, 0.1), TENTH,
+           alone(normal(N))),
+    Mutant(laws.law_a_short_dtype_makes_no_difference, ShortIsDoubled(), Float16(),
+           alone(normal(N))),
     *(
         Mutant(laws.law_tells_what_is_not_finite, wrong, Identity(), alone(normal(N)))
         for wrong in (SaysNothing(), SaysAllIsWell())

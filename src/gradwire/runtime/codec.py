@@ -435,7 +435,7 @@ class Codec:
 
 def _apart(value: Tensor, mean: Tensor) -> Tensor:
     """Returns a state that does not share memory with the mean, which the next gradient takes."""
-    shared = value.untyped_storage().data_ptr() == mean.untyped_storage().data_ptr()
+    shared = 0 <= value.data_ptr() - mean.data_ptr() < mean.nbytes
     return value.clone() if shared else value
 
 

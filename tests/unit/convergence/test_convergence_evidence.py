@@ -56,7 +56,7 @@ def test_a_row_says_so(suite: SimpleNamespace, evidence: Evidence) -> None:
     assert warmup is not None or not evidence.warmup
 
 
-FILES = "full", "momentum", "small"
+FILES = "full", "momentum", "small", "whole"
 T = 2.919986
 """Student's t of 95 %, one-sided, for two degrees of freedom."""
 
@@ -84,7 +84,7 @@ def test_tables_of_the_page_are_what_is_printed(suite: SimpleNamespace) -> None:
     for name in FILES:
         known |= _tables(suite.report.tables(suite.report.read([results / f"{name}.json"])))
     shown = _tables(page)
-    assert len(shown) == 23
+    assert len(shown) == 24
     for first, (rows, below) in shown.items():
         assert rows == known[first][0]
         assert below in ([], known[first][1])

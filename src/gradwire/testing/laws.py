@@ -190,7 +190,7 @@ def law_places_are_what_decode_writes(compressor: Compressor, x: Tensor) -> None
     ascend = places.dtype == torch.int32 and bool((places.diff() > 0).all())
     assert ascend, f"places must be int32, and ascend; got {places}"
     assert k is None or k == len(places), f"claims {k} elements, and has {len(places)} places"
-    found = torch.zeros(n).index_put_((places.long(),), values.float())
+    found = torch.zeros(n, dtype=torch.float32).index_put_((places.long(),), values.float())
     assert torch.equal(found, wanted), f"by places and values {found}, decoded {wanted}"
 
 

@@ -137,7 +137,7 @@ class Maker:
             grouping, _ = self._solver(problem)
         vectors = self.of_vectors if apart else None
         plan = _plan(self.profile, problem, grouping, vectors, self.rows)
-        yield _with_best_rows(self.profile, candidate_of(self.profile, plan))
+        yield with_best_rows(self.profile, candidate_of(self.profile, plan))
 
     @property
     def rows(self) -> Rows:
@@ -252,7 +252,7 @@ def ways_of(profile: Profile, bucket: Bucket) -> list[str]:
     return [cost.strategy for cost in profile.tables if set(cost.parameters) == names]
 
 
-def _with_best_rows(profile: Profile, candidate: Candidate) -> Candidate:
+def with_best_rows(profile: Profile, candidate: Candidate) -> Candidate:
     """Gives one bucket of tables after the other the strategy that makes the step shortest: what
     is fastest alone may not be beside what else is sent."""
     for number, bucket in enumerate(candidate.plan.buckets):

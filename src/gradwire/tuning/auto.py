@@ -22,7 +22,7 @@ from torch import nn
 from gradwire.dynamics import Dynamics, has_vectors_apart
 from gradwire.errors import PlanError
 from gradwire.plan import Plan
-from gradwire.planner.candidates import Candidate, is_vector
+from gradwire.planner.candidates import Candidate, candidate_of, is_vector, with_best_rows
 from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around
 from gradwire.planner.paths import example, is_pattern, whole
@@ -324,13 +324,15 @@ def hedges(profile: Profile, strategy: Strategy, lanes: Sequence[int]) -> list[P
 
 def at_once(profile: Profile, strategy: Strategy, lanes: int = 1) -> Plan:
     """Returns a plan with everything in one bucket after backward, but for vectors that travel
-    apart: the best plan where ranks have so few processors that nothing is gained by working
-    beside backward."""
+    apart, and tables of rows, by their best way: the best plan where ranks have so few processors
+    that nothing is gained by working beside backward."""
     ordered = list(reversed(profile.parameters))  # in the order of registration
     dense = [p.name for p in ordered if is_vector(p) and has_vectors_apart(strategy)]
     size = 1 + sum(p.bytes for p in ordered)
     others = [r.parameter.name for r in profile.ready if r.is_other]
-    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=lanes, dense=dense, others=others)
+    made = Plan.make(ordered, strategy, bucket_bytes=size, lanes=lanes, dense=dense, others=others)
+    has_rows = any(bucket.has_rows for bucket in made.buckets)
+    return with_best_rows(profile, candidate_of(profile, made)).plan if has_rows else made
 
 
 def watched_steps(seconds: float) -> int:

@@ -15,6 +15,7 @@ from gradwire.planner.candidates import FP32, Maker, tables_of, timeline_of
 from gradwire.planner.choose import choose, judge
 from gradwire.planner.explain import explain
 from gradwire.planner.profile import Profile, Ready, TableCost
+from gradwire.tuning.auto import at_once
 
 COLUMNS, ZEN = "none | columns", "nonzero | zen"
 TABLES = [Parameter(name, (1000, 16), "float32", True) for name in ("words", "users")]
@@ -73,6 +74,14 @@ def test_the_way_of_a_table_is_the_best_beside_all_else() -> None:
     assert found.best.seconds < 0.8 * other.best.seconds
     assert other.gap > found.gap > -1e-9
     assert found.gap < 0.2
+
+
+def test_so_it_is_in_a_plan_with_everything_at_once() -> None:
+    """It races beside the planner's own, and would win by its groups with tables as usual."""
+    own = known(cost(COLUMNS, 5e-3), cost(ZEN, 3e-3))
+    for measured, way in ((own, ZEN), (known(), COLUMNS)):
+        ((names, found),) = rows_of(at_once(measured, Strategy.parse(FP32))).items()
+        assert (set(names), found) == ({"words", "users"}, way)
 
 
 def test_groups_are_searched_again_beside_the_way_of_a_table() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Ranks
 from small import raised
 from torch import Tensor, nn
@@ -237,6 +238,14 @@ def beside_a_later_one(job: Job) -> list[str]:
     later.mkdir(exist_ok=True)
     os.utime(later, (4e9, 4e9))
     trainer = trainer_of(job)
+    own_save = trainer._save_rng_state
+
+    def save(folder: str) -> None:
+        """Trainer's rank 0 may remove the folder while another rank writes its dice there."""
+        own_save(folder)
+        dist.barrier()
+
+    trainer._save_rng_state = save
     callback = attach(trainer, job.plan, timeout_seconds=30.0)
     trainer.train()
     assert callback.handle is not None

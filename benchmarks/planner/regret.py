@@ -122,7 +122,7 @@ def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     plans = cell["plans"]
     others = {name: p["seconds"] for name, p in plans.items() if not name.startswith("adopted")}
     tuned = [own for name, own in others.items() if name.startswith("bf16")]
-    # MergeComp compresses vectors, too, which costs accuracy: "auto" may not.
+    # MergeComp compresses vectors, too, at the limit of what is as good: "auto" may not.
     alike = [own for name, own in others.items() if "mergecomp" not in name]
     for name, plan in plans.items():
         if name.startswith("adopted"):

@@ -208,21 +208,25 @@ std::size_t MaxMin::run(double* begin, double* end) {
         until = std::min(until + tolerance_ * lasted, next_change());
         if (until == never) break;  // all flows that are left use links of rate 0
         const double limit = until * (1 + rounding);
+        double last = 0.0;
         std::size_t kept = 0;
         for (const std::int64_t active : active_) {
             const Flow& flow = flows_[at(active)];
             const double ends = ends_at(at(active));
             if (ends > limit) {
-                left_[at(active)] -= flow.rate * (until - now);
                 active_[kept++] = active;
                 continue;
             }
             for (std::uint32_t u = 0; u < flow.uses; ++u)
                 full_[links_of(flow)[u]].weight -= weight(flow, u);
             ++gone_;
+            last = std::max(last, ends);
             done(at(active), ends, end);
         }
+        if (kept < active_.size()) until = std::min(until, last);  // the others need not wait
         active_.resize(kept);
+        for (const std::int64_t active : active_)
+            left_[at(active)] -= flows_[at(active)].rate * (until - now);
         now = until;
     }
     return rounds;

@@ -222,6 +222,16 @@ def test_tolerance_is_how_much_too_long_it_takes_at_most(tolerance: float) -> No
     assert rough.rounds < exact.rounds
 
 
+def test_a_tolerance_adds_nothing_where_ends_coincide() -> None:
+    """Twenty steps of equal transfers: each begins when the last ends, not a tolerance later."""
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    hops = [(src, dst) for _ in range(20) for src, dst in ((0, 2), (1, 3))]
+    flows = Flows(*zip(*hops), [10**9] * 40, [step for step in range(20) for _ in range(2)])
+    given_ = transfers_of(route(flows, fabric, "spray"))
+    assert run(given_, 0.05).end.max() == pytest.approx(20.0)
+    assert run_twin(given_, 0.05).end.max() == pytest.approx(20.0)
+
+
 def test_nothing_takes_no_time() -> None:
     assert simulate(route([], leaf_spine(2, 2, 2)), "flow") == 0.0
 

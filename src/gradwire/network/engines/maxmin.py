@@ -126,8 +126,9 @@ def run(transfers: Transfers, tolerance: float = 0.0) -> Times:
     """Runs all transfers, from second 0 on.
 
     tolerance: a part of a transfer's duration; transfers that end within so much after it keep
-    their rates until then: fewer rounds; times are too long by about as much. Raises NetworkError
-    if some never end: they wait for each other, or use links of rate 0.
+    their rates until the last of them has ended: fewer rounds; times are too long by at most
+    about as much. Raises NetworkError if some never end: they wait for each other, or use links
+    of rate 0.
     """
     if not 0 <= tolerance < 1:
         raise NetworkError(
@@ -243,11 +244,11 @@ def run_twin(transfers: Transfers, tolerance: float) -> Times:
         until = min(until, next_change)
         if np.isinf(until):
             return Times(begin, end, rounds)
-        for one, its_end in zip(active.tolist(), ends.tolist()):
-            if its_end <= until * (1 + 1e-12):
-                end[one] = its_end
-            else:
-                left[one] -= rate[one] * (until - now)
+        is_over = ends <= until * (1 + 1e-12)
+        end[active[is_over]] = ends[is_over]
+        if is_over.any():
+            until = min(until, float(ends[is_over].max()))  # the others need not wait
+        left[active[~is_over]] -= rate[active[~is_over]] * (until - now)
         now = until
 
 

@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import LocalSteps
 from gradwire.layout import message as wire
+from gradwire.runtime import torch_dist
 from gradwire.testing import inject
 from gradwire.training import agreed
 
@@ -43,6 +44,8 @@ def run(scenario: Scenario, rank: int, folder: Path, attempt: int) -> dict[str, 
     attempt: 1 with the fault, 2 without, from the last checkpoint. folder: that of the attempts.
     """
     warnings.simplefilter("ignore")
+    if scenario.job.large:
+        torch_dist.DIRECT_BYTES = torch_dist.OWNED_BYTES = 0
     found: dict[str, Any] = {"undisturbed": None, "weights": None, "raised": None, "steps": 0}
     points = Points(scenario, rank, folder)
     place = folder / f"store-{attempt}"
@@ -267,6 +270,8 @@ def _model(points: Points) -> nn.Module:
 
 
 def _optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
+    if "+muon" in job.strategy:
+        return gradwire.optim.Muon.of(model, lr=1e-3)
     if "+adam" in job.strategy:
         return gradwire.optim.AdamW(model.parameters(), 1e-3)
     if job.optimizer == "adamw":

@@ -60,7 +60,7 @@ def complaints(own: Scenario, folder: Path) -> list[str]:
     if own.kind in HARMLESS:
         found = _right(ranks)
     elif own.kind in ALIKE or own.kind in ("flips what arrives", "no memory"):
-        told = any(r.raised for r in ranks)
+        told = any(r.story is None or r.raised for r in ranks)
         found = _told(own, ranks, folder) if told else _alike(ranks)
     else:
         found = _told(own, ranks, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 IN_A_STEP = ("forward", "backward", "hook", "lane", "optimizer")
@@ -67,9 +67,12 @@ STRATEGIES = (
     ("dgc(0.1) | allgather", "sgd"),
     ("dgc(0.1) | gtopk", "sgd"),
     ("sign(scaled=True)+ef | alltoall", "sgd"),
+    ("topk(0.1)+ef21 | allgather", "sgd"),
     ("powersgd(2)", "sgd"),
+    ("lloyd(2)+adam | alltoall", "adamw"),
+    ('lloyd(2)+muon(turns=2, rest="qsgd(4) | alltoall") | alltoall', "muon"),
 )
-"""Strategies, each with an optimizer for which it is sound."""
+"""Strategies, each with the optimizer of its jobs. All but `ef21` are sound with it."""
 
 LOCAL = ("none | allreduce", "lloyd(1)+ef | alltoall")
 """Strategies of local steps."""
@@ -81,7 +84,8 @@ class Job:
 
     front: "plain", "ddp", "fsdp", "local" (steps), or "auto" (plain, with the plan to be found).
     micro: backward passes to a step; all but the last inside no_sync. precision: "fp32", "bf16"
-    (autocast), or "scaler" (a GradScaler). store: "file", or "tcp", which rank 0 hosts.
+    (autocast), or "scaler" (a GradScaler). store: "file", or "tcp", which rank 0 hosts. large:
+    whether messages travel as large ones do.
     """
 
     front: str
@@ -91,6 +95,7 @@ class Job:
     micro: int
     precision: str
     store: str
+    large: bool = False
 
     @property
     def steps(self) -> int:
@@ -134,6 +139,7 @@ class Scenario:
         return (
             f"{self.seed}: {self.kind} ({place}); {job.front}, {job.strategy}, {job.optimizer}, "
             f"{job.lanes} lanes, {job.micro} backward, {job.precision}, {job.store}"
+            f"{', as large' * job.large}"
         )
 
 
@@ -148,7 +154,7 @@ def scenario(seed: int) -> Scenario:
     if front not in ("auto", "fsdp") and dice.random() < 0.1:
         world = dice.randint(5, 8)
     is_plain = front in ("plain", "ddp")
-    strategy, optimizer = dice.choice(STRATEGIES)
+    strategy, optimizer = _drawn(dice, STRATEGIES, lambda own: front != "fsdp" or own[1] != "muon")
     if front == "local":
         strategy, optimizer = dice.choice(LOCAL), "sgd"
     precision = dice.choice(("fp32", "fp32", "bf16", "scaler")) if is_plain else "fp32"
@@ -158,7 +164,8 @@ def scenario(seed: int) -> Scenario:
         precision=precision, store=dice.choice(("file", "tcp")),
     )  # fmt: skip
     step = dice.randint(2, 3 if where == "save" else job.last_step)  # a last one is not missed
-    return Scenario(seed, world, kind, where, dice.randrange(world), step, job)
+    own = Scenario(seed, world, kind, where, dice.randrange(world), step, job)
+    return replace(own, job=replace(job, large=dice.random() < 0.5))
 
 
 def _drawn(dice: random.Random, values: tuple[Any, ...], fits: Callable[[Any], bool]) -> Any:

@@ -17,6 +17,9 @@ from gradwire.errors import GradwireError
 _MAY_WARN = re.compile(r"[\d.][A-Za-z]|\\")
 """What Python's parser may print a warning of, as of `1if` and of a backslash in quotes."""
 
+_OTHER_NUMBER = re.compile(r"[\d.]+ ?%|\b0,\d+")
+"""A fraction that Python's parser cannot read: 1% or 0,01."""
+
 
 @dataclass(frozen=True)
 class Notation:
@@ -39,6 +42,8 @@ class Notation:
             return _parsed(text.strip()).body
         except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too deep
             rule = f"it must have the form '{self.reads}'"
+            if number := _OTHER_NUMBER.search(text):
+                rule = f"a fraction must be written as a number such as 0.01; got '{number[0]}'"
             self.fail(text, rule, self._or_installed(f"'{self.example}'"))
 
     def member(

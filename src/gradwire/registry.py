@@ -222,7 +222,8 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
     if not (name or _is_sum(tree)):
         NOTATION.fail(text, rule, f"'{NOTATION.example}'")
     _before(text, tree, "allgather")  # raises first if something else is wrong
-    NOTATION.fail(text, rule, f"'{text.strip()} | allgather'")
+    summed = f"{text.strip()} | allreduce"  # with many ranks it sends the fewest bytes
+    NOTATION.fail(text, rule, f"'{summed if _works(summed) else f'{text.strip()} | allgather'}'")
 
 
 def _fitting(collective: Any) -> str:

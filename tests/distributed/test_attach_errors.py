@@ -196,6 +196,10 @@ def everywhere(directory: str) -> None:
         handle.plan.save(path)
     with attached(small(), path), attached(small(1), str(path)):
         pass
+    other = path.with_suffix(".plan")
+    other.write_text(path.read_text())
+    with attached(small(), str(other)):
+        pass
     for plan in (path, str(path), Plan.load(path)):
         kind, text = refusal(lambda plan=plan: gradwire.attach(Other(), plan))  # type: ignore[misc]
         assert kind == "PlanError"

@@ -213,6 +213,12 @@ def refused_options(options: dict[str, Any]) -> str:
         ({"scaler": True}, "scaler must be the torch.amp.GradScaler of the loss; got True"),
         ({"optimizer": 5}, "optimizer must be one optimizer, or its name; got 5"),
         ({"optimizer": torch.optim.SGD}, "optimizer must be one optimizer, or its name; got <cl"),
+        ({"plan": None}, "path; got None. Use for example 'topk(0.01)+ef | allgather'."),
+        (
+            {"plan": torch.optim.SGD([torch.zeros(1)])},
+            "got SGD(…). Use for example 'topk(0.01)+ef | allgather', and pass the optimizer as",
+        ),
+        ({"plan": "auto", "strategies": "bf16 | allreduce"}, "for example ['bf16 | allreduce']"),
         ({"buckets": 5}, "buckets must be a list of lists of names; got 5"),
         ({"seed": "0"}, "seed must be a whole number of at most 64 bits; got '0'"),
         ({"seed": 1 << 64}, "seed must be a whole number"),

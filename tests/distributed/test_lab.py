@@ -116,6 +116,13 @@ def test_unknown_program_is_an_error_and_the_cluster_goes_on(lab):
     assert lab.run(["true"]) == 0
 
 
+def test_a_script_without_its_python_is_told_what_to_put_before(lab, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(LabError, match=rf"cannot \(.*Put Python before it: python {script}\."):
+        lab.run([str(script)])
+
+
 def test_an_error_in_the_line_handler_comes_out(lab):
     def refuse(rank, stream, line):
         raise ZeroDivisionError(line)

@@ -53,7 +53,7 @@ def test_words_of_the_command_are_its_own():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--loopback"], "a command must be a list of strings"),
+        (["run", "--loopback"], "needs the command that every rank runs"),
         (["run", "--loopback", "--hosts", "0", "--", "true"], "hosts must be a whole number"),
         (["run", "--loopback", "--rate", "fast", "--", "true"], "a rate must be a number"),
         (["probe", "--loopback", "--hosts", "1"], "at least 2 hosts"),

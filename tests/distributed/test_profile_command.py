@@ -147,6 +147,7 @@ def test_what_cannot_vary_is_said_and_nothing_measured_is_lost(
     assert "those of the profile's 1 rank do not" in done.stderr
     assert "has all that was measured, without variants." in done.stderr
     assert "bf16 | allreduce" in Profile.load(path).strategies
+    assert "must train until it is measured" not in done.stderr
 
 
 def test_a_job_without_attach_is_an_error_with_the_next_step(
@@ -173,8 +174,15 @@ def test_bad_calls(profile: Profiling, arguments: tuple[str, ...], says: str) ->
     assert says in done.stderr
 
 
-def test_the_job_s_own_failure_is_its_exit_code(profile: Profiling) -> None:
-    assert profile(script="raise SystemExit(9)").code == 9
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_the_job_s_own_failure_is_its_exit_code(
+    profile: Profiling, options: tuple[str, ...]
+) -> None:
+    """As of a job of several ranks that nobody started: torch then asks for RANK."""
+    done = profile(*options, script="raise SystemExit(9)")
+    assert done.code == 9
+    said = json.loads(done.stdout)["message"] if options else done.stderr
+    assert "it ended with exit code 9. Correct what its output shows; if RANK" in said
 
 
 INTERRUPTED = """

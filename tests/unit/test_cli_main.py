@@ -188,6 +188,17 @@ def test_a_member_tells_its_parameters_their_ranges_and_an_example(
             assert len(parameter["takes"].split()) > 2, parameter  # a rule, not a type
 
 
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("lloyd", "adamw"), ("adam", "adamw"), ("muon", "muon")]
+)
+def test_an_example_is_sound_where_the_first_possible_one_is_not(
+    name: str, optimizer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["available", name, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert gradwire.sound(found["example"], optimizer).kind == "sound"
+
+
 def test_a_member_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["available", "topk"]) == 0
     out = capsys.readouterr().out

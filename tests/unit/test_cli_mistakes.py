@@ -31,7 +31,11 @@ TOPOLOGY = ["network", "plan", "--topology", "leaf_spine(2, 2, 2)"]
             ("hosts must be a whole number from 1 to 256", "9" * 20),
         ),
         (["network", "whatif", "--places", "-1", *TOPOLOGY[2:]], ("0 to 10,000; got '-1'",)),
-        (["profile", "--", "no/train.py"], ("'no/train.py': No such file", "-- python train.py")),
+        (
+            ["profile", "--", "no/train.py"],
+            ("'no/train.py': No such file", "-- torchrun … train.py"),
+        ),
+        (["lab", "run"], ("needs the command that every rank runs; got none", "-- python train")),
         ([*TOPOLOGY, "--fail", "leaf0-spine9"], ("got 'leaf0-spine9'", "as leaf0-spine0 or")),
         ([*TOPOLOGY, "--fail", "spine9"], ("got 'spine9'", "as leaf0-spine0 or spine0")),
     ],

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import inspect
 import json
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.arguments import add_quiet
 from gradwire.cli.progress import telling
 from gradwire.errors import GradwireError, UsageError
+
+if TYPE_CHECKING:
+    from gradwire.strategy import Strategy
+
+_OPTIMIZERS = ("sgd", "sgdm", "adamw", "muon")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,24 +189,36 @@ def _rule(member: Any, parameter: str) -> str:
 
 
 def _example(text: str, family: str) -> str:
-    """Returns a whole strategy that has the member: the first possible one of several."""
+    """Returns a whole strategy that has the member: of several possible ones the first that is
+    known to be sound with some optimizer, or else the first."""
+    from gradwire.soundness import sound
+
+    possible = list(_possible(text, family))
+    known = (
+        strategy
+        for strategy in possible
+        if any(sound(strategy, name).kind == "sound" for name in _OPTIMIZERS)
+    )
+    return str(next(known, possible[0] if possible else text))
+
+
+def _possible(text: str, family: str) -> Iterator[Strategy]:
     from gradwire.families import COLLECTIVES
     from gradwire.strategy import Strategy
 
     lefts = ("none", "topk(0.01)+ef", "nonzero", "sign", "int8")
+    coarse = ("topk(0.01)", "lloyd(2)", "onebit", "sign")
     ways = {
         "collectives": [f"{left} | {text}" for left in lefts],
-        "feedback": [f"{left}+{text} | allgather" for left in ("topk(0.01)", "sign", "none")],
-    }.get(family, [f"{text} | {way}" for way in COLLECTIVES])
+        "feedback": [f"{c}+{text} | {way}" for way in ("allgather", "alltoall") for c in coarse],
+    }.get(
+        family, [f"{text}{kept} | {way}" for kept in ("", "+ef", "+adam") for way in COLLECTIVES]
+    )
     for example in ways:
-        try:
+        with contextlib.suppress(GradwireError):
             found = Strategy.parse(example)
-        except GradwireError:
-            continue
-        if found.feedback is None and found.compressor.claims(1 << 20).wants_feedback:
-            return f"{found.compressor}+ef | {found.collective}"
-        return str(found)
-    return text
+            if found.feedback or not found.compressor.claims(1 << 20).wants_feedback:
+                yield found
 
 
 def _text(found: dict[str, Any]) -> str:

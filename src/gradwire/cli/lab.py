@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gradwire.cli.arguments import above_0, add_quiet, after_dashes, say
 from gradwire.cli.endings import ending_on_sigterm
 from gradwire.cli.progress import telling
+from gradwire.errors import UsageError
 from gradwire.lab.addresses import LARGEST_CLUSTER
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
@@ -104,6 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     command = after_dashes(arguments.command_line)
+    if not command:
+        raise UsageError(
+            "lab run needs the command that every rank runs; got none. Write it after --, as "
+            "gradwire lab run --hosts 4 -- python train.py."
+        )
     outages = [outage_of(text) for text in arguments.down]
     topology = None
     if arguments.topology is not None:

@@ -72,11 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(
             f"the job must be a command that can be started; '{command[0]}': {error.strerror}. "
-            "Put the program first, such as gradwire profile -- python train.py."
+            "Correct the name, or put the program before it, such as gradwire profile -- torchrun "
+            "… train.py."
         ) from error
+    is_written = output.exists() and output.stat().st_mtime_ns != before
     if code:
-        return code if code > 0 else 128 - code
-    if not output.exists() or output.stat().st_mtime_ns == before:
+        code = code if code > 0 else 128 - code
+        return code if is_written else _failed(code, arguments.json)
+    if not is_written:
         raise UsageError(
             f"the job ended and wrote no profile to {output}; it must call gradwire.attach() on "
             "its model, and take some 15 training steps. Look at its output."
@@ -85,6 +88,19 @@ def run(arguments: argparse.Namespace) -> int:
     document = {"path": str(output), **json.loads(profile.to_json())}
     print(json.dumps(document) if arguments.json else printable(_text(profile, output)))
     return 0
+
+
+def _failed(code: int, as_json: bool) -> int:
+    """Says that the job failed before it was measured; returns its exit code."""
+    said = (
+        f"the job must train until it is measured; it ended with exit code {code}. Correct what "
+        "its output shows; if RANK or MASTER_ADDR is missing, start it by torchrun, or as your "
+        "cluster starts it."
+    )
+    if as_json:
+        print(json.dumps({"error": "UsageError", "message": said}))
+    say(said, "gradwire profile")
+    return code
 
 
 def _ended(job: subprocess.Popen[bytes]) -> int:

@@ -161,9 +161,13 @@ class _Guard:
                 start_new_session=True, preexec_fn=lambda: self._enter(message["host"]),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError, ValueError) as error:
+            program = message["command"][0]
+            instead = "Check the name and PATH."
+            if program.endswith(".py"):
+                instead = f"Put Python before it: python {program}."
             reason = (
-                f"a command must be a program that can be started; {message['command'][0]!r} "
-                f"cannot ({error}). Check the name and PATH."
+                f"a command must be a program that can be started; {program!r} cannot ({error}). "
+                f"{instead}"
             )
             told = {"event": "refused", "rank": message["rank"], "reason": reason}
             send(self._channel, told)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.optim import Optimizer
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
@@ -40,7 +42,7 @@ def _asked(
     asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], dense: Sequence[str],
     everywhere: Collection[str], grouping: Mapping[str, Any],
 ) -> Plan:  # fmt: skip
-    if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
+    if isinstance(asked, str) and "|" not in asked and _names_file(asked):
         asked = Path(asked)
     if isinstance(asked, Path):
         asked = Plan.load(asked)
@@ -59,10 +61,16 @@ def _asked(
             asked = asked.of_parts(parameters, everywhere)
         asked.check(parameters)
         return asked
-    strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
+    strategy: object = Strategy.parse(asked) if isinstance(asked, str) else asked
     if not isinstance(strategy, Strategy):
+        own = isinstance(strategy, Optimizer)
         raise UsageError(
             "a plan must be a strategy's text, a Strategy, a Plan or a plan file's path; got "
-            f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
+            f"{f'{type(strategy).__name__}(…)' if own else repr(strategy)}. Use for example "
+            f"'topk(0.01)+ef | allgather'{', and pass the optimizer as optimizer=' * own}."
         )
     return Plan.make(parameters, strategy, dense=dense, **grouping)
+
+
+def _names_file(text: str) -> bool:
+    return text.endswith(".json") or os.path.isfile(text)

@@ -105,7 +105,7 @@ def attach(
             fully_shard has sharded inside replicas (docs/fsdp.md). Its parameters are float32,
             bfloat16 or float16; or, by 'none | allreduce' and 'none | allgather', float64.
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
-            of a saved plan (as text it ends in .json). A plan has its own buckets and lanes.
+            of a saved plan. A plan has its own buckets and lanes.
             "auto" begins as plain fp32, watches some steps, measures for about half a minute, lets
             the best plans race on real steps beside tuned fp32 and bf16, and adopts the winner; it
             plans again when steps become much slower or faster. It chooses the buckets, so it
@@ -280,9 +280,10 @@ def _whole(strategies: Sequence[str]) -> str:
     there is none."""
     is_list = isinstance(strategies, Sequence) and not isinstance(strategies, str)
     if not is_list or not all(isinstance(s, str) for s in strategies):
+        given = strategies if isinstance(strategies, str) else FP32
         raise PlanError(
-            f"strategies must be a list of strings; got {strategies!r}. Pass for example ['none | "
-            "allreduce']."
+            f"strategies must be a list of strings; got {strategies!r}. Pass for example "
+            f"[{given!r}]."
         )
     strategies = [example(text) for text in strategies]
     found = all_dynamics(map(Strategy.parse, strategies))

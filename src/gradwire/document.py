@@ -101,9 +101,10 @@ class Document:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
             why = getattr(error, "strerror", None) or error
+            again = f"{self.again[0].lower()}{self.again[1:]}"
             raise self.error(
-                f"the path of {self.name} must name a readable file; got '{path}': {why}. "
-                f"{self.again}."
+                f"the path of {self.name} must name a readable file; got '{path}': {why}. Correct "
+                f"it, or {again}."
             ) from error
         return self.read(text, str(path))
 

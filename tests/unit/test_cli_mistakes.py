@@ -15,7 +15,7 @@ TOPOLOGY = ["network", "plan", "--topology", "leaf_spine(2, 2, 2)"]
     ("typed", "said"),
     [
         (["explain", "topk(0.01)+ef | allgather"], ("is a strategy", "`gradwire available topk`")),
-        (["explain", "no.json"], ("got 'no.json': No such file or directory", "gradwire plan -o")),
+        (["explain", "no.json"], ("'no.json': No such file or directory. Correct it, or write",)),
         (["explain", "none | allreduse"], ("the path of a plan", "No such file")),
         (["explain", "x" * 300], ("the path of a plan", "File name too long")),
         (["available", "TopK"], ("got 'TopK'", "'gradwire available topk'")),

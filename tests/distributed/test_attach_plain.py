@@ -21,6 +21,7 @@ from small import (
 )
 from small import local_gradients as local
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from gradwire.errors import UsageError
@@ -437,3 +438,54 @@ def clipping(limit: float) -> None:
 @pytest.mark.parametrize("limit", [1e-4, 1e4])
 def test_clipping(three: Ranks, limit: float) -> None:
     three.run(clipping, limit)
+
+
+# -- somebody else who averages --------------------------------------------------------------
+
+
+def with_ddp(strategy: str, is_first: bool, views: bool) -> str:
+    """The error of a backward of DDP around an attached module. Alone, the module goes on."""
+    model = small()
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=views) if is_first else None
+    with attached(ddp.module if ddp else model, strategy):
+        ddp = ddp or DistributedDataParallel(model, gradient_as_bucket_view=views)
+        return raised(loss_of(ddp).backward)
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", TOPK])
+@pytest.mark.parametrize("is_first", [True, False], ids=["inside", "around"])
+@pytest.mark.parametrize("views", [True, False], ids=["views", "copies"])
+def test_ddp_that_averages_too_is_refused(
+    three: Ranks, strategy: str, is_first: bool, views: bool
+) -> None:
+    for text in three.run(with_ddp, strategy, is_first, views):
+        assert "averages them, too" in text
+        assert "attach(ddp, …), not attach(ddp.module, …)" in text
+
+
+def with_others(views: bool) -> None:
+    """Callbacks of others at the end of a backward, and gradients that are views, are no DDP."""
+    model = small()
+    flat = torch.zeros(sum(p.numel() for p in model.parameters()))
+    parts = torch.split(flat, [p.numel() for p in model.parameters()])
+    for p, part in zip(model.parameters(), parts):
+        p.grad = part.view(p.shape) if views else None
+
+    def doubled() -> None:
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad *= 2.0
+
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    with attached(model, "none | allreduce"):
+        first = next(model.parameters())
+        hook = first.register_hook(lambda _: queue(lambda: queue(doubled)))  # type: ignore[no-untyped-call]
+        loss_of(model).backward()
+        hook.remove()
+    wanted = {name: 2.0 * mean(g) for name, g in local(small()).items()}
+    close(gradients(model), wanted)
+
+
+@pytest.mark.parametrize("views", [True, False])
+def test_others_than_ddp_may_write_gradients(three: Ranks, views: bool) -> None:
+    three.run(with_others, views)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import PeerError, UsageError
 from gradwire.training.copies import Hook
@@ -140,6 +142,7 @@ class ModuleFrontend:
         self.averages = Averages()
         self._hooks: dict[str, Any] = {name: self._hook(name) for name in self._parameters}
         self._overtaken: list[str] = []  # parameters with hooks of users after the one here
+        self._is_alone = False  # whether nobody else wrote averages after the first ones here
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -235,7 +238,7 @@ class ModuleFrontend:
         self._look(name, added=1)
         if not self._active:
             _refuse_compiled()
-            callback = partial(self.synchronize)
+            callback = partial(self._end)
             self._after_backward(callback)
             self._backward = weakref.ref(callback)
             self._begin()
@@ -243,6 +246,30 @@ class ModuleFrontend:
         gradient = self._gradient(name)
         if self._exchanges and gradient is not None:
             self._deliver(name, gradient)
+
+    def _end(self) -> None:
+        """Exchange at the end of a backward. After the first time, look whether another callback
+        at its end writes averages, too."""
+        self.synchronize()
+        if not self._is_alone:
+            self._is_alone = True
+            self._after_backward(partial(self._refuse_others, self._versions()))
+
+    def _versions(self) -> dict[str, int]:
+        """Returns how often each `.grad` was written; -1 for a view, as of a bucket of DDP."""
+        grads = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        return {name: -1 if g._is_view() else g._version for name, g in grads.items()}
+
+    def _refuse_others(self, before: Mapping[str, int]) -> None:
+        """Raise UsageError if DDP averages these gradients, too, or instead."""
+        now = self._versions()
+        if (now != before or -1 in now.values()) and _are_in_ddp(self._parameters.values()):
+            raise UsageError(
+                "the gradients of an attached model must be averaged by gradwire alone; a "
+                "DistributedDataParallel around it averages them, too, and overwrites what "
+                "gradwire wrote. Attach the DistributedDataParallel itself: attach(ddp, …), not "
+                "attach(ddp.module, …)."
+            )
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
         """Deliver a gradient, unless a user's hook, registered since, may yet change it: `launch`
@@ -286,6 +313,14 @@ class ModuleFrontend:
             )
             self._session.fail(error)
             raise error
+
+
+def _are_in_ddp(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether some DistributedDataParallel has one of these parameters; takes a tenth of a
+    second."""
+    own = {id(p) for p in parameters}
+    ddps = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
+    return any(id(p) in own for ddp in ddps for p in ddp.parameters())
 
 
 def _refuse_compiled() -> None:

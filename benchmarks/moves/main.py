@@ -25,7 +25,7 @@ from gradwire.runtime.torch_dist import Performer, all_gather
 
 SIZES_BYTES = (4096, 32_768, 81_920, 170_000, 400_000, 1_000_000, 4_000_000)
 EACH_BYTES = (1024, 8192, 32_768, 65_536, 131_072, 600_000, 2_000_000)
-PACES = {"at once": 1 << 60, "paced": 0}
+PACES = {"at once": 1 << 60, "paced": 0, "one message to all": 0}
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def collectives(repeats: int) -> None:
     ones, for one time."""
     assert dist.group.WORLD is not None
     performer = Performer(dist.group.WORLD)
-    world, between_all = performer.world, performer._between_all
+    world, between_all, around = performer.world, performer._between_all, performer._around
     for size in SIZES_BYTES:
         x, out = torch.ones(size // 4), torch.empty(world, size // 4)
         moves = {
@@ -60,6 +60,9 @@ def collectives(repeats: int) -> None:
             "by owners": lambda x=x: performer._by_owners(x),
             "all_gather": lambda x=x, out=out: all_gather(out.view(-1), x),
             "pairs": lambda x=x, out=out: between_all([x] * world, list(out), x.nbytes),
+            "around": lambda x=x, out=out: around(
+                x.view(torch.uint8), {r: row.view(torch.uint8) for r, row in enumerate(out)}
+            ),
         }
         times: dict[str, list[float]] = {name: [] for name in moves}
         for number in range(7):
@@ -78,13 +81,14 @@ def exchanges() -> None:
     performer = Performer(dist.group.WORLD)
     others = [r for r in range(performer.world) if r != performer.rank]
     for size in EACH_BYTES:
-        move = Exchange(
-            dict.fromkeys(others, torch.ones(size, dtype=torch.uint8)), dict.fromkeys(others, size)
-        )
+        message, sizes = torch.ones(size, dtype=torch.uint8), dict.fromkeys(others, size)
+        each = Exchange(dict.fromkeys(others, message), sizes)
+        one = Exchange.to_all(message, sizes)
         times: dict[str, list[float]] = {name: [] for name in PACES}
         for number in range(15):
             for name in random.Random(number).sample(list(PACES), len(PACES)):
                 torch_dist.PACED_BYTES = PACES[name]
+                move = one if name == "one message to all" else each
                 took = torch.tensor([seconds(partial(performer.perform, move, ""), 1)])
                 dist.all_reduce(took, dist.ReduceOp.MAX)
                 times[name].append(float(took))

@@ -214,11 +214,19 @@ class Exchange(Move):
 
     sends: the message for each receiver, 1-D uint8, contiguous. receives: how many bytes each
     sender sends, known to both sides. Arrives as: {rank: its bytes}.
+    alike: whether every rank sends all others one message, whose sizes all ranks know.
     """
 
     sends: Mapping[int, Tensor]
     receives: Mapping[int, int]
+    alike: bool = field(default=False, kw_only=True)
     name: ClassVar[str] = "exchange"
+
+    @classmethod
+    def to_all(cls, message: Tensor, sizes: Mapping[int, int]) -> Exchange:
+        """Returns the exchange in which every rank sends its message to all others, an all-gather
+        of messages that may differ in length; sizes: the bytes of each other rank's."""
+        return cls(dict.fromkeys(sizes, message), sizes, alike=True)
 
     @property
     def device(self) -> torch.device | None:

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.runtime import silent_ranks, torch_dist
+from gradwire.runtime.waits import Waits
 from gradwire.testing import Fault, inject
 
 WIDE = 60.0
@@ -102,11 +103,11 @@ def lowered_limits(groups: Iterable[dist.ProcessGroup]) -> Iterator[None]:
     for group in groups:
         dist.distributed_c10d._set_pg_timeout(SHORT, group)  # affects collectives alone
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_dist, "_Waits", ShortWaits)
+        patch.setattr(torch_dist, "Waits", ShortWaits)
         yield
 
 
-class ShortWaits(torch_dist._Waits):
+class ShortWaits(Waits):
     """The lowered timeout for messages between pairs of ranks."""
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ from torch import Tensor
 from gradwire.errors import PeerError
 from gradwire.groups import Machines
 from gradwire.moves import AllGather, AllReduce, Exchange
-from gradwire.runtime import torch_dist
 from gradwire.runtime.process_groups import make_group, make_parts
 from gradwire.runtime.silent_ranks import _elsewhere, _missing
 from gradwire.runtime.torch_dist import (
@@ -62,6 +61,19 @@ def exchanged(performer: Performer, sizes: list[list[int | None]], step: int = 0
         assert arrived[by].data_ptr() % 8 == 0 or size == 0, "to be viewed as any number"
 
 
+def shared(performer: Performer, sizes: list[int], step: int = 0) -> None:
+    """sizes[a]: how many bytes a sends to all others. All must arrive."""
+    me = performer.rank
+    others = {r: size for r, size in enumerate(sizes) if r != me}
+    move = Exchange.to_all(data(me, 0, sizes[me], step), others)
+    arrived = performer.perform(move, "a test")
+    assert isinstance(arrived, dict)
+    assert list(arrived) == list(others)
+    for by, size in others.items():
+        assert torch.equal(arrived[by], data(by, 0, size, step)), f"from {by} to {me}"
+        assert arrived[by].data_ptr() % 8 == 0 or size == 0, "to be viewed as any number"
+
+
 def performer(timeout_seconds: float = 30.0) -> Performer:
     return Performer(make_group(None, timeout_seconds))
 
@@ -89,22 +101,24 @@ def patterns(world: int) -> None:
     own.close()
 
 
-def by_gloo(world: int, far_seconds: float = 0.0) -> dict[str, set[int]]:
-    """The numbers of elements whose sums and gathers were Gloo's own, of some up to each limit and
-    beyond. All are right."""
+def not_by_pairs(world: int, far_seconds: float = 0.0) -> dict[str, set[int]]:
+    """The numbers of elements whose sums were Gloo's own, and whose gathers went around a ring, of
+    some up to each limit and beyond. All are right."""
     own = Performer(make_group(None, 30.0), None, torch.device("cpu"), far_seconds)
     most = max(OWNED_BYTES, own._far_bytes)
     direct, owned = DIRECT_BYTES // 4 // (world - 1), most // 4 * world
-    theirs: dict[str, set[int]] = {"all_reduce": set(), "all_gather": set()}
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((dist, "all_reduce"), (torch_dist, "all_gather")):
-            call = getattr(module, name)
+    theirs: dict[str, set[int]] = {"all_reduce": set(), "around": set()}
+    reduce, around = dist.all_reduce, own._around
 
-            def noted(*given: Any, name: str = name, call: Any = call, **more: Any) -> None:
-                theirs[name].add(given[-1].numel())
-                call(*given, **more)
+    def reduced(data: Tensor, **more: Any) -> None:
+        theirs["all_reduce"].add(data.numel())
+        reduce(data, **more)
 
-            patch.setattr(module, name, noted)
+    def passed_on(message: Tensor, arrived: dict[int, Tensor]) -> None:
+        theirs["around"].add(message.numel() // 4)
+        around(message, arrived)
+
+    with patch.object(dist, "all_reduce", reduced), patch.object(own, "_around", passed_on):
         for n in (1, world + 1, direct, direct + 1, owned - 1, owned, owned + 1):
             for dtype in (torch.float32, torch.int32):
                 given = [torch.arange(n, dtype=dtype) % (7 + r) for r in range(world)]
@@ -117,12 +131,13 @@ def by_gloo(world: int, far_seconds: float = 0.0) -> dict[str, set[int]]:
 
 
 def test_small_sums_and_gathers_go_by_pairs(two: Ranks, four: Ranks) -> None:
-    for theirs in two.run(by_gloo, 2):
-        assert theirs == {"all_reduce": {65537}, "all_gather": set()}
-    for theirs in four.run(by_gloo, 4):
-        assert theirs == {"all_reduce": {32769}, "all_gather": {21846, 32767, 32768, 32769}}
-    for theirs in four.run(by_gloo, 4, 0.0099):  # 495,000 bytes of a sum's part, or a gather's own
-        assert theirs == {"all_reduce": {495_001}, "all_gather": {494_999, 495_000, 495_001}}
+    for theirs in two.run(not_by_pairs, 2):
+        assert theirs == {"all_reduce": {65537}, "around": set()}
+    for theirs in four.run(not_by_pairs, 4):
+        assert theirs == {"all_reduce": {32769}, "around": {21846, 32767, 32768, 32769}}
+    # far away: 495,000 bytes of a sum's part, or a gather's own
+    for theirs in four.run(not_by_pairs, 4, 0.0099):
+        assert theirs == {"all_reduce": {495_001}, "around": {494_999, 495_000, 495_001}}
 
 
 def farness(far_seconds: float) -> list[int]:
@@ -183,6 +198,26 @@ def test_any_sizes_between_any_pairs(tmp_path: Path) -> None:
         ranks.run(irregular, 5)
 
 
+def to_everybody(world: int) -> None:
+    """One message to all others, of any length, some of none; by pairs, and around a ring."""
+    own, dice = performer(), random.Random(world)
+    for step in range(20):
+        most = DIRECT_BYTES // (world - 1) if step % 3 else 3 * DIRECT_BYTES
+        shared(own, [dice.choice((0, 1, most // 7, most)) for _ in range(world)], step)
+    for dtype in (torch.bool, torch.bfloat16, torch.int64):
+        for n in (0, 1, DIRECT_BYTES + 1):
+            given = [(torch.arange(n) % (2 + r)).to(dtype) for r in range(world)]
+            found = own.perform(AllGather(given[own.rank]), "a test")
+            assert torch.equal(found, torch.stack(given))
+    own.close()
+
+
+@pytest.mark.parametrize("world", [2, 3, 5, 8])
+def test_one_message_to_all_others(world: int, tmp_path: Path) -> None:
+    with Ranks(world, tmp_path) as ranks:
+        ranks.run(to_everybody, world)
+
+
 def in_subsets(groups: list[list[int]]) -> None:
     """Ranks are numbered within the group; a rank outside all groups waits at the end."""
     made = [dist.new_group(members) for members in groups]
@@ -213,13 +248,16 @@ def dies(lost: int, how: str) -> str:
     sizes: list[list[int | None]] = [
         [None if a == b else size for b in range(world)] for a in range(world)
     ]
-    exchanged(own, sizes)
+    takes_part = partial(exchanged, own, sizes)
+    if "sharing" in how:
+        takes_part = partial(shared, own, [LARGE] * world)
+    takes_part()
     with lowered_limits([own.group]), everybody_is_heard_but(lost):
         if own.rank == lost:
             return goes(own, size, how)
         try:
             for step in range(1, 3):
-                exchanged(own, sizes, 0 if step == 1 else step)
+                takes_part(0 if step == 1 else step)
         except PeerError as error:
             tell_that_it_is_over()
             return str(error)
@@ -227,7 +265,7 @@ def dies(lost: int, how: str) -> str:
 
 
 def goes(own: Performer, size: int, how: str) -> str:
-    if how == "stuck":
+    if "stuck" in how:
         wait_until_it_is_over()
         return ""
     if how == "midway":  # the messages it announced are under way
@@ -243,9 +281,10 @@ def goes(own: Performer, size: int, how: str) -> str:
 def test_the_rank_that_is_gone_is_named(tmp_path: Path) -> None:
     """The other ranks fail as well, one by one, and are not taken for the lost one."""
     cases = [("stuck", 1), *((how, r) for how in ("before", "midway") for r in range(3))]
-    jobs = [(3, partial(dies, lost, how)) for how, lost in cases]
+    cases += [("sharing", 0), ("sharing", 3), ("stuck, sharing", 2)]
+    jobs = [(6 if "sharing" in how else 3, partial(dies, lost, how)) for how, lost in cases]
     for (how, lost), outcomes in zip(cases, side_by_side(tmp_path, jobs)):
-        assert outcomes[lost].died or how == "stuck"
+        assert outcomes[lost].died or "stuck" in how
         for outcome in outcomes[:lost] + outcomes[lost + 1 :]:
             assert outcome.ok, outcome.story
             text = outcome.value

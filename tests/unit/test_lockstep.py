@@ -244,11 +244,26 @@ class Made(AllReduceSum):
         (lambda x, r: Exchange({1 - r: x}, {1 - r: 6}), "must be uint8; got torch.float32"),
         (lambda x, r: Exchange({2: some_bytes(1)}, {}), "from 0 to 1; got 2"),
         (lambda x, r: Exchange({1 - r: some_bytes(4)[::2]}, {1 - r: 2}), "contiguous; got"),
+        (lambda x, r: Exchange({}, {}, alike=True), "must be with all 1 other ranks"),
     ],
 )
 def test_a_move_that_a_job_cannot_perform_is_refused(make: Any, said: str) -> None:
     with pytest.raises(MoveError, match=said):
         lockstep(Strategy(Identity(), Made(make)), some(2))
+
+
+def test_what_is_alike_is_so_on_all_ranks_and_for_all() -> None:
+    message, sizes = some_bytes(1), [{1: 1, 2: 1}, {0: 1, 2: 1}, {0: 1, 1: 1}]
+    own = {r: Exchange.to_all(message, sizes[r]) for r in range(3)}
+    arrived: dict[int, dict[int, Tensor]] = {}
+    lockstep(Strategy(Identity(), Meeting(own, arrived)), some(3))
+    assert {r: {*found} for r, found in arrived.items()} == {r: {*sizes[r]} for r in range(3)}
+    for wrong, said in (
+        (replace(own[2], alike=False), "must request the same move"),
+        (replace(own[2], sends={0: some_bytes(1), 1: some_bytes(1)}), "must send one tensor"),
+    ):
+        with pytest.raises(MoveError, match=said):
+            lockstep(Strategy(Identity(), Meeting(own | {2: wrong}, {})), some(3))
 
 
 @pytest.mark.parametrize(

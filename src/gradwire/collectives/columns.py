@@ -59,7 +59,7 @@ class Columns(Collective):
         sizes = [job.ids_bytes(of_rank) for of_rank in counts]
         arrived = {r: ctx.streams.luggage[r, : sizes[r]] for r in others}
         if max(sizes) > room:
-            arrived = yield Exchange(dict.fromkeys(others, ids), {r: sizes[r] for r in others})
+            arrived = yield Exchange.to_all(ids, {r: sizes[r] for r in others})
         ctx.memory["room"] = _room(max(sizes))
         job.learn(counts, arrived)
         pushed = {}
@@ -69,9 +69,7 @@ class Columns(Collective):
                 {r: job.bytes_of(job.push_sizes(r)) for r in others},
             )
         mine = job.pull(pushed)
-        arrived = yield Exchange(
-            dict.fromkeys(others, mine), {r: job.bytes_of(job.pull_sizes(r)) for r in others}
-        )
+        arrived = yield Exchange.to_all(mine, {r: job.bytes_of(job.pull_sizes(r)) for r in others})
         job.write({**arrived, ctx.rank: mine})
 
 

@@ -158,7 +158,7 @@ def _thresholds(ctx: Context, owned: Mapping[int, Tensor]) -> Rounds[dict[int, f
 def _to_all_alike(numbers: Tensor, counts: Mapping[int, int]) -> Exchange:
     """Returns a move of fp32 numbers to every other rank; counts: the length of theirs."""
     message = numbers.view(torch.uint8)
-    return Exchange(dict.fromkeys(counts, message), {r: 4 * n for r, n in counts.items()})
+    return Exchange.to_all(message, {r: 4 * n for r, n in counts.items()})
 
 
 def _read(message: Tensor, count: int) -> Tensor:

@@ -231,7 +231,7 @@ def _kind(move: Move | None) -> tuple[object, ...] | None:
         return type(move), move.data.dtype, move.data.numel(), move.root
     if isinstance(move, AllReduce | AllGather):
         return type(move), move.data.dtype, move.data.numel()
-    return None if move is None else (type(move),)
+    return None if move is None else (type(move), getattr(move, "alike", False))
 
 
 def _perform(moves: Sequence[Move]) -> list[Any]:

@@ -47,6 +47,10 @@ def _wrong(move: Any, n: int) -> Iterator[str]:
             if data.dtype != torch.uint8:
                 yield f"an exchange's messages must be uint8; got {data.dtype}"
             yield from _not_flat(data)
+        if move.alike and not len(move.sends) == len(move.receives) == n - 1:
+            yield f"an exchange that is alike must be with all {n - 1} other ranks"
+        if move.alike and len({id(data) for data in move.sends.values()}) > 1:
+            yield "an exchange that is alike must send one tensor to all"
         return
     yield from _not_flat(move.data)
     if isinstance(move, AllToAll | ReduceScatter):

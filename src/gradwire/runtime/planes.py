@@ -30,7 +30,8 @@ from gradwire.moves import AllToAll
 from gradwire.pins import Pins
 from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.process_groups import attaching, exchange_text, wait_for_all
-from gradwire.runtime.torch_dist import Part, Performer, backend_of
+from gradwire.runtime.torch_dist import Performer, backend_of
+from gradwire.runtime.waits import Part
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
 """A rank's environment variables: its host's number in the plan's topology, and its addresses,
@@ -222,7 +223,7 @@ class PlanePerformer(Performer):
         once, 1.6 paced)."""
         return self.world
 
-    def _is_paired(self, data: Tensor) -> bool:
+    def _is_paired(self, most: int) -> bool:
         return True
 
     def _all_to_all(self, move: AllToAll) -> Tensor:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from datetime import timedelta
 from itertools import accumulate
-from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,6 +32,7 @@ from gradwire.moves import (
 )
 from gradwire.runtime.host_copies import CPU, HostCopies
 from gradwire.runtime.silent_ranks import PATIENCE_SECONDS, silent_ranks
+from gradwire.runtime.waits import Part, Waits
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -65,7 +64,6 @@ hosts, 1 Gbit/s, 0.6 MB to each: 47 ms at once, 41 paced (benchmarks/moves).
 _AHEAD = 3
 _EVEN = 1.5  # times the mean
 
-_GRACE_SECONDS = 1.0  # for all operations in progress, once one failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 
 _PERFORMED = (
@@ -192,8 +190,12 @@ class Performer:
         host = self._host
         assert host is not None
         if isinstance(move, Exchange):
-            arrived = self._exchange(replace(move, sends=host.down_all(move.sends)))
-            return host.up_all(arrived)
+            sends = move.sends
+            if move.alike and sends:
+                sends = dict.fromkeys(sends, host.down(next(iter(sends.values()))))
+            else:
+                sends = host.down_all(sends)
+            return host.up_all(self._exchange(replace(move, sends=sends)))
         data = move.data
         found = self._directly(replace(move, data=host.down(data)))
         assert isinstance(found, Tensor)
@@ -228,7 +230,7 @@ class Performer:
             del performer.group  # the last reference: sockets close with it
 
     def _all_reduce(self, data: Tensor) -> Tensor:
-        if self._is_direct(data):
+        if self._is_direct(data.nbytes):
             parts = self._all_gather(data)
             total = data.copy_(parts[0])
             for part in parts[1:]:
@@ -256,31 +258,66 @@ class Performer:
         most = max(OWNED_BYTES, self._far_bytes)
         return self._gloo and self.world > 2 and data.nbytes <= self.world * most
 
-    def _is_direct(self, data: Tensor) -> bool:
-        traffic = (self.world - 1) * data.numel() * data.element_size()
+    def _is_direct(self, bytes_of_each: int) -> bool:
+        traffic = (self.world - 1) * bytes_of_each
         return self._gloo and self.world > 1 and traffic <= DIRECT_BYTES
 
     def bytes_sent(self, move: Move) -> float:
         """Returns the bytes that this rank sends for the move, as it is performed here."""
         part = self._part(move)
-        if isinstance(move, AllReduce) and part._is_direct(move.data):
+        if isinstance(move, AllReduce) and part._is_direct(move.bytes):
             return float((part.world - 1) * move.bytes)
         return move.bytes_sent(part.world)
 
     def _all_gather(self, data: Tensor) -> Tensor:
         arrived = self._buffer(data, (self.world, data.numel()))
-        if self._is_paired(data):
-            arrived[self.rank] = data
+        if not self._gloo:
+            all_gather(arrived.view(-1), data, group=self.group)
+            return arrived
+        arrived[self.rank] = data
+        if self._is_paired(data.nbytes):
             self._between_all([data] * self.world, list(arrived), data.nbytes)
         else:
-            all_gather(arrived.view(-1), data, group=self.group)
+            parts = {r: part.view(torch.uint8) for r, part in enumerate(arrived)}
+            self._around(parts[self.rank], parts)
         return arrived
 
-    def _is_paired(self, data: Tensor) -> bool:
-        """Whether an all-gather goes by pairs of sends and receives: a small one, and one between
-        two ranks, where Gloo's takes 1.3 times as long (4 MB at 100 Mbit/s: 448 and 340 ms)."""
-        is_short = self.world == 2 or data.nbytes <= self._far_bytes or self._is_direct(data)
-        return self._gloo and is_short
+    def _is_paired(self, most: int) -> bool:
+        """Whether a gather of at most so many bytes from each rank goes by pairs of sends and
+        receives: in one turn, so that it is known which rank does not answer."""
+        return self.world <= 2 or most <= self._far_bytes or self._is_direct(most)
+
+    def _around(self, message: Tensor, arrived: Mapping[int, Tensor]) -> None:
+        """Gathers messages, which may differ in size, around a ring: each rank passes on what its
+        left neighbour sends.
+
+        All receives are posted at first, so a turn takes one way, and in Gloo's own ring two. By
+        pairs as many bytes take up to 1.4 times as long, as they meet at the switch
+        (benchmarks/moves), and the ranks of one host would all receive them over its link.
+        """
+        left, right = (self.rank - 1) % self.world, (self.rank + 1) % self.world
+        order = [(self.rank - k) % self.world for k in range(1, self.world)]
+        waits = Waits()
+        coming = [
+            (part, waits.begun(self._receive, part))
+            for part in (Part(1, arrived[r], left) for r in order)
+            if part.data.numel()
+        ]
+        own = Part(1, message, right)
+        sent = [(own, waits.begun(self._send, own))] if message.numel() else []
+        for part, work in coming:
+            waits.finish(part, work)
+            if part.data is not arrived[right] and not waits.errors:  # that one has been there
+                on = part._replace(rank=right)
+                sent.append((on, waits.begun(self._send, on)))
+        for part, work in sent:
+            waits.finish(part, work)
+        try:
+            waits.refuse()
+        except (RuntimeError, ConnectionError) as error:
+            # A neighbour may be alive, and wait for its own.
+            error.silent = ()  # type: ignore[union-attr]
+            raise
 
     def _all_to_all(self, move: AllToAll) -> Tensor:
         arrived = self._buffer(move.data, (sum(move.arriving),))
@@ -314,13 +351,12 @@ class Performer:
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
         """Performs an exchange. Receives are posted first; a rank begins with its neighbours."""
-        device = CPU if self._gloo else self.device
-        starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
-        room = self._room("exchanged", starts[-1], torch.uint8, device)
-        arrived = {
-            by: room[start : start + size]
-            for start, (by, size) in zip(starts, move.receives.items())
-        }
+        arrived = self._arriving(move.receives, CPU if self._gloo else self.device)
+        if move.alike and move.sends and self._gloo:
+            message = next(iter(move.sends.values()))
+            if not self._is_paired(max(message.numel(), *move.receives.values())):
+                self._around(message, arrived)
+                return arrived
         receives = self._by_distance(arrived, -1)
         sends = self._by_distance(move.sends, 1)
         if self._gloo:
@@ -335,6 +371,12 @@ class Performer:
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
         return arrived
+
+    def _arriving(self, sizes: Mapping[int, int], device: torch.device) -> dict[int, Tensor]:
+        """Returns memory for messages of these sizes, each from a cache line on."""
+        starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in sizes.values())]
+        room = self._room("exchanged", starts[-1], torch.uint8, device)
+        return {by: room[start : start + size] for start, (by, size) in zip(starts, sizes.items())}
 
     def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[Part]:
         """Returns non-empty messages with their peers, nearest first: to the right (1) or from the
@@ -385,7 +427,7 @@ class Performer:
         connections when a wait times out. So it can report that it is alive, and others can name
         the ranks that did not.
         """
-        waits, ahead = _Waits(), self._ahead(receives, sends)
+        waits, ahead = Waits(), self._ahead(receives, sends)
         coming = deque((part, waits.begun(self._receive, part)) for part in receives)
         sent = []
         for part in sends:
@@ -427,56 +469,3 @@ class Performer:
                 f"on {device} could not be had ({str(error).splitlines()[0]}). Use smaller "
                 "buckets, or fewer ranks on this machine."
             ) from error
-
-
-class Part(NamedTuple):
-    """One message of an exchange: the peer's distance, the data, the peer's rank, and the plane
-    that it takes (`planes`)."""
-
-    distance: int
-    data: Tensor
-    rank: int
-    plane: int | None = None
-
-
-class _Waits:
-    """Waits for operations in progress. Once one has failed, all others have a second left."""
-
-    def __init__(self) -> None:
-        self.errors: list[Exception] = []
-        self._silent: list[int] = []
-        self._deadline: float | None = None
-
-    def begun(self, call: Callable[[Part], Any], part: Part) -> Any:
-        """Starts an operation. Returns it, or None if it cannot start."""
-        with self._remembered(part):
-            return call(part)
-
-    def finish(self, part: Part, work: Any) -> None:
-        """Waits for an operation, and keeps its error."""
-        if work is None:
-            return
-        if self.errors and self._deadline is None:
-            self._deadline = monotonic() + _GRACE_SECONDS
-        with self._remembered(part):
-            if self._deadline is None:
-                work.wait()
-            else:
-                work.wait(timedelta(seconds=max(0.01, self._deadline - monotonic())))
-
-    def refuse(self) -> None:
-        """Raises the first error, if there is one; `silent` are the ranks with which one came."""
-        if self.errors:
-            self.errors[0].silent = self._silent  # type: ignore[attr-defined]
-            # Not kept here: its frames hold this object, and messages under way, which keep
-            # connections open by which others wait for this rank.
-            raise self.errors.pop(0)
-
-    @contextmanager
-    def _remembered(self, part: Part) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, ConnectionError) as error:
-            self.errors.append(error)
-            if part.rank not in self._silent:
-                self._silent.append(part.rank)

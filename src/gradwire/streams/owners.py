@@ -24,7 +24,7 @@ def gather_streams(ctx: Context, mine: Stream) -> Rounds[Stream | None]:
     told = yield from ctx.streams.tell(message.numel(), most=mine.most_packed_bytes())
     if told is None:
         return None
-    arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r][0] for r in others})
+    arrived = yield Exchange.to_all(message, {r: told[r][0] for r in others})
     given = {ctx.rank: mine} | {r: from_rank(r, mine.unpacked, arrived[r]) for r in others}
     first, *rest = (given[r] for r in range(ctx.world))
     return first.mean_with(rest, ctx.streams.mean_dtype)
@@ -90,7 +90,7 @@ def to_all(
 ) -> Rounds[list[Stream]]:  # fmt: skip
     """One move. Does what `pull` does once all ranks know the bytes of each rank's message."""
     others = [r for r in range(ctx.world) if r != ctx.rank]
-    arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})
+    arrived = yield Exchange.to_all(message, {r: told[r] for r in others})
     means = {r: from_rank(r, mean.over(domains, r).unpacked, arrived[r], form) for r in others}
     means[ctx.rank] = mean
     return [means[r].flat(domains, r) for r in range(ctx.world)]

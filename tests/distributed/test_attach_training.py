@@ -511,10 +511,14 @@ def with_scaler(strategy: str, bad_step: int, **options: Any) -> tuple[float, fl
 
 @pytest.mark.parametrize(
     "strategy",
-    [DGC, "topk(0.1)+ef | allgather", "topk(0.1)+ef | gtopk", "topk(0.2)+ef21 | allgather"],
-)
+    [
+        DGC, "topk(0.1)+ef | allgather", "topk(0.1)+ef | gtopk", "topk(0.2)+ef21 | allgather",
+        "sign | vote", "signum(0.9) | vote", "sign+ef | alltoall",
+    ],
+)  # fmt: skip
 def test_residuals_follow_the_loss_scale(three: Ranks, strategy: str) -> None:
-    """Scales are powers of two, so the bits are those of training without a scaler."""
+    """Scales are powers of two, so the bits are those of training without a scaler. Signs arrive
+    with the scale, which the scaler takes out."""
     for apart, scale in three.run(with_scaler, strategy, 99):
         assert apart == 0.0
         assert scale == 4096.0
@@ -560,10 +564,10 @@ def test_resume_with_a_scaler(three: Ranks) -> None:
     assert three.run(resumed_with_scaler) == [True] * 3
 
 
-def untold() -> str:
+def untold(strategy: str) -> str:
     model, scaler = small(), GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    with attached(model, "topk(0.1)+ef | allgather"):
+    with attached(model, strategy):
         scaler.scale(loss_of(model)).backward()
         try:
             scaler.step(optimizer)
@@ -572,8 +576,21 @@ def untold() -> str:
     return "stepped"
 
 
-def test_a_scaler_that_attach_was_not_told_of(three: Ranks) -> None:
-    assert all("scaler=scaler" in said for said in three.run(untold))
+@pytest.mark.parametrize("strategy", ["topk(0.1)+ef | allgather", "sign | vote"])
+def test_a_scaler_that_attach_was_not_told_of(three: Ranks, strategy: str) -> None:
+    assert all("scaler=scaler" in said for said in three.run(untold, strategy))
+
+
+def unscaled_by_nobody() -> str:
+    model, scaler = small(), GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with attached(model, "sign | vote", scaler=scaler):
+        scaler.scale(loss_of(model)).backward()
+        return raised(optimizer.step)
+
+
+def test_directions_are_unscaled_by_the_scaler(three: Ranks) -> None:
+    assert all("Step by scaler.step(optimizer)" in said for said in three.run(unscaled_by_nobody))
 
 
 # -- another plan than it was saved with ---------------------------------------------------------

@@ -21,6 +21,8 @@ from gradwire.runtime.codec import Memory
 from gradwire.runtime.contexts import make_context
 from gradwire.strategy import Feedback, State, Strategy
 
+_MANY = 1 << 20  # elements
+
 
 class Ledger:
     """Contexts and memory of one rank, for all buckets of a plan.
@@ -226,11 +228,10 @@ class Ledger:
 
     def scale(self, factor: float) -> None:
         """Multiplies all state that is in the gradients' unit by factor, as that unit changes. The
-        state of optimizer steps is in another unit, and stays."""
-        feedbacks = {name: self.plan.strategy_of(name).feedback for name in self.memory}
+        state of what has a unit of its own stays."""
         own = [
             state for name, state in self.memory.items()
-            if (feedback := feedbacks[name]) is None or feedback.rule == "linear"
+            if not has_own_unit(self.plan.strategy_of(name))
         ]  # fmt: skip
         for values in (*own, self.leftovers):
             for tensor in values.values():
@@ -264,6 +265,14 @@ class Ledger:
 def keeps_steps(feedback: Feedback | None) -> bool:
     """Whether what waits under a feedback are an optimizer's steps, not gradients."""
     return feedback is not None and feedback.makes_good and feedback.rule != "linear"
+
+
+def has_own_unit(strategy: Strategy) -> bool:
+    """Whether what arrives has another unit than gradients: an optimizer's steps, or directions. A
+    loss scale is taken out before anything is remembered then, and multiplies what arrives."""
+    feedback = strategy.feedback
+    sends_steps = feedback is not None and feedback.rule != "linear"
+    return sends_steps or strategy.compressor.claims(_MANY).direction
 
 
 def _is_poured(feedback: Feedback | None) -> bool:

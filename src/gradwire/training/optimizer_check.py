@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 from gradwire.agreement import numbers_of, rate_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
+from gradwire.runtime.ledger import has_own_unit
 from gradwire.soundness import has_momentum, is_part_of, sound, update_rule
 from gradwire.training.attached import keeper_of
 from gradwire.training.copies import Hook
@@ -314,25 +315,28 @@ class OptimizerCheck:
 
     def _check_scaler(self) -> None:
         """Raise UsageError unless the GradScaler that steps is the one passed to `attach`:
-        residuals follow its scale, as gradients do, and steps arrive with it, to be unscaled."""
+        residuals follow its scale, as gradients do, and steps and directions arrive with it, to be
+        unscaled."""
         goes_on, told = self._session.on_lost is not None, self._session.scaler
-        found = calling_scaler() if self._session.has_memory or goes_on else None
+        own_unit = any(map(has_own_unit, self._session.plan.strategies))
+        matters = self._session.has_memory or own_unit or goes_on
+        found = calling_scaler() if matters else None
         if found is not None and goes_on:
             raise UsageError(
                 'on_failure="shrink" needs no GradScaler: where a rank is lost no gradients are '
                 "left to unscale, and one that comes has another scale. Train in bfloat16 or "
                 "float32, or leave on_failure out."
             )
-        if self._sends_steps and told is not None and told.is_enabled() and found is None:
+        if own_unit and told is not None and told.is_enabled() and found is None:
             raise UsageError(
                 "averages have the scale of the loss, which the GradScaler passed to attach must "
                 "take out; this step is not taken by it. Step by scaler.step(optimizer)."
             )
         if found is not None and found is not self._session.scaler:
             raise UsageError(
-                "residuals must follow the scale of the loss, so attach needs the GradScaler; the "
-                "one that steps this optimizer was not passed. Use "
-                "gradwire.attach(model, plan, scaler=scaler)."
+                "residuals, and directions that arrive, must follow the scale of the loss, so "
+                "attach needs the GradScaler; the one that steps this optimizer was not passed. "
+                "Use gradwire.attach(model, plan, scaler=scaler)."
             )
 
     def _check_exchanged(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from gradwire.groups import Machines
 from gradwire.moves import AllGather, AllReduce, Broadcast
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
-from gradwire.runtime.ledger import Ledger
+from gradwire.runtime.ledger import Ledger, has_own_unit
 from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
@@ -444,9 +444,9 @@ class Session:
         self.conductor.ready(b, gradients, gradients, info)
 
     def _unit(self, b: int) -> float:
-        """Returns the loss scale if a bucket sends steps, which have no loss scale; else 1."""
-        feedback = self.plan.strategies[b].feedback
-        return self.loss_scale if feedback is not None and feedback.rule != "linear" else 1.0
+        """Returns the loss scale if what arrives of a bucket has none of its own; else 1."""
+        own = self.loss_scale != 1.0 and has_own_unit(self.plan.strategies[b])
+        return self.loss_scale if own else 1.0
 
     def _end(self, error: BaseException | None) -> None:
         try:
@@ -458,7 +458,7 @@ class Session:
     def _take_up(self, error: BaseException | None) -> None:
         """Finish a step: scale and copy averages, empty the slots, and record what it took."""
         for b, slots in enumerate(self._slots):
-            if (unit := self._unit(b)) != 1.0:  # as the scaler unscales steps, too
+            if (unit := self._unit(b)) != 1.0:  # as the scaler unscales these, too
                 for average in slots:
                     if average is not None:
                         average.mul_(unit)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import warnings
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from ranks import Ranks
 from small import attached, batch, entry, fingerprint, from_all, loss_of, raised, small
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -661,6 +663,31 @@ def flushed_without() -> str:
 def test_a_step_is_taken_by_the_scaler(two: Ranks) -> None:
     for said in (*two.run(stepped_without), *two.run(flushed_without)):
         assert "Step by scaler.step(optimizer)" in said
+
+
+def states_made(plan: str) -> bool:
+    """Whether weights stay equal though torch makes states on rank 0 alone: for an optimizer that
+    has none, as the plan keeps them, or as it needs none."""
+    model, scaler = wide(), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    window = patch("gradwire.training.guard.WINDOW", 2)
+    with window, attached(model, plan, scaler=scaler, guard=True):
+        optimizer = adamw(model) if plan == PLAN else torch.optim.SGD(model.parameters(), 1e-3)
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            before = fingerprint(model.parameters())
+            if dist.get_rank() == 0:
+                get_optimizer_state_dict(model, optimizer)
+            assert fingerprint(model.parameters()) == before
+        return are_equal(model)
+
+
+@pytest.mark.parametrize("plan", [PLAN, "sign | vote", "qsgd(4) | alltoall"])
+def test_a_step_that_makes_states_is_none(two: Ranks, plan: str) -> None:
+    assert all(two.run(states_made, plan))
 
 
 def half_precision(fused: bool) -> list[float]:

@@ -451,6 +451,8 @@ def _callers() -> Iterator[FrameType]:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if makes_states():
+        return
     # The hook's args begin with the optimizer itself.
     with_closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
     for check in list(_WATCHED):

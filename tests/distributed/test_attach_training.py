@@ -306,6 +306,62 @@ def test_names_are_the_models_own_under_ddp_and_compile(three: Ranks) -> None:
     assert three.run(names_compiled) == [{n for n, _ in small().named_parameters()}] * 3
 
 
+def compiled_in_part(name: str) -> tuple[set[str], list[str], bool]:
+    """The names in the state of a model with a part that was compiled by itself, those that are
+    sent whole, and whether a model that is not compiled goes on from the state."""
+    states = list[Any]()
+    for compiles in (True, False):
+        model = small()
+        if compiles:
+            model.one = torch.compile(model.one, backend="eager")
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        with attached(model, "topk(0.1)+ef | allgather", exclude=[name]) as handle:
+            for state in states:
+                handle.load_state_dict(state)
+            plan = handle.plan
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The .grad attribute")  # the compiler's
+                loss_of(model).backward()
+            optimizer.step()
+            states += [copy.deepcopy(handle.state_dict())]
+    names = [n for b in plan.buckets for n in b.names if plan.strategy_of(n).feedback is None]
+    return set(states[0]["ranks"][f"{dist.get_rank()}"]["state"]), names, states[1]["step"] == 2
+
+
+@pytest.mark.parametrize("name", ["one.weight", "one._orig_mod.weight"])
+def test_names_are_the_models_own_where_a_part_is_compiled(three: Ranks, name: str) -> None:
+    for names, whole, goes_on in three.run(compiled_in_part, name):
+        assert names == {n for n, _ in small().named_parameters()}
+        assert "one.weight" in whole
+        assert "two.weight" not in whole
+        assert goes_on
+
+
+def renamed(state: Any) -> Any:
+    """A state with the names that a compiled part had in states of former versions."""
+    if isinstance(state, dict):
+        return {renamed(key): renamed(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [renamed(one) for one in state]
+    return state.replace("one.", "one._orig_mod.") if isinstance(state, str) else state
+
+
+def of_a_former_version() -> float:
+    model = small()
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        loss_of(model).backward()
+        torch.optim.SGD(model.parameters(), 0.05).step()
+        then, state = residuals(handle), copy.deepcopy(renamed(handle.state_dict()))
+        handle.reset()
+        handle.load_state_dict(state)
+        now = residuals(handle)
+        return max(float((now[name] - x).abs().max()) for name, x in then.items())
+
+
+def test_a_state_of_a_compiled_part_goes_on(three: Ranks) -> None:
+    assert three.run(of_a_former_version) == [0.0] * 3
+
+
 # -- learning rates ------------------------------------------------------------------------------
 
 

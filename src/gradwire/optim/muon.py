@@ -19,7 +19,7 @@ from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
 from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
 from gradwire.schema import Flag, Number, Row, Schema, Table, Whole
 from gradwire.strategy import Feedback
-from gradwire.training.trainable import hidden_matrices, unwrapped
+from gradwire.training.trainable import hidden_matrices, named
 
 
 class Muon(AsksThePlan):
@@ -92,8 +92,8 @@ class Muon(AsksThePlan):
         Hidden matrices are those that belong neither to an embedding nor to the last Linear that
         is registered, the head. options: those of the class.
         """
-        names, whole = set(hidden_matrices(module)), unwrapped(module)
-        trained = [(name, p) for name, p in whole.named_parameters() if p.requires_grad]
+        names = set(hidden_matrices(module))
+        trained = [(name, p) for name, p in named(module) if p.requires_grad]
         hidden = [p for name, p in trained if name in names]
         others = [p for name, p in trained if name not in names]
         groups = [{"params": hidden, "muon": True}, {"params": others, "muon": False}]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gradwire.runtime.process_groups import attaching
 from gradwire.training.agreed import same_everywhere
-from gradwire.training.trainable import shard_of
+from gradwire.training.trainable import own_name, shard_of
 
 
 @torch.no_grad()
@@ -41,8 +41,7 @@ def _beside_the_plan(module: nn.Module) -> str:
     """Returns names, dtypes and shapes of what is not trained."""
     frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
     told = [
-        f"{name.replace('_orig_mod.', '')}, {str(x.dtype).removeprefix('torch.')} of "
-        f"{tuple(shard_of(x).shape)}"
+        f"{own_name(name)}, {str(x.dtype).removeprefix('torch.')} of {tuple(shard_of(x).shape)}"
         for name, x in (*frozen, *module.named_buffers())
     ]
     return f"{len(told)} ({'; '.join(told)})" if told else "none"

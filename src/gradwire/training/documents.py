@@ -24,6 +24,7 @@ from gradwire.schema import (
     broken,
 )
 from gradwire.strategy import Strategy
+from gradwire.training.trainable import own_name
 
 FORMAT = 5
 """The version of the format of a handle's state."""
@@ -77,12 +78,13 @@ FLOATS = Made(DENSE, _floats)
 MOST_RANKS = 1 << 20
 STEP = Whole(0, 1 << 48)
 SEED = Whole(-(1 << 63), (1 << 64) - 1)
-_NAMES = Map(List(Text()), key=Made(Text(), _parsed))
+_NAME = Made(Text(), own_name)
+_NAMES = Map(List(_NAME), key=Made(Text(), _parsed))
 _RANK = Table(
     {"part": Row(Whole(), Whole(1)), "tensors": Whole()},
     {
-        "state": Map(Map(DENSE)), "leftovers": Map(FLOATS),
-        "rates": Map(List(Text()), key=Made(Text(), _rate)), "gradient_norm": Number(above=0),
+        "state": Map(Map(DENSE), key=_NAME), "leftovers": Map(FLOATS, key=_NAME),
+        "rates": Map(List(_NAME), key=Made(Text(), _rate)), "gradient_norm": Number(above=0),
     },
 )  # fmt: skip
 STATE = Document(

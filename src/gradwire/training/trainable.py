@@ -7,7 +7,7 @@ A parameter that was frozen when the module was attached is not averaged.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,9 +26,20 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     wrapped module's names."""
     own, ignored = unwrapped(module), set[str]()
     if own is not module:
-        ignored.update(getattr(own, "_ddp_params_and_buffers_to_ignore", ()))
-    named = own.named_parameters()
-    return {name: p for name, p in named if p.requires_grad and name not in ignored}
+        ignored.update(map(own_name, getattr(own, "_ddp_params_and_buffers_to_ignore", ())))
+    return {n: p for n, p in named(module) if p.requires_grad and n not in ignored}
+
+
+def named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yields a module's parameters, by the model's own names."""
+    for name, p in unwrapped(module).named_parameters():
+        yield own_name(name), p
+
+
+def own_name(name: str) -> str:
+    """Returns a parameter's name without what torch.compile puts into it, where a part of the
+    model was compiled by itself."""
+    return name.replace("_orig_mod.", "")
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -106,7 +117,7 @@ def excluded(
     whole, known, found = unwrapped(module), list(names), list[str]()
     for entry in exclude:
         if isinstance(entry, str):
-            hits = [name for name in known if fnmatchcase(name, entry)]
+            hits = [name for name in known if fnmatchcase(name, own_name(entry))]
         else:
             inside = _of_type(whole, entry)
             hits = [name for name in known if name in inside]
@@ -127,7 +138,7 @@ def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
     inside = {
         id(p) for child in module.modules() if isinstance(child, kinds) for p in child.parameters()
     }
-    return [name for name, p in module.named_parameters() if id(p) in inside]
+    return [name for name, p in named(module) if id(p) in inside]
 
 
 def hidden_matrices(module: nn.Module) -> list[str]:
@@ -142,7 +153,7 @@ def hidden_matrices(module: nn.Module) -> list[str]:
     ]  # fmt: skip
     outside = {id(p) for end in ends for p in end.parameters()}
     return [
-        name for name, p in whole.named_parameters()
+        name for name, p in named(module)
         if p.requires_grad and p.dim() == 2 and id(p) not in outside
     ]  # fmt: skip
 
@@ -151,12 +162,12 @@ def others(module: nn.Module, optimizer: Any = None) -> list[str]:
     """Returns the names of all trainable parameters that are not Muon's: by the optimizer's
     groups, if it is `gradwire.optim.Muon`; else all but the hidden matrices."""
     groups = [g for g in getattr(optimizer, "param_groups", ()) if "muon" in g]
-    named = [(n, p) for n, p in unwrapped(module).named_parameters() if p.requires_grad]
+    trained = [(n, p) for n, p in named(module) if p.requires_grad]
     if not groups:
         hidden = set(hidden_matrices(module))
-        return [name for name, _ in named if name not in hidden]
+        return [name for name, _ in trained if name not in hidden]
     taken = {id(p) for group in groups if group["muon"] for p in group["params"] if p.dim() == 2}
-    return [name for name, p in named if id(p) not in taken]
+    return [name for name, p in trained if id(p) not in taken]
 
 
 # -- frozen parameters ---------------------------------------------------------------------------
@@ -172,9 +183,9 @@ class Frozen:
         own = unwrapped(module)
         self._module = weakref.ref(own)
         self._known = weakref.WeakKeyDictionary[Optimizer, set[int]]()  # what it held
-        self._then = {name for name, _ in own.named_parameters()}
+        self._then = {name for name, _ in named(own)}
         self._alone = set[str]()  # on purpose, as DDP leaves out what it is told to ignore
-        for name, p in own.named_parameters():
+        for name, p in named(own):
             if not p.requires_grad:
                 self._names[p] = name
             elif not is_attached(p):
@@ -199,7 +210,7 @@ class Frozen:
 
     def _refuse_others(self, stepped: Container[int]) -> None:
         module = self._module()
-        for name, p in module.named_parameters() if module is not None else ():
+        for name, p in named(module) if module is not None else ():
             if is_attached(p) or id(p) not in stepped or name in self._alone:
                 continue
             if not p.requires_grad:

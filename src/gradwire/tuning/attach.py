@@ -29,7 +29,7 @@ from gradwire.training.same_weights import CHECK_EVERY
 from gradwire.training.session import Session
 from gradwire.training.state import load, poured_state_of, state_of
 from gradwire.training.survivors import attach_for_survivors, check_survivors
-from gradwire.training.trainable import is_sharded, resharded, shard_of
+from gradwire.training.trainable import is_sharded, resharded, shard_of, trainable
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import beside_moments, usual_strategies
@@ -330,8 +330,8 @@ def _check_auto(groups_given: bool) -> None:
 
 def _check_dtypes(module: nn.Module, asked: str) -> None:
     """Raises UsageError for float64 parameters, which strategies to compare do not take."""
-    for name, p in module.named_parameters():
-        if p.requires_grad and p.dtype == torch.float64:
+    for name, p in trainable(module).items():
+        if p.dtype == torch.float64:
             raise UsageError(
                 f"{asked} does not compress float64 gradients, and needs shorter ones; "
                 f"'{name}' is float64. Train by 'none | allreduce', or convert it to float32."

@@ -55,6 +55,18 @@ def saved(strategy: str, folder: str, steps: int) -> tuple[str, str]:
     return here, fingerprint(model.parameters())
 
 
+def saved_meanwhile(strategy: str, folder: str, steps: int) -> tuple[str, str]:
+    """As `saved`, written while training goes on."""
+    model, optimizer = made(strategy)
+    with attached(model, strategy, seed=3) as handle:
+        train(model, optimizer, range(steps))
+        written: Any = dcp.async_save(state(model, optimizer, handle), checkpoint_id=folder)
+        here = fingerprint(model.parameters())
+        train(model, optimizer, range(steps, 2 * steps))
+        written.result()
+    return here, fingerprint(model.parameters())
+
+
 def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
     model, optimizer = made(strategy, seed=9)
     found = state(model, optimizer)
@@ -88,6 +100,14 @@ def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
 def test_resume_is_the_uninterrupted_run(four: Ranks, strategy: str, tmp_path: Path) -> None:
     """The resumed run ends with the same bits, with stochastic compressors, too."""
     wanted = four.run(saved, strategy, str(tmp_path), 3)
+    assert four.run(resumed, strategy, str(tmp_path), 3) == wanted
+
+
+@pytest.mark.parametrize("strategy", ["dgc(0.1) | allgather", "qsgd(4)+ef | alltoall"])
+def test_what_is_written_meanwhile_is_of_one_step(
+    four: Ranks, strategy: str, tmp_path: Path
+) -> None:
+    wanted = four.run(saved_meanwhile, strategy, str(tmp_path), 3)
     assert four.run(resumed, strategy, str(tmp_path), 3) == wanted
 
 

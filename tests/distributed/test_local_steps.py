@@ -597,6 +597,7 @@ def refused(options: dict[str, Any]) -> str:
         ({"every": 2.5}, "every=2.5"),
         ({"plan": "dgc(0.1) | allgather"}, "Pass outer_momentum=0.9, nesterov=False"),
         ({"plan": "dgc(0.1) | allgather", "outer_momentum": 0.5}, "got outer_momentum=0.5"),
+        ({"plan": "sign | vote"}, "Pass for example outer_lr=0.001"),
         ({"every": None, "fragments": 2}, "got fragments=2, delay=0"),
         ({"every": None, "delay": 1}, "Pass every"),
         ({"fragments": 5}, "fragments=5"),

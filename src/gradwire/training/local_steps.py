@@ -61,7 +61,8 @@ class LocalSteps(Attached):
             and `nesterov`.
         outer_lr, outer_momentum, nesterov: of the outer SGD. By default it steps to the average of
             parameters, which suits short rounds; DiLoCo's 0.7, 0.9 and True are for rounds of
-            dozens of steps, in long runs.
+            dozens of steps, in long runs. Where a plan sends signs without a size, outer_lr is how
+            far each weight moves.
         fragments: the number of parts, of about equal size, into which the parameters are split;
             part f is exchanged f·every/fragments steps after part 0.
         delay: steps between the beginning of an exchange and its use, at most every/fragments,
@@ -101,7 +102,7 @@ class LocalSteps(Attached):
         check_started()
         check_module(model)
         _check(model, every, plan, fragments, delay)
-        _check_outer(plan, outer_momentum, nesterov)
+        _check_outer(plan, outer_lr, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
         if options.get("guard"):
             raise UsageError(
@@ -361,7 +362,7 @@ def _check(model: nn.Module, every: int, plan: object, fragments: int, delay: in
         )
 
 
-def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
+def _check_outer(plan: str | Strategy, lr: float, momentum: float, nesterov: bool) -> None:
     strategy = plan if isinstance(plan, Strategy) else Strategy.parse(plan)
     feedback = strategy.feedback
     if feedback is not None and feedback.rule != "linear":
@@ -369,6 +370,12 @@ def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
             f"'{strategy}' keeps moments of gradients; local steps exchange changes of weights. "
             "Leave the moments to the inner optimizer: use for example 'topk(0.05)+ef | "
             "allgather'."
+        )
+    if lr == 1.0 and strategy.compressor.claims(1 << 20).direction:
+        raise UsageError(
+            "outer_lr must be how far each weight moves in a round where a plan, as "
+            f"'{strategy}', sends directions without a size; got 1.0, which is for progress that "
+            "has one. Pass for example outer_lr=0.001, or leave out the plan."
         )
     if feedback is not None and (kept := feedback.moments()):
         theirs = kept["momentum"], kept["nesterov"]

@@ -24,15 +24,18 @@ from gradwire.runtime.torch_dist import Performer
 
 
 def moves(rank: int, world: int) -> list[Move]:
-    """Moves of every kind, with this rank's numbers; one is too large for a direct sum."""
+    """Moves of every kind, with this rank's numbers; some are too large to go by pairs."""
     own = torch.arange(12.0) + 100 * rank
     sizes, mine = (3,) * world, own[: 3 * world].clone()
-    others = {r: torch.full((r + 1,), rank, dtype=torch.uint8) for r in range(world) if r != rank}
+    peers = [r for r in range(world) if r != rank]
+    large = torch.full((200_000 + 8 * rank,), rank, dtype=torch.uint8)
     return [
         AllReduce(own.clone()), AllReduce(torch.full((300_000,), float(rank))),
         AllReduce(own.bfloat16()), AllGather(own.clone()), AllGather(own[:0].clone()),
         AllToAll(mine, sizes, sizes, rank), ReduceScatter(mine.clone(), sizes, rank),
-        Exchange(others, {r: rank + 1 for r in range(world) if r != rank}), Exchange({}, {}),
+        Exchange({r: large[: r + 1] for r in peers}, dict.fromkeys(peers, rank + 1)),
+        Exchange({}, {}), Exchange.to_all(large[:9], dict.fromkeys(peers, 9)),
+        Exchange.to_all(large, {r: 200_000 + 8 * r for r in peers}),
         Broadcast(own.clone(), 1, rank), Reduce(own.clone(), 1, rank),
         Gather(own.clone(), 1, rank),
     ]  # fmt: skip

@@ -295,6 +295,30 @@ def test_the_rank_that_is_gone_is_named(tmp_path: Path) -> None:
             assert "a test" in text
 
 
+def blamed(way: str) -> list[int]:
+    """The ranks to blame where no message arrives."""
+    own = performer()
+    parts = {r: torch.zeros(8, dtype=torch.uint8) for r in range(own.world)}
+
+    def cut(_: object) -> None:
+        raise RuntimeError("cut")
+
+    ways = {
+        "around": partial(own._around, parts[own.rank], parts),
+        "pairs": partial(own._between_all, list(parts.values()), list(parts.values()), 8),
+    }
+    is_cut = patch.multiple(own, _send=cut, _receive=cut)
+    with is_cut, pytest.raises(RuntimeError, match="cut") as caught:
+        ways[way]()
+    own.close()
+    return sorted(getattr(caught.value, "silent", [-1]))
+
+
+def test_a_neighbour_that_waits_for_others_is_not_blamed(three: Ranks) -> None:
+    assert three.run(blamed, "around") == [[], [], []]
+    assert three.run(blamed, "pairs") == [[1, 2], [0, 2], [0, 1]]
+
+
 def out_of_memory(where: str, error: Exception, expected: type[Exception]) -> str:
     """The error of a rank that has no memory for what arrives."""
     own = performer(0.5)

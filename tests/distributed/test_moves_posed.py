@@ -3,6 +3,8 @@ processors get. Over Gloo moves use pinned memory, and the host does not wait fo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,7 +24,7 @@ DEVICE = torch.device("cuda", 1)
 def there(move: Move) -> Move:
     """The same move, with tensors on the device."""
     if isinstance(move, Exchange):
-        return Exchange({r: x.to(DEVICE) for r, x in move.sends.items()}, move.receives)
+        return replace(move, sends={r: x.to(DEVICE) for r, x in move.sends.items()})
     moved = type(move)(**{**vars(move), "data": move.data.to(DEVICE)})  # type: ignore[attr-defined]
     assert isinstance(moved, Move)
     return moved

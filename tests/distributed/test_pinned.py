@@ -113,6 +113,9 @@ def moves(rank: int, world: int, size: int, dtype: torch.dtype) -> dict[str, Mov
             {r: text[: 100 * r] for r in range(world) if r != rank},
             {r: min(100 * rank, len(text)) for r in range(world) if r != rank},
         ),
+        "to_all": Exchange.to_all(
+            text[: 100 * rank], {r: min(100 * r, len(text)) for r in range(world) if r != rank}
+        ),
         "reduce": Reduce(data.clone(), 1, rank),
         "gather": Gather(data, 1, rank),
         "broadcast": Broadcast(data.clone(), 1, rank),

@@ -99,7 +99,9 @@ class Job:
         strategy = Strategy.parse(case.strategy)
         parameters = [Parameter(f"p{i}", (n, 2), "float32") for i, n in enumerate(case.sizes)]
         plan = Plan.make(parameters, strategy, bucket_bytes=400)
-        self.ledgers = [Ledger(plan, rank, case.world) for rank in range(case.world)]
+        # All buckets are under way at once, and those of a lane share memory.
+        lanes = len(plan.buckets)
+        self.ledgers = [Ledger(plan, r, case.world, lanes=lanes) for r in range(case.world)]
         self.errors = dict[int, GradwireError]()
         self.stuck = set[int]()
         self.struck = False

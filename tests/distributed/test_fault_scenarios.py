@@ -37,7 +37,7 @@ def test_scenarios_end_as_they_must(begin: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "end"), [(0, 100), pytest.param(100, 10_000, marks=pytest.mark.full)]
+    ("begin", "end"), [(0, 250), pytest.param(250, 10_000, marks=pytest.mark.full)]
 )
 def test_simulated_cases_end_as_they_must(begin: int, end: int) -> None:
     judged("simulated.py", "--seeds", f"{begin}", f"{end}")

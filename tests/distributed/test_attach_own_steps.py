@@ -646,15 +646,21 @@ def stepped_without() -> str:
         return raised(optimizer.step)
 
 
+def scaled_step(
+    model: torch.nn.Module, optimizer: Any, scaler: torch.amp.GradScaler, step: int
+) -> None:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(model, step)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def flushed_without() -> str:
     model, scaler = wide(), torch.amp.GradScaler("cpu")
     with attached(model, PLAN, scaler=scaler) as handle:
         optimizer = adamw(model)
         for step in range(3):
-            optimizer.zero_grad()
-            scaler.scale(loss_of(model, step)).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            scaled_step(model, optimizer, scaler, step)
         optimizer.zero_grad()
         handle.flush()
         return raised(optimizer.step)
@@ -673,10 +679,7 @@ def states_made(plan: str) -> bool:
     with window, attached(model, plan, scaler=scaler, guard=True):
         optimizer = adamw(model) if plan == PLAN else torch.optim.SGD(model.parameters(), 1e-3)
         for step in range(4):
-            optimizer.zero_grad()
-            scaler.scale(loss_of(model, step)).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            scaled_step(model, optimizer, scaler, step)
             optimizer.zero_grad()
             before = fingerprint(model.parameters())
             if dist.get_rank() == 0:

@@ -15,9 +15,11 @@ from gradwire import Strategy, lockstep
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
 from gradwire.moves import AllGather, Exchange, Move
+from gradwire.planner.links import loaded
 from gradwire.planner.pricing import can_price, price
 from gradwire.strategy import Collective, Context
 from gradwire.tasks import Path, paths
+from gradwire.topology import Cluster
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
@@ -268,6 +270,14 @@ def test_moves_of_groups_say_so() -> None:
         ("all_to_all", "node", 8), ("all_gather", "cross", 4), ("all_to_all", "cross", 4),
         ("all_gather", "cross", 4), ("all_gather", "node", 8),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["nonzero | zen", "topk(0.1)+ef | sparse_ps"])
+def test_what_all_ranks_get_travels_as_a_gather(text: str) -> None:
+    *_, move = price(text, [(1000, 64)], 4, density=0.1).moves
+    assert (move.name, move.to) == ("all_gather", ())
+    assert move.sent == 3 * move.bytes == move.received > 0
+    assert loaded(move, Cluster(hosts=2, ranks_per_host=2)) == 1.0, "once over a host's link"
 
 
 @pytest.mark.parametrize("text", ["none | allreduce", "topk(0.01)+ef | gtopk", "int8 | alltoall"])

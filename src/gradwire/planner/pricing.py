@@ -136,6 +136,9 @@ def _priced(move: Move, ranks: int) -> PricedMove:
     data: Tensor | None = getattr(move, "data", None)
     dtype = "uint8" if data is None else str(data.dtype).removeprefix("torch.")
     sent, received = move.bytes_sent(ranks), move.bytes_received(ranks)
+    if isinstance(move, Exchange) and move.alike:  # it travels as an all-gather does
+        size = int(max(sent, received) / max(ranks - 1, 1))
+        return PricedMove(AllGather.name, size, sent, received, dtype, move.where, ranks)
     size = int(max(sent, received)) if data is None else data.numel() * data.element_size()
     to: tuple[tuple[int, int], ...] = ()
     if isinstance(move, Exchange):

@@ -294,6 +294,20 @@ def test_what_is_recommended_is_sound_and_sends_so_few(optimizer: str, fewer: fl
     assert gradwire.sound(strategy, optimizer).kind == "sound"
 
 
+def test_by_default_nothing_is_recommended_that_asks_for_more_than_the_optimizer() -> None:
+    """No warm-up, no optimizer of gradwire's own, and no long run: those are what a caller who
+    says nothing may not have."""
+    for optimizer in OPTIMIZERS:
+        strategy = gradwire.recommend(optimizer)
+        evidence = gradwire.sound(strategy, optimizer).evidence
+        assert evidence is None or not (evidence.warmup or evidence.turns)
+        assert f"'{strategy}', " in instead(optimizer, 4)
+    assert str(gradwire.recommend("adamw")) == "qsgd | alltoall"
+    assert str(gradwire.recommend("sgd")) == "powersgd(4)", "topk(0.001)+ef takes long"
+    ours = gradwire.optim.AdamW([torch.nn.Parameter(torch.zeros(9, 9))], betas=(0.8, 0.999))
+    assert str(gradwire.recommend(ours, ranks=2)) == "lloyd(2)+adam(beta1=0.8) | allgather"
+
+
 def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     """A recommendation has the optimizer's numbers, so that the first step does not refuse it."""
     p = [torch.nn.Parameter(torch.zeros(9, 9))]

@@ -36,7 +36,7 @@ _SHAPE = 512, 512
 _MOST_RANKS = 16  # `instead` counts bytes for at most so many, in lockstep: more take seconds
 
 
-def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strategy:
+def recommend(optimizer: object, fewer: float | None = None, ranks: int = 4) -> Strategy:
     """Returns the sound strategy that is nearest to dense among those that send few enough bytes.
 
     Args:
@@ -44,26 +44,33 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
             SGD with momentum. A strategy that keeps the moments uses this optimizer's numbers, or
             torch's defaults.
         fewer: how many times fewer bytes a rank shall send than with DDP in fp32: for a matrix of
-            512 × 512, in the mean over a run, with the warm-up that the strategy needs.
+            512 × 512, in the mean over a run, with the warm-up that the strategy needs. By
+            default as many as one can that works with the optimizer as it is, without a warm-up,
+            and has not been shown to need long runs.
         ranks: the number of ranks that average. Bytes are counted in lockstep, which takes memory
             and time for each.
 
     Example:
-        >>> print(gradwire.recommend("adamw", fewer=7))
-        lloyd(2)+adam | allgather
+        >>> print(gradwire.recommend("adamw"))
+        qsgd(4) | alltoall
+        >>> print(gradwire.recommend("adamw", fewer=12))
+        lloyd(1)+adam | allgather
 
     Raises:
         UsageError: no optimizer has that name, or a number is out of range.
         PlanError: no strategy that is known to be sound sends so few bytes; the message lists
             those that are sound.
     """
-    numbers = isinstance(ranks, int) and isinstance(fewer, int | float)
-    if not numbers or ranks < 2 or not fewer > 0:
+    is_many = isinstance(ranks, int) and ranks >= 2
+    is_factor = fewer is None or (isinstance(fewer, int | float) and fewer > 0)
+    if not is_many or not is_factor:
         raise UsageError(
             "ranks must be a whole number, at least 2, and fewer (how many times fewer bytes) a "
             f"number above 0; got ranks={ranks!r} and fewer={fewer!r}. Use for example fewer=32, "
             "ranks=4."
         )
+    if fewer is None:
+        return with_moments_of(optimizer, _plainest(optimizer, ranks)[0])
     known = frontier(optimizer, ranks)
     for strategy, times in known:
         if times >= fewer:
@@ -162,19 +169,31 @@ def from_the_first_step(verdict: Verdict) -> Verdict:
 
 def instead(optimizer: object, world: int, with_any: bool = False) -> str:
     """Returns, in words, the strategy that sends the fewest bytes of the sound ones that work with
-    the optimizer as it is, from the first step on. with_any: of those only that are sound
-    with every optimizer."""
-    *_, (strategy, times) = [
-        (strategy, times)
-        for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
-        if works_beside(strategy, optimizer)
-        and (not with_any or sound(strategy, None).kind == "sound")
-    ]
+    the optimizer as it is, from the first step on, in runs of any length. with_any: of those
+    only that are sound with every optimizer."""
+    strategy, times = _plainest(optimizer, min(max(world, 2), _MOST_RANKS), with_any)
     fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
     return (
         f"'{with_moments_of(optimizer, strategy)}', {fewer} times fewer bytes than DDP sends in "
         "fp32."
     )
+
+
+def _plainest(optimizer: object, ranks: int, with_any: bool = False) -> tuple[Strategy, float]:
+    """Returns the sound strategy that sends the fewest bytes of those that work with the optimizer
+    as it is, from the first step on, in runs of any length, and how many times fewer they are."""
+    *_, last = [
+        (strategy, times)
+        for strategy, times in frontier(optimizer, ranks)
+        if works_beside(strategy, optimizer)
+        and not _asks_for_long_runs(sound(strategy, optimizer))
+        and (not with_any or sound(strategy, None).kind == "sound")
+    ]
+    return last
+
+
+def _asks_for_long_runs(verdict: Verdict) -> bool:
+    return verdict.evidence is not None and verdict.evidence.turns > 0
 
 
 def works_beside(strategy: Strategy, optimizer: object) -> bool:

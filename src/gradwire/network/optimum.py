@@ -136,5 +136,5 @@ def _scipy() -> tuple[Any, Any]:
     except ImportError:
         raise NetworkError(
             "the best shares need the package scipy, which is not installed. Run 'pip install "
-            "gradwire[network]', or use a scheme that does not need it, such as 'wrap'."
+            "scipy', or use a scheme that does not need it, such as 'wrap'."
         ) from None

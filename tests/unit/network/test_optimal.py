@@ -96,5 +96,5 @@ def test_where_no_path_works_there_is_no_optimum() -> None:
 
 def test_without_scipy_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)
-    with pytest.raises(NetworkError, match=r"pip install gradwire\[network\]"):
+    with pytest.raises(NetworkError, match=r"Run .pip install scipy"):
         optimum([(0, 2, 1)], leaf_spine(2, 2, 2))

@@ -562,11 +562,28 @@ def subgroup() -> None:
         close(gradients(model), expected)
 
 
-def test_a_group_of_some_ranks(tmp_path: Path) -> None:
+def count_every_group() -> None:
+    """Names groups as torch does from 2.15 on: those of some ranks by how many groups this rank
+    has made, and these count like all others. A later torch does so by itself."""
+    torchs = dist.distributed_c10d
+    torchs._hash_ranks_to_str = lambda ranks: f"{ranks} {torchs._world.group_count}"
+
+    def name(ranks: list[int], use_hashed_name: bool) -> str:
+        count = torchs._world.group_count
+        torchs._world.group_count += 1
+        return torchs._hash_ranks_to_str(ranks) if use_hashed_name else str(count)
+
+    torchs._process_group_name = name
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_group_of_some_ranks(tmp_path: Path, counts: bool) -> None:
     """dist.new_group must by default be called by every rank of the world, or it hangs; only a
     group's own ranks need to attach to it.
     """
     with Ranks(3, tmp_path) as ranks:
+        if counts:
+            ranks.run(count_every_group)
         ranks.run(subgroup)
 
 

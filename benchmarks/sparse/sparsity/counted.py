@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 import torch
 from torch import Tensor
@@ -53,7 +54,9 @@ def recorded(paths: Sequence[Path]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for path in paths:
         try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            with catch_warnings():  # torch says, from 2.15 on, that it checks sparse tensors
+                filterwarnings("ignore", "Validating sparse tensor")
+                found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             raise UsageError(
                 f"recorded gradients are files that torch.save wrote; '{path}' cannot be read: "

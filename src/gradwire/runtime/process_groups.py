@@ -24,6 +24,7 @@ from gradwire.runtime.torch_dist import all_gather, backend_of
 
 _FAILURES = count()
 """Numbers of failed attempts to attach: reports of an earlier one are still in the store."""
+_OWN = 1 << 32  # torch's own count does not come so far
 
 
 @contextmanager
@@ -62,13 +63,12 @@ def make_group(
     calling = len(own) if alone else len(everybody)
     if calling < dist.get_world_size() and not alone:
         count_alike(parent, timeout_seconds)
+    make = dist.new_group if calling == dist.get_world_size() else _new_group_of_callers
     with attaching(parent):
-        group: dist.ProcessGroup = dist.new_group(
-            [everybody[r] for r in own],
-            timeout=timedelta(seconds=timeout_seconds),
+        group: dist.ProcessGroup = make(
+            [everybody[r] for r in own], timeout=timedelta(seconds=timeout_seconds),
             backend=backend,
-            use_local_synchronization=calling < dist.get_world_size(),
-        )
+        )  # fmt: skip
         if dist.get_rank(parent) in own:
             wait_for_all(group, device)
     return group
@@ -83,7 +83,23 @@ def count_alike(group: dist.ProcessGroup, timeout_seconds: float) -> None:
     made = dist.distributed_c10d._world.pg_names
     most = max(map(int, stored_texts(str(len(made)), group, timeout_seconds)))
     for _ in range(most - len(made)):
-        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+        _new_group_of_callers([dist.get_rank()], backend="gloo")
+
+
+def _new_group_of_callers(ranks: Sequence[int], **options: Any) -> Any:
+    """Makes a group that not all of the world's ranks make, named by the groups that this rank is
+    in.
+
+    From 2.15 on torch names it by the groups that this rank has made, and counts it among those,
+    which also number the groups of all ranks: their names would differ for good.
+    """
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    world.group_count = _OWN + len(world.pg_names)
+    try:
+        return dist.new_group(list(ranks), use_local_synchronization=True, **options)
+    finally:
+        world.group_count = count
 
 
 def stored_texts(text: str, group: dist.ProcessGroup, timeout_seconds: float) -> list[str]:

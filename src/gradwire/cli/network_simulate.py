@@ -352,6 +352,7 @@ def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload,
     otherwise, and where the ranks are."""
     from gradwire.network.demand import workload_of
     from gradwire.plan import Plan
+    from gradwire.planner.candidates import stages_of
     from gradwire.planner.profile import Profile
     from gradwire.planner.traffic import traffic_of
     from gradwire.planner.whatif import on
@@ -374,7 +375,8 @@ def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload,
         rate = float(topology.host_up.sum(1).min())
         profile = on(profile, Cluster(where.ranks // each, each, cross_bits_per_second=rate))
     buckets = traffic_of(plan, profile, each)
-    return workload_of(buckets, where, profile.backward_seconds), where
+    job = stages_of(profile, plan).executor(plan.lanes)
+    return workload_of(buckets, where, job.backward_seconds, job.around_seconds), where
 
 
 def _tell(

@@ -72,22 +72,34 @@ def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
 
 
 def workload_of(
-    buckets: Iterable[BucketTraffic], placement: Placement, backward_seconds: float = 0.0
-) -> Workload:
-    """Builds the workload of a plan's step, from the start of backward until all buckets are
-    decoded and `backward_seconds` are over. A lane takes its buckets in their order. Raises
-    NetworkError as `flows_of` does.
+    buckets: Iterable[BucketTraffic], placement: Placement, backward_seconds: float = 0.0,
+    around_seconds: float = 0.0,
+) -> Workload:  # fmt: skip
+    """Builds the workload of a plan's step, until all buckets are decoded and `backward_seconds`
+    are over. A lane takes its buckets in their order. around_seconds: of forward, optimizer and
+    data, all of which is put before backward. Raises NetworkError as `flows_of` does.
 
-        backward  ├───────●────────●──────────┤             ● a bucket is ready
-        lane 0            ├ encode ┄ moves ┄ decode ┤       a rank's; its moves are messages, which
-        lane 1                     ├ encode ┄ moves ┄ …     wait for those of other ranks
+        compute and backward  ├───────┼───●────────●────────┤       ● a bucket is ready
+        lane 0                            ├ encode ┄ moves ┄ decode ┤
+        lane 1                                     ├ encode ┄ moves ┄ …
+
+    These are a rank's; its moves are messages, which wait for those of other ranks.
     """
     ranks = placement.ranks
     workload, lanes, every = Workload(ranks), dict[int, Ints](), np.arange(ranks)
-    workload.show("backward", "", every, workload.work(backward_seconds, ranks))
+    around = workload.work(around_seconds, ranks)
+    workload.show("compute", "", every, around)
+
+    def computed(seconds: float) -> Ints:
+        """Adds work that begins when backward does."""
+        rows = workload.work(seconds, ranks)
+        workload.wait(around, rows)
+        return rows
+
+    workload.show("backward", "", every, computed(backward_seconds))
     for bucket in buckets:
         begin = workload.work(bucket.before_seconds, ranks)
-        before = [workload.work(bucket.ready_seconds, ranks), *_taken(lanes, bucket.lane)]
+        before = [computed(bucket.ready_seconds), *_taken(lanes, bucket.lane)]
         for rows in before:
             workload.wait(rows, begin)
         _show_start(workload, bucket, before, begin)

@@ -57,6 +57,15 @@ class _Block(NamedTuple):
     link: Ints  # [pairs, classes, hops]
     seconds: Reals  # [pairs, classes, hops]: of this link, if the pair sends all so
 
+    @property
+    def least(self) -> float:
+        """The seconds of the pair that takes longest, if each sends all by its best class: the
+        scale of the program. That of the slowest link may be so large that all else is rounding.
+        """
+        own = np.where(self.works[:, :, None], self.seconds, np.inf)
+        own = np.where(self.link == NO_LINK, 0.0, own).max(2)
+        return float(own.min(1).max(initial=0.0))
+
 
 def _blocks(fabric: Fabric, ends: tuple[Ints, Ints], sums: Reals) -> Iterator[_Block]:
     """Yields pairs of leaves, which send `sums` bytes: those within pods, then those between."""
@@ -100,7 +109,7 @@ def _solved(blocks: list[_Block]) -> tuple[Reals, float]:
     link = np.concatenate([block.link.reshape(-1, 4) for block in blocks])
     seconds = np.concatenate([block.seconds.reshape(-1, 4) for block in blocks])
     there = (link != NO_LINK) & works[:, None]
-    scale = float(seconds[there].max(initial=0.0))
+    scale = max(block.least for block in blocks)
     variable = np.broadcast_to(np.arange(len(works))[:, None], link.shape)
     used, row = np.unique(link[there], return_inverse=True)
     n = len(works)

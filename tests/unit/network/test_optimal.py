@@ -54,6 +54,24 @@ def test_ports_of_hosts_are_not_in_the_program() -> None:
     assert best.seconds / even.seconds == pytest.approx(4 / 3, rel=1e-4)
 
 
+@pytest.mark.parametrize("slow", [7, 10**7])
+def test_a_slow_link_does_not_matter(slow: int) -> None:
+    """A link that is as good as failed costs hardly more than one that failed: neither the
+    program nor the rounding of shares leaves more on it than it carries in that time."""
+    fabric = leaf_spine(2, 3, 2)
+    link, flows = Link("spine1", "leaf0"), [(1, 3, 10**6), (5, 0, 10**6), (0, 4, 10**6)]
+    worse = optimum(flows, fabric.without(link))
+    routes = route(flows, fabric.with_rates({link: slow}), "optimal")
+    assert routes.fabric_seconds <= worse * (1 + 1e-5)
+
+
+def test_odd_shares_are_rounded_to_the_next_part() -> None:
+    """A million parts for 192 equal paths: some carry one part more, none carries the rest."""
+    fabric = leaf_spine(2, 1, 192)
+    routes = route([(0, 1, 192 * 10**6)], fabric, "optimal")
+    assert routes.fabric_seconds == pytest.approx(8e-5, rel=1 / 5000)
+
+
 def test_classes_of_links_change_nothing() -> None:
     """Rates that all differ a little give every path its own variable, and the same optimum."""
     fabric = leaf_spine(4, 4, 4).without(Link("leaf2", "spine1"))

@@ -28,6 +28,8 @@ class Optimal(Wrap):
 
     def shares(self, crossing: Crossing) -> Ints:
         part = best_shares(crossing.flows[crossing.which], crossing.fabric).part
-        parts = np.rint(part * _PARTS).astype(np.int64)
-        parts[np.arange(len(parts)), parts.argmax(1)] += _PARTS - parts.sum(1)
+        parts = np.floor(part * _PARTS).astype(np.int64)
+        left = _PARTS - parts.sum(1)  # one each for the largest: a slow link must not get more
+        rank = np.argsort(np.argsort(-part, axis=1, kind="stable"), axis=1)
+        parts += rank < left[:, None]
         return parts

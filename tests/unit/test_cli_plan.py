@@ -170,6 +170,23 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     assert "measured only" in refused(capsys, *asked, "--allow", unpriced)
 
 
+def test_what_a_table_leaves_out_is_told(capsys: Text, tmp_path: Path) -> None:
+    """As of one plan for another cluster: what cannot be priced, and for which workers a number of
+    ranks to a machine does not fit."""
+    own = Profile.load(EXAMPLE)
+    pairs = "bf16 | hierarchical(outer='allreduce', per_node=2)"
+    known = {**own.strategies, "none | columns": own.cost("none | allreduce"),
+             pairs: own.cost("bf16 | allreduce")}  # fmt: skip
+    replace(own, strategies=known).save(tmp_path / "profile.json")
+    plan = ["plan", "--profile", str(tmp_path / "profile.json"), "--bandwidth", "10gbit"]
+    assert main([*plan, "--table", "--workers", "3", "4"]) == 0
+    said = capsys.readouterr().err
+    why = "left out, as their cost cannot be computed for"
+    assert f"{why} other clusters: none | columns\n" in said
+    assert f"{why} 3 workers: {pairs}\n" in said
+    assert f"{why} 4 workers" not in said
+
+
 def test_a_plan_keeps_momentum_only_where_there_is_some(capsys: Text, tmp_path: Path) -> None:
     text = json.loads(EXAMPLE.read_text())
     cost = text["strategies"]["dgc(0.01) | allgather"]

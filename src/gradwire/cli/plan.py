@@ -263,8 +263,7 @@ def _plan(
         algorithm=arguments.algorithm, groups=arguments.groups or 2, progress=progress,
     )  # fmt: skip
     _say_uncounted(asked)
-    if left_out:
-        say(f"left out, as their cost cannot be computed for this cluster: {', '.join(left_out)}")
+    _say_left_out(left_out, "this cluster")
     story = explain(choice, asked)
     plan = with_prediction(choice, asked) if arguments.output else None
     traces = _traces(choice) if arguments.html or arguments.perfetto else {}
@@ -288,6 +287,11 @@ def _say_uncounted(profile: Profile) -> None:
             "steps are without the sparse gradients of these tables, as what their rows take on "
             f"this cluster was not measured: {', '.join(names)}"
         )
+
+
+def _say_left_out(strategies: Sequence[str], where: str) -> None:
+    if strategies:
+        say(f"left out, as their cost cannot be computed for {where}: {', '.join(strategies)}")
 
 
 def _keep(
@@ -405,12 +409,17 @@ def _table(
     from gradwire.planner.tables import table
     from gradwire.planner.whatif import Again
 
-    allowed, _ = _priced(Again(profile), allowed, arguments)
+    again = Again(profile)
+    allowed, left_out = _priced(again, allowed, arguments)
     rates = arguments.bandwidth or _RATES
     given = arguments.workers or [arguments.per_host]
     like = _cluster(arguments, profile, given[0], rates[0])
     workers = arguments.workers or _usual_workers(like.ranks_per_host)
     _say_uncounted(replace(profile, tables=()))
+    _say_left_out(left_out, "other clusters")
+    for count in dict.fromkeys(workers):
+        usable = again.usable(None, like.with_workers(count))
+        _say_left_out([text for text in allowed if text not in usable], f"{count} workers")
     return table(
         profile, workers, [parse_rate(r) for r in rates], like, strategies=allowed,
         lanes=arguments.lanes or (1,), error_budget=arguments.error_budget,

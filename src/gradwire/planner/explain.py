@@ -190,8 +190,11 @@ class _Teller:
         why = "it has vectors, too, and no strategy that may be used compresses both"
         if self.choice.algorithm == "given":
             return why
+        budget = self.choice.error_budget
+        within = "" if budget is None else f" within the budget of {budget:g}"
         return (
-            f"{why}; no plan that compresses its matrices apart from them was found to be shorter"
+            f"{why}; no plan{within} that compresses its matrices apart from them was found to be "
+            "shorter"
         )
 
     def _beaten(self, text: str, gain: float) -> tuple[str, str]:

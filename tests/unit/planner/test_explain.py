@@ -182,6 +182,8 @@ def test_matrices_may_travel_dense_beside_vectors() -> None:
     assert group.why == "it has vectors, too, and no strategy that may be used compresses both"
     (group,) = explain(replace(given, algorithm="joint"), own).groups
     assert group.why.endswith("apart from them was found to be shorter")
+    (group,) = explain(replace(given, algorithm="joint", error_budget=0.0), own).groups
+    assert "no plan within the budget of 0 that compresses its matrices apart" in group.why
 
 
 def test_the_budget_decides() -> None:

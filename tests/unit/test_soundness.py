@@ -438,6 +438,17 @@ def test_numbers_out_of_range_are_refused() -> None:
             gradwire.recommend("adamw", fewer, ranks=ranks)  # type: ignore[arg-type]
 
 
+def test_as_many_fewer_bytes_as_a_refusal_names_are_possible() -> None:
+    """The number is rounded down: of 704.685, 704.69 would be refused again."""
+    refused = r"none of the strategies.*Pass fewer=([0-9.]+) or less"
+    for ranks in (2, 5):
+        with pytest.raises(PlanError, match=refused) as error:
+            gradwire.recommend("sgd", 1e9, ranks)
+        named = re.search(refused, str(error.value))
+        assert named is not None
+        gradwire.recommend("sgd", float(named[1]), ranks)
+
+
 def test_evidence_is_of_strategies_that_it_decides() -> None:
     known = (families.COMPRESSORS, families.FEEDBACK, families.COLLECTIVES)
     members = [member for family in known for member in family.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -76,10 +77,10 @@ def recommend(optimizer: object, fewer: float | None = None, ranks: int = 4) -> 
         if times >= fewer:
             return with_moments_of(optimizer, strategy)
     shown = "; ".join(f"'{strategy}' {times:.3g} times" for strategy, times in known)
+    most = math.floor(100 * known[-1][1]) / 100  # rounded up, it would be refused again
     raise PlanError(
         f"none of the strategies that are sound with {name_of(optimizer)} sends {fewer:g} times "
-        f"fewer bytes among {ranks} ranks. Sound are: {shown}. Pass "
-        f"fewer={known[-1][1]:.2f} or less."
+        f"fewer bytes among {ranks} ranks. Sound are: {shown}. Pass fewer={most:.2f} or less."
     )
 
 

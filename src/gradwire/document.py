@@ -99,7 +99,7 @@ class Document:
         """Read a file. Raises the document's error, also if the file cannot be read."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
+        except (OSError, ValueError, TypeError) as error:  # not UTF-8; no path, or NUL in it
             why = getattr(error, "strerror", None) or error
             again = f"{self.again[0].lower()}{self.again[1:]}"
             raise self.error(
@@ -110,6 +110,8 @@ class Document:
 
     def read(self, text: str, file: str = "") -> Any:
         """Returns the schema's value of a text, or raises the document's error. file: its name."""
+        if not isinstance(text, str | bytes):
+            self.refuse(broken("must be text", text), file)
         try:
             data = self.syntax.parse(text)
         except (ValueError, RecursionError) as error:

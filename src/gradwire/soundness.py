@@ -19,6 +19,7 @@ from typing import Any, Literal
 from gradwire import beside
 from gradwire.errors import StrategyError, UsageError
 from gradwire.member import Evidence, Member, UpdateRule
+from gradwire.notation import nearest
 from gradwire.strategy import Collective, Compressor, Feedback, Strategy
 
 __all__ = ["SoundnessWarning", "Verdict", "is_exact_enough", "name_of", "sound", "update_rule"]
@@ -141,9 +142,11 @@ def update_rule(optimizer: object) -> UpdateRule | None:
     if isinstance(optimizer, str):
         if optimizer.lower() not in _RULE_OF:
             names = ", ".join(name.lower() for names in _RULES.values() for name in names)
+            near = nearest(optimizer, _RULE_OF)
+            use = f"'{near}'" if near else "for example 'adamw'"
             raise UsageError(
-                f"an optimizer's name must be one of {names}; got '{optimizer}'. Use for example "
-                "'adamw', or pass the optimizer itself."
+                f"an optimizer's name must be one of {names}; got '{optimizer}'. Use {use}, or in "
+                "Python pass the optimizer itself."
             )
         return _RULE_OF[optimizer.lower()]
     for wrapped in _wrapped(optimizer):

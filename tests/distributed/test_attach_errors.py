@@ -89,6 +89,7 @@ def invalid(what: str) -> tuple[str, str]:
         "nonsense": "gibberish",
         "file": Path("no/such/plan.json"),
         "number": 42,
+        "capitals": "Auto",
         "none": None,
     }
     if odd and what in wrong:
@@ -111,6 +112,7 @@ def invalid(what: str) -> tuple[str, str]:
         ("file", "PlanError"),
         ("buckets", "PlanError"),
         ("number", "UsageError"),
+        ("capitals", "UsageError"),
         ("none", "UsageError"),
         ("bucket_bytes", "PlanError"),
         ("Python's own", "ZeroDivisionError"),

@@ -604,6 +604,8 @@ def refused(options: dict[str, Any]) -> str:
         ({"delay": 5}, "delay one from 0 to every/fragments; got every=4, fragments=1, delay=5"),
         ({"fragments": 2, "delay": 3}, "delay=3"),
         ({"scaler": None}, "without a scaler"),
+        ({"compression": 3}, "check_every; got compression. Correct the name, or leave it out"),
+        ({"on_failure": "shrink"}, "got on_failure"),
     ],
 )
 def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> None:

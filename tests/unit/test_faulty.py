@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradwire.errors import UsageError
 from gradwire.moves import AllReduce, Exchange
 from gradwire.runtime.conductor import Conductor
 from gradwire.testing import Corrupt, Die, Fail, Fault, FaultyPerformer, Jitter, Stall, inject
@@ -106,6 +107,11 @@ def test_faults_are_of_a_rank_and_a_lane(asked: dict[str, int], struck: list[boo
     for attached in (conductor, handle):
         inject(attached, Fault(), **asked)
     assert [isinstance(x.performer, FaultyPerformer) for x in conductor._lanes] == struck
+
+
+def test_faults_need_a_handle() -> None:
+    with pytest.raises(UsageError, match=r"what gradwire\.attach returned.*; got Linear"):
+        inject(torch.nn.Linear(2, 2), Fault())  # type: ignore[arg-type]
 
 
 def test_moves_of_the_host_s_memory_are_counted_with_the_others() -> None:

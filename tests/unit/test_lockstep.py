@@ -101,11 +101,18 @@ def test_state_survives_a_copy_through_a_file(tmp_path) -> None:  # type: ignore
         ([torch.zeros(3), torch.zeros(3).half()], r"rank 1: float16\[3\]"),
         ([torch.zeros(3).int()] * 2, r"rank 0: int32\[3\]"),
         ([1, 2.5], r"rank 0: 1; rank 1: 2.5"),
+        (None, "rank 0: None"),
     ],
 )
 def test_tensors_that_differ_are_refused_by_rank(tensors: list[Tensor], said: str) -> None:
     with pytest.raises(UsageError, match=rf"one floating-point tensor per rank.*{said}.* Pass"):
         lockstep("none | allreduce", tensors)
+
+
+def test_ranks_may_come_one_by_one() -> None:
+    means, trace = lockstep("none | allreduce", (torch.full((3,), float(r)) for r in range(2)))
+    assert [mean.tolist() for mean in means] == [[0.5] * 3] * 2
+    assert trace.world == 2
 
 
 def test_rows_beside_a_dense_tensor_are_refused_by_rank() -> None:

@@ -489,7 +489,8 @@ def test_kept_steps_have_only_rate_and_decay() -> None:
 
 @pytest.mark.parametrize(
     "options", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}, {"lr": float("nan")},
-                {"turns": 0}, {"turns": 2.0}],
+                {"turns": 0}, {"turns": 2.0}, {"betas": 0.9}, {"betas": (0.9,)}, {"eps": "0"},
+                {"betas": ("0.9", 0.99)}, {"momentum": None}],
 )  # fmt: skip
 def test_numbers_out_of_their_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Muon's lr, weight_decay and eps"):

@@ -191,6 +191,7 @@ def test_other_plans_are_refused() -> None:
         {"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}, {"freeze_step": 0.2 * 1000},
         {"freeze_step": 1, "momentum_kept": False}, {"freeze_step": 1, "lr": nan},
         {"freeze_step": 1, "eps": nan}, {"freeze_step": 1, "weight_decay": nan},
+        {"freeze_step": 1, "betas": 0.9}, {"freeze_step": 1, "lr": "0.1"},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="got"):
             OneBitAdam([p], **options)  # type: ignore[arg-type]

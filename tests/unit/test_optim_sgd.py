@@ -248,7 +248,8 @@ def test_a_closure_and_frozen_parameters() -> None:
 @pytest.mark.parametrize(
     "options", [
         {"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -0.1}, {"nesterov": True},
-        {"lr": math.nan}, {"weight_decay": math.nan},
+        {"lr": math.nan}, {"weight_decay": math.nan}, {"lr": "0.1"}, {"momentum": None},
+        {"lr": torch.ones(2)},
     ],
 )  # fmt: skip
 def test_what_is_refused(options: dict[str, float]) -> None:

@@ -367,6 +367,11 @@ def test_a_path_without_a_plan_is_a_plan_error(tmp_path: Path) -> None:
         Plan.load(tmp_path / "missing.json")
     with pytest.raises(PlanError, match="must name a readable file"):
         Plan.load(tmp_path)
+    for path in (5, None, b"plan.json"):
+        with pytest.raises(PlanError, match="must name a readable file; got"):
+            Plan.load(path)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="a plan must be text; got 5"):
+        Plan.from_json(5)  # type: ignore[arg-type]
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00plan")
     with pytest.raises(PlanError):
         Plan.load(tmp_path / "binary")

@@ -274,9 +274,10 @@ def test_a_plan_is_no_strategy() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    said = r"an optimizer's name must be one of sgd, .*; got 'adamm'\."
-    with pytest.raises(UsageError, match=said):
-        gradwire.sound("none | allreduce", "adamm")
+    for name, near in (("adamm", "'adam'"), ("muonn", "'muon'"), ("?", "for example 'adamw'")):
+        said = rf"must be one of sgd, .*; got '{re.escape(name)}'\. Use {near}, or in Python pass"
+        with pytest.raises(UsageError, match=said):
+            gradwire.sound("none | allreduce", name)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

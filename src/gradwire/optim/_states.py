@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -62,6 +63,22 @@ class Like:
 RATE = Single(Number(0, 1e9))
 BELOW_1 = Number(0, math.nextafter(1, 0))
 """Schemas for numbers in parameter groups: a learning rate, and a momentum."""
+
+
+def is_from_0(value: object, below: float | None = None) -> bool:
+    """Whether a value, or the one number of a tensor, is a number of 0 or more, below another one
+    if that is given. NaN is none."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    number = float(value) if isinstance(value, Real) else math.nan
+    return number >= 0 and (below is None or number < below)
+
+
+def are_betas(value: object) -> bool:
+    """Whether a value is a pair of numbers, each at least 0 and below 1."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return all(is_from_0(beta, 1.0) for beta in value)
 
 
 def _id(value: Any) -> Any:

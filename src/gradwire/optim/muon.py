@@ -16,7 +16,7 @@ from torch.optim.adamw import adamw
 from gradwire.errors import UsageError
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
 from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
-from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
+from gradwire.optim._states import BELOW_1, RATE, Like, Single, are_betas, check, is_from_0
 from gradwire.schema import Flag, Number, Row, Schema, Table, Whole
 from gradwire.strategy import Feedback
 from gradwire.training.trainable import hidden_matrices, named
@@ -61,15 +61,15 @@ class Muon(AsksThePlan):
         turns: int = 1, momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
         numbers = {"lr": lr, "weight_decay": weight_decay, "eps": eps}
-        below_1 = {"momentum": momentum, "beta1": betas[0], "beta2": betas[1]}
-        wrong = [f"{k}={v}" for k, v in numbers.items() if not v >= 0]
-        wrong += [f"{k}={v}" for k, v in below_1.items() if not 0 <= v < 1]
+        wrong = [f"{k}={v!r}" for k, v in numbers.items() if not is_from_0(v)]
+        wrong += [] if is_from_0(momentum, 1.0) else [f"momentum={momentum!r}"]
+        wrong += [] if are_betas(betas) else [f"betas={betas!r}"]
         if type(turns) is not int or turns < 1:
             wrong.append(f"turns={turns!r}")
         if wrong:
             raise UsageError(
-                "Muon's lr, weight_decay and eps must be at least 0, its momentum and betas at "
-                "least 0 and below 1, its turns a whole number of at least 1; got "
+                "Muon's lr, weight_decay and eps must be at least 0, its momentum and both "
+                "betas at least 0 and below 1, its turns a whole number of at least 1; got "
                 f"{', '.join(wrong)}. Use for example Muon.of(model, lr=1e-3)."
             )
         super().__init__(params, {

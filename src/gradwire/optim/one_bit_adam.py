@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwire import beside
 from gradwire.errors import UsageError
 from gradwire.optim._kept import AsksThePlan
-from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
+from gradwire.optim._states import BELOW_1, RATE, Like, Single, are_betas, check, is_from_0
 from gradwire.schema import Number, Row, Schema, Table, Whole
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
 from gradwire.training.trainable import shard_of
@@ -56,12 +56,12 @@ class OneBitAdam(AsksThePlan):
         eps: float = 1e-8, weight_decay: float = 1e-2, *, freeze_step: int,
         momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
-        numbers = lr >= 0 and eps > 0 and weight_decay >= 0 and all(0 <= b < 1 for b in betas)
-        if not numbers:  # also false for NaN
+        numbers = all(map(is_from_0, (lr, eps, weight_decay))) and eps > 0
+        if not numbers or not are_betas(betas):
             raise UsageError(
-                "OneBitAdam's lr and weight_decay must be at least 0, its eps above 0, its betas "
-                f"at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
-                f"weight_decay={weight_decay}. Use for example lr=1e-3, betas=(0.9, 0.999)."
+                "OneBitAdam's lr and weight_decay must be at least 0, its eps above 0, both "
+                f"betas at least 0 and below 1; got lr={lr!r}, betas={betas!r}, eps={eps!r}, "
+                f"weight_decay={weight_decay!r}. Use for example lr=1e-3, betas=(0.9, 0.999)."
             )
         if momentum_kept is False:
             raise UsageError(

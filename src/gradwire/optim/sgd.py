@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradwire.errors import UsageError
 from gradwire.optim._kept import AsksThePlan, check_keeper
-from gradwire.optim._states import BELOW_1, RATE, Like, check
+from gradwire.optim._states import BELOW_1, RATE, Like, check, is_from_0
 from gradwire.schema import Flag, Maybe, Number, Schema, Table
 from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of
@@ -57,11 +57,11 @@ class SGD(AsksThePlan):
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, *,
         weight_decay: float = 0.0, nesterov: bool = False, momentum_kept: bool | None = None,
     ) -> None:  # fmt: skip
-        if not (lr >= 0 and 0 <= momentum < 1 and weight_decay >= 0):  # also refuses NaN
+        if not (is_from_0(lr) and is_from_0(momentum, 1.0) and is_from_0(weight_decay)):
             raise UsageError(
                 "SGD's lr and weight_decay must be at least 0, its momentum at least 0 and below "
-                f"1; got lr={lr}, momentum={momentum}, weight_decay={weight_decay}. Use for "
-                "example lr=0.1, momentum=0.9."
+                f"1; got lr={lr!r}, momentum={momentum!r}, weight_decay={weight_decay!r}. Use "
+                "for example lr=0.1, momentum=0.9."
             )
         if nesterov and not momentum:
             raise UsageError(

@@ -11,7 +11,7 @@ here it is filled with bytes of 255, which are NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ from gradwire.trace import Span, Trace
 
 
 def lockstep(
-    strategy: Strategy | str, tensors: Sequence[Tensor], *, step: int = 0, seed: int = 0,
+    strategy: Strategy | str, tensors: Iterable[Tensor], *, step: int = 0, seed: int = 0,
     state: Sequence[MutableMapping[str, Tensor]] | None = None, clip_scale: float = 1.0,
 ) -> tuple[list[Tensor], Trace]:  # fmt: skip
     """Computes in one process what N ranks would compute.
@@ -82,6 +82,7 @@ def lockstep(
         MoveError: ranks ask for different moves.
     """
     strategy = strategy if isinstance(strategy, Strategy) else Strategy.parse(strategy)
+    tensors = list(tensors) if isinstance(tensors, Iterable) else [tensors]
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
     _check(tensors, states)
     _check_taken(strategy, tensors)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from gradwire.errors import UsageError
 from gradwire.moves import Exchange, Move
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.torch_dist import Performer
@@ -163,8 +164,13 @@ def inject(
 
     attached: what `gradwire.attach` returned, whose later plans have the faults, too; or a
     session's conductor, for the plan in force alone. Each lane counts its moves from this call on.
-    Not collective; call it between two steps.
+    Not collective; call it between two steps. Raises UsageError for anything else.
     """
+    if not isinstance(attached, Conductor) and not hasattr(attached, "_session"):
+        raise UsageError(
+            "faults are injected into what gradwire.attach returned, or a conductor; got "
+            f"{type(attached).__name__}. Pass the handle."
+        )
     session = None if isinstance(attached, Conductor) else attached._session
     conductor = attached if isinstance(attached, Conductor) else attached._session.conductor
     performers = conductor.performers if session is None else session.performers

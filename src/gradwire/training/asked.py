@@ -61,6 +61,11 @@ def _asked(
             asked = asked.of_parts(parameters, everywhere)
         asked.check(parameters)
         return asked
+    if isinstance(asked, str) and asked.strip().lower() == "auto":
+        raise UsageError(
+            f"a plan that is found on the running job must be written 'auto'; got '{asked}'. Pass "
+            'plan="auto".'
+        )
     strategy: object = Strategy.parse(asked) if isinstance(asked, str) else asked
     if not isinstance(strategy, Strategy):
         own = isinstance(strategy, Optimizer)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from glob import escape
+from inspect import signature
 from typing import Any
 
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
+from gradwire.training.attach import attach_plan
 from gradwire.training.attachable import check_module, check_started, device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.broadcast import broadcast
@@ -104,6 +106,7 @@ class LocalSteps(Attached):
         _check(model, every, plan, fragments, delay)
         _check_outer(plan, outer_lr, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
+        _refuse_unknown(options)
         if options.get("guard"):
             raise UsageError(
                 "the guard needs averaged gradients; local steps exchange changes of weights "
@@ -334,6 +337,16 @@ def _refuse_scaler(given: bool) -> None:
             "all ranks must take the same number of local steps, and a GradScaler skips steps "
             "that overflow on one rank alone; local steps exchange changes of weights, which have "
             "no loss scale. Train in bfloat16 or float32, without a scaler."
+        )
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    own = ("module", "plan", "process_group", "scaler", "guard", "kind", "wants_machines")
+    known = [name for name in signature(attach_plan).parameters if name not in own]
+    if unknown := [name for name in options if name not in (*known, "guard")]:
+        raise UsageError(
+            f"LocalSteps' options beside its own must be some of attach's, {', '.join(known)}; "
+            f"got {', '.join(unknown)}. Correct the name, or leave it out."
         )
 
 

@@ -14,6 +14,7 @@ from gradwire.schema import Broken, Flag, List, Schema, Text, Whole
 
 MOST_ELEMENTS = 1 << 48
 """The most elements of a parameter that is read from a file; more is taken for a damaged file."""
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Parameter:
 NEEDED: Mapping[str, Schema] = {
     "name": Text(),
     "shape": List(Whole(0, MOST_ELEMENTS)),
-    "dtype": Text(),
+    "dtype": Text(tuple(_ITEM_BYTES)),
 }
 OPTIONAL: Mapping[str, Schema] = {"sparse": Flag()}
 """The schema of a parameter in a document, as `to_json` writes it and `parameter_of` reads it."""
@@ -64,9 +65,6 @@ def parameter_of(name: str, shape: list[int], dtype: str, sparse: bool = False) 
         rule = f"must have at most {MOST_ELEMENTS} elements"
         raise Broken(f"{rule}; got {found.elements}", ".shape")
     return found
-
-
-_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)

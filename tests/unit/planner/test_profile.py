@@ -104,6 +104,16 @@ def test_what_is_wrong_is_named(key: str, value: object, said: str) -> None:
         Profile.from_json(json.dumps(document))
 
 
+@pytest.mark.parametrize("dtype", ["x", "int8", "complex64"])
+def test_a_dtype_that_is_not_exchanged_is_refused(dtype: str) -> None:
+    """Else it was priced as of four bytes, or ended with an error of torch."""
+    data = json.loads(PROFILE.to_json())
+    data["parameters"][0]["dtype"] = dtype
+    said = rf"parameters\[0\]\.dtype must be one of float16, .*; got '{dtype}'"
+    with pytest.raises(PlanError, match=said):
+        Profile.from_json(json.dumps(data))
+
+
 def test_a_parameter_that_is_there_twice_is_refused() -> None:
     document = json.loads(PROFILE.to_json())
     document["parameters"].append(document["parameters"][0])

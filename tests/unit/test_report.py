@@ -92,6 +92,21 @@ def test_rows_weigh_as_many_steps_as_they_stand_for(tmp_path: Path) -> None:
     assert found.holds(1.0)
 
 
+def test_how_much_faster_a_run_is_agrees_with_its_step(tmp_path: Path) -> None:
+    """A short run's parts have unequally many steps; half of these are slower in one run."""
+    ends = [0, 1, 2, 3, 4, 6, 8, 12, 15, 24, 32, 48, 64, 96, 128, 159]
+    for last, n in zip([-1, *ends], ends):
+        vary = 0.001 * (n % 3)
+        write_row(tmp_path / "even", n, n - last, 0.03 + vary)
+        write_row(tmp_path / "other", n, n - last, (0.03 if n < 64 else 0.09) + vary)
+    one, other = shown(tmp_path / "even"), shown(tmp_path / "other")
+    found = ratio_of(other, one)
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert found.value == pytest.approx(other.seconds.mean / one.seconds.mean)
+    assert one.seconds.mean == pytest.approx(0.031, abs=0.001)
+
+
 def paced(folder: Path) -> Path:
     """160 steps as a recording writes short ones, half of the rows in the first 16. Those wait
     40 ms for decoding, later ones 10 ms for the wire."""

@@ -231,6 +231,11 @@ def _covered(window: Span, spans: Iterable[Span]) -> float:
 
 
 def ratio_of(longer: Summary, shorter: Summary) -> Interval | None:
-    """Returns how many times as long one run's steps take as another's; None if a run has too
-    few."""
-    return noise.ratio(of_all(longer.rows.values()), of_all(shorter.rows.values()))
+    """Returns how many times as long one run's steps take as another's, by the means over all
+    steps, and how far noise may move that, by parts of the runs, which may have unequally many
+    steps; None if a run has too few."""
+    found = noise.ratio(of_all(longer.rows.values()), of_all(shorter.rows.values()))
+    if found is None:
+        return None
+    off = longer.seconds.mean / shorter.seconds.mean / found.value
+    return Interval(*(off * bound for bound in found))

@@ -163,3 +163,15 @@ def test_a_threshold_is_found_again() -> None:
         entry["state"]["w"]["threshold"] = torch.ones(1)
     for entry in resized(old, {"topk(0.1)+ef | oktopk": ["w"]}, 1):
         assert set(entry["state"]["w"]) == {"residual"}
+
+
+@pytest.mark.parametrize("world", [1, 3, 5])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_moments_of_the_average_stay_known_as_such(world: int, noise: float) -> None:
+    """A noise of zeros says that they are the average's; any other is measured anew."""
+    old = entries(2, ("exp_avg", "exp_avg_sq", "residual"))
+    for entry in old.values():
+        entry["state"]["w"]["noise"] = torch.full((3,), noise)
+    for entry in resized(old, {"lloyd(2)+adam | allgather": ["w"]}, world):
+        kept = [x.tolist() for key, x in entry["state"]["w"].items() if key == "noise"]
+        assert kept == ([] if noise else [[0.0] * 3])

@@ -89,6 +89,8 @@ def regroup(
                     own.setdefault(key, value)
                 elif key in MOMENTS:
                     _add(own, key, value, 1.0 / len(entries))
+                elif key == NOISE and not value.any():  # it marks moments as the average's
+                    own[key] = value
                 elif key not in (THRESHOLD, NOISE):  # which are measured anew
                     _add(own, key, value, factor)
     first = next(iter(entries.values()))

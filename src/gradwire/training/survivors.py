@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from gradwire.errors import GradwireError, PeerError, PlanError, UsageError
-from gradwire.local import MEAN, MOMENTS
+from gradwire.local import MEAN, MOMENTS, NOISE
 from gradwire.moves import AllGather, Broadcast
 from gradwire.plan import Plan
 from gradwire.runtime.process_groups import attaching
@@ -374,7 +374,7 @@ class _Memory:
             self._plan, self.taken = before["plan"], before["taken"]
             keys = shared_of(self._plan)
             self._shared = self._of_own(lambda name: set(keys[name]) - {MEAN})
-            self._moments = self._of_own(lambda _: MOMENTS)
+            self._moments = self._of_own(lambda _: (*MOMENTS, NOISE))
             self._rates = self._own.get("rates", {})
 
     def _of_own(self, keys: Callable[[str], Container[str]]) -> dict[str, dict[str, Tensor]]:
@@ -428,8 +428,8 @@ class _Memory:
             return None
         before, world, sizes = self._before, session.world, session.ledger.sizes
         if before is None or self._own is None:
-            state = {name: dict(values) for name, values in self._moments.items()}
-            own: dict[str, Any] = {"state": state, "leftovers": {}, "rates": self._rates}
+            first: dict[str, Any] = {"state": self._moments, "rates": self._rates}
+            own = regroup({0: first}, self._plan, sizes, 1, 1)
         else:
             rank, count = session_rank(before), before["world"]
             own = regroup({rank: self._own}, self._plan, sizes, count, world, world / count)

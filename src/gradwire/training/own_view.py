@@ -110,7 +110,8 @@ class AttachedView:
         """Leave the view before the optimizer's step. Warns once if the module itself was not
         called in training mode."""
         self.leave()
-        exchanged, self._stepped = self._session.step > self._stepped, self._session.step
+        since = max(self._stepped, self._session.began_at)
+        exchanged, self._stepped = self._session.step > since, self._session.step
         missed = self._hooks and exchanged and not self._called and self._session.step > 1
         self._called = False
         if missed and not self._warned and self._view.moves(self._session.ledger):

@@ -121,6 +121,8 @@ class OptimizerCheck:
         elif self._guard is not None:
             with self._session.going_on():
                 self._guard.before_step(optimizer)
+        if optimizer not in self._seen:
+            self._check_only_one(optimizer)
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
             self._check_scaler()  # also if the step applies what `flush` added
         if optimizer in self._seen:
@@ -311,6 +313,18 @@ class OptimizerCheck:
                 "all parameters. Step after backward(); after an aborted one detach and attach on "
                 "all ranks, or restart from a checkpoint; if not all parameters are used in each "
                 "step, pass find_unused_parameters=True to DistributedDataParallel."
+            )
+
+    def _check_only_one(self, optimizer: Optimizer) -> None:
+        """Raise UsageError for another optimizer than the one passed to `attach`, where ranks that
+        are left, and those that come, share that one's state alone."""
+        told = self._session.settings.optimizer
+        if self._session.on_lost is not None and not is_part_of(optimizer, told):
+            raise UsageError(
+                'on_failure="shrink" needs one optimizer for all that is attached, whose state '
+                f"all ranks get; this {type(optimizer).__name__} is another than the "
+                f"{type(told).__name__} passed to attach. Give that one all parameters, in groups "
+                "of their own, or leave on_failure out."
             )
 
     def _check_scaler(self) -> None:

@@ -1,0 +1,137 @@
+"""What ranks that are left remember of an optimizer, where moments pass to the plan and where
+another optimizer steps a part of the model."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, stories
+from small import attached as attached_in
+from small import batch, raised, small
+from test_attach_moments import (
+    COARSE,
+    DENSE,
+    EXACT,
+    adamw,
+    compared,
+    model_of,
+    moved,
+    step_of,
+    trained_densely,
+    twin_of,
+)
+from test_survivors import TOPK, attached
+
+from gradwire.testing import Die, inject
+
+
+def _lost_after_dense_moments() -> dict[str, tuple[float, float]]:
+    """A dense job goes on by adam, and a rank is lost in the first step. Returns the next step,
+    compared with that of AdamW among those that are left."""
+    before, state = trained_densely(adamw)
+    model, dense = twin_of(before), twin_of(before)
+    optimizer, plain = adamw(model), adamw(dense, torch.optim.AdamW)
+    plain.load_state_dict(copy.deepcopy(state))
+    optimizer.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        handle = attached(model, EXACT, optimizer)
+        inject(handle, Die(at=0), rank=1, lane=0)
+        step_of(model, optimizer, 60)
+    assert dist.get_world_size() == 3, "the step is dropped"
+    step_of(model, optimizer, 61)
+    handle.detach()
+    with attached_in(dense, DENSE):
+        step_of(dense, plain, 61)
+    names = [name for name, _ in model.named_parameters()]
+    return {n: compared(moved(model, before, n), moved(dense, before, n)) for n in names}
+
+
+def test_a_rank_is_lost_as_a_dense_job_goes_on_by_adam(tmp_path: Path) -> None:
+    """Moments are the average's until noise was measured. If that was forgotten, steps would be
+    longer by the root of the number of ranks."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_lost_after_dense_moments)
+    assert outcomes[1].died
+    for rank in (0, 2, 3):
+        assert outcomes[rank].ok, stories(outcomes)
+        for name, (length, cosine) in outcomes[rank].value.items():
+            assert 0.9 < length < 1.1, (name, length)
+            assert cosine > 0.9, (name, cosine)
+
+
+def _with_two_optimizers() -> tuple[str, bool]:
+    model = small()
+    first = torch.optim.SGD(model.one.parameters(), 0.05)
+    second = torch.optim.AdamW([*model.conv.parameters(), *model.two.parameters()], 0.05)
+    handle = attached(model, TOPK, first)
+    model(batch()).square().mean().backward()
+    first.step()
+    text = raised(second.step)
+    is_as_it_was = not second.state
+    handle.detach()
+    return text, is_as_it_was
+
+
+def test_a_second_optimizer_is_refused(tmp_path: Path) -> None:
+    """Ranks share the state of the one that was passed: a rank that came would step by another."""
+    with Ranks(2, tmp_path) as ranks:
+        for text, is_as_it_was in ranks.run(_with_two_optimizers):
+            assert "this AdamW is another than the SGD passed to attach. Give" in text
+            assert is_as_it_was
+
+
+# -- the own view --------------------------------------------------------------------------------
+
+
+def _said(run: Callable[[Any, Any], None]) -> list[str]:
+    """Returns what was said of forwards that go round the module; there is none here."""
+    model = model_of()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(model, adamw(model))
+    return [str(w.message) for w in seen if "own view" in str(w.message)]
+
+
+def _loses_a_rank(model: Any, optimizer: Any) -> None:
+    handle = attached(model, COARSE, optimizer)
+    for step in range(6):
+        if step == 4 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step_of(model, optimizer, step)
+    assert dist.get_world_size() == 2
+    handle.detach()
+
+
+def _resumes(model: Any, optimizer: Any) -> None:
+    with attached_in(model, COARSE) as handle:
+        for step in range(4):
+            step_of(model, optimizer, step)
+        state = copy.deepcopy(handle.state_dict())
+    with attached_in(model, COARSE) as handle:
+        handle.load_state_dict(state)
+        optimizer.zero_grad()
+        handle.flush()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("run", [_loses_a_rank, _resumes])
+def test_a_step_count_that_was_taken_over_is_no_exchange(
+    tmp_path: Path, run: Callable[[Any, Any], None]
+) -> None:
+    """After a loss, and after a resume that flushes at once, no forward belongs to the step."""
+    with Ranks(3, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_said, run)
+    left = [outcome for outcome in outcomes if not outcome.died]
+    assert len(left) >= 2
+    assert all(outcome.ok for outcome in left), stories(outcomes)
+    assert not any(outcome.value for outcome in left)

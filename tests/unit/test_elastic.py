@@ -175,3 +175,13 @@ def test_moments_of_the_average_stay_known_as_such(world: int, noise: float) -> 
     for entry in resized(old, {"lloyd(2)+adam | allgather": ["w"]}, world):
         kept = [x.tolist() for key, x in entry["state"]["w"].items() if key == "noise"]
         assert kept == ([] if noise else [[0.0] * 3])
+
+
+@pytest.mark.parametrize("world", [1, 2, 12])
+def test_a_count_of_steps_stays_a_whole_number(world: int) -> None:
+    """A ninth of 3, taken nine times, is less than 3 in fp32, and bias correction takes 2."""
+    old = entries(9, ("exp_avg",))
+    for entry in old.values():
+        entry["state"]["w"]["steps"] = torch.tensor([3.0])
+    for entry in resized(old, {"lloyd(2)+adam | allgather": ["w"]}, world):
+        assert entry["state"]["w"]["steps"].tolist() == [3.0]

@@ -85,7 +85,7 @@ def regroup(
                         _add(own, "residual", whole.view_as(values["residual"]), factor)
                     else:
                         _add(leftovers, name, whole, factor)
-                elif key in shared[name]:
+                elif key in shared[name] or key == STEPS:
                     own.setdefault(key, value)
                 elif key in MOMENTS:
                     _add(own, key, value, 1.0 / len(entries))

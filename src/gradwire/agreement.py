@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from gradwire.strategy import Feedback
@@ -37,6 +38,14 @@ def rate_of(group: Mapping[str, Any]) -> float | None:
     (Adafactor)."""
     rate = group.get("lr")
     return None if rate is None else float(rate)
+
+
+def plain(value: Any) -> Any:
+    """Returns a real number as Python's own, as numpy's are refused where states are loaded; any
+    other value as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def said(numbers: Mapping[str, Any]) -> str:

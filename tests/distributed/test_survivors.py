@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from broken import WIDE
 from ranks import Ranks, stories
-from small import batch, fingerprint, local_gradients, loss_of, raised, small
+from small import batch, fingerprint, local_gradients, loss_of, raised, small, zero
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -323,6 +323,8 @@ def _refused(what: str) -> str:
         options["process_group"] = dist.new_group()
     elif what == "name":
         options["optimizer"] = "sgd"
+    elif what == "zero":
+        options["optimizer"] = zero(model, torch.optim.AdamW)
     elif what == "scaler":
         options["scaler"] = torch.amp.GradScaler("cpu")
     elif what == "word":
@@ -336,6 +338,7 @@ def _refused(what: str) -> str:
         ("ddp", "needs a plain module"),
         ("group", "the default process group"),
         ("name", "the optimizer itself"),
+        ("zero", "an optimizer with all of its state on each rank"),
         ("scaler", "no GradScaler"),
         ("word", "on_failure must be 'raise' or 'shrink'; got 'ignore'"),
     ],

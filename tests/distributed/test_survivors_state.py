@@ -1,5 +1,4 @@
-"""What ranks that are left remember of an optimizer, where moments pass to the plan and where
-another optimizer steps a part of the model."""
+"""What ranks that are left remember of an optimizer, and one that fails as it takes that over."""
 
 from __future__ import annotations
 
@@ -8,15 +7,18 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
+from broken import WIDE
 from ranks import Ranks, stories
 from small import attached as attached_in
-from small import batch, raised, small
+from small import batch, fingerprint, raised, small
 from test_attach_moments import (
     COARSE,
     DENSE,
@@ -29,9 +31,11 @@ from test_attach_moments import (
     trained_densely,
     twin_of,
 )
-from test_survivors import TOPK, attached
+from test_survivors import TOPK, attached, same, train
+from test_survivors_edges import Breaks
 
 from gradwire.testing import Die, inject
+from gradwire.training import survivors
 
 
 def _lost_after_dense_moments() -> dict[str, tuple[float, float]]:
@@ -88,6 +92,61 @@ def test_a_second_optimizer_is_refused(tmp_path: Path) -> None:
         for text, is_as_it_was in ranks.run(_with_two_optimizers):
             assert "this AdamW is another than the SGD passed to attach. Give" in text
             assert is_as_it_was
+
+
+class NumpyS(float):
+    """A number that is not Python's own, as numpy.float64, which is a float, too."""
+
+
+def _by_numpy_s_rates() -> tuple[float, str]:
+    """One rank is a step behind, and gets the optimizer's state of another."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    handle = attached(model, TOPK, optimizer, lanes=1, check_every=1000)
+    inject(handle, Breaks(at=3 * len(handle.plan.buckets) - 1), rank=2, lane=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while handle.step < 9:
+            optimizer.param_groups[0]["lr"] = NumpyS(0.05 * 0.9**handle.step)
+            optimizer.zero_grad()
+            model(batch(handle.step)).square().mean().backward()
+            optimizer.step()
+    handle.detach()
+    return optimizer.param_groups[0]["lr"], fingerprint(model.parameters())
+
+
+def test_rates_may_be_numpy_s(tmp_path: Path) -> None:
+    """Where states are loaded, torch takes Python's own numbers alone."""
+    with Ranks(3, tmp_path) as ranks:
+        assert len(set(ranks.run(_by_numpy_s_rates))) == 1
+
+
+def _fails_alone(place: str) -> Any:
+    """Rank 2 fails where the others attach again after a loss, and its process stays."""
+    store, rank, model = dist.FileStore(place, 4), dist.get_rank(), small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle = attached(model, TOPK, optimizer, timeout_seconds=200.0)
+    inject(handle, Die(at=9), rank=1, lane=0)
+    if rank == 2:
+        with (
+            patch.object(survivors.Survivors, "catch_up", side_effect=ValueError("its own")),
+            pytest.raises(ValueError, match="its own"),
+        ):
+            train(handle, model, optimizer, 8)
+        store.wait(["over"], timedelta(seconds=WIDE))
+        return handle.attached
+    end = train(handle, model, optimizer, 8)
+    store.set("over", "yes")
+    return end
+
+
+def test_who_fails_as_the_others_attach_again_is_left_behind(tmp_path: Path) -> None:
+    """Its thread does not answer any more, for which the others would wait."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_fails_alone, str(tmp_path / "own"), timeout_seconds=90.0)
+    assert outcomes[1].died
+    assert outcomes[2].value is False, stories(outcomes)
+    same([outcomes[r].value for r in (0, 3)], world=2, step=8)
 
 
 # -- the own view --------------------------------------------------------------------------------

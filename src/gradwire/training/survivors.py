@@ -30,8 +30,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
+from gradwire.agreement import plain
 from gradwire.errors import GradwireError, PeerError, PlanError, UsageError
 from gradwire.local import MEAN, MOMENTS, NOISE
 from gradwire.moves import AllGather, Broadcast
@@ -160,6 +161,7 @@ def check_survivors(
         or hasattr(module, "set_requires_gradient_sync"),
         "the default process group": group is not None,
         "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
+        "an optimizer with all of its state on each rank": hasattr(optimizer, "optim"),
         "no GradScaler": scaler is not None,
         "a default process group, of init_process_group()": not dist.is_initialized(),
         "the backend gloo": dist.is_initialized() and dist.get_backend() != "gloo",
@@ -276,13 +278,12 @@ class Survivors:
                 self._handle._become(self._attach_here())
             self._follow()
             self.catch_up(before)
-        except (GradwireError, RuntimeError, ConnectionError) as error:  # torch makes groups
+        except BaseException as error:
+            self._handle.detach()  # the others notice, even if this process stays
             if _is_own(error):
-                if not came:
+                if not (came and isinstance(error, GradwireError)):
                     raise
                 warnings.warn(f"{came} cannot join: {error}", stacklevel=2)
-            if self._handle.attached:
-                self._handle.detach()
             _let_go(error)
             return False
         for parameter in self._handle._session.parameters.values():
@@ -367,6 +368,7 @@ class _Memory:
 
     def __init__(self, optimizer: Optimizer, before: Mapping[str, Any] | None) -> None:
         self._optimizer, self._before = optimizer, before
+        self._told = tree_map(plain, optimizer.state_dict())
         self._own: Mapping[str, Any] | None = None
         self._shared, self._plan, self.taken = dict[str, dict[str, Tensor]](), {}, 0
         if before is not None:
@@ -389,10 +391,10 @@ class _Memory:
         """Returns a number that is equal on all ranks whose shared state is; -1 for newcomers."""
         if self._before is None:
             return -1
-        leaves = tree_leaves([self._optimizer.state_dict(), self._shared])
-        plain = [x for x in leaves if isinstance(x, bool | int | float | str)]  # as rates
+        leaves = tree_leaves([self._told, self._shared])
+        numbers = [x for x in leaves if isinstance(x, bool | int | float | str)]  # as rates
         tensors = sum(int(bits_of(x)) for x in leaves if isinstance(x, Tensor))
-        return (tensors + crc32(repr(plain).encode())) & (1 << 62) - 1
+        return (tensors + crc32(repr(numbers).encode())) & (1 << 62) - 1
 
     def _made(self) -> str:
         """Returns the optimizer's class, and how many parameters each of its groups has."""
@@ -404,7 +406,7 @@ class _Memory:
         room = BytesIO()
         told = {
             "plan": dict(self._plan), "shared": self._shared, "moments": self._moments,
-            "rates": self._rates, "optimizer": self._optimizer.state_dict(), "made": self._made(),
+            "rates": self._rates, "optimizer": self._told, "made": self._made(),
         }  # fmt: skip
         torch.save(told, room)
         return room.getvalue()
@@ -474,8 +476,9 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether the error is this rank's own, and not another's that is lost."""
-    return isinstance(error, GradwireError) and not isinstance(error, PeerError)
+    """Whether the error is this rank's own, and not another's that is lost: torch makes groups."""
+    others = PeerError if isinstance(error, GradwireError) else (RuntimeError, ConnectionError)
+    return not isinstance(error, others)
 
 
 def session_rank(state: Mapping[str, Any]) -> int:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from broken import WIDE
 from ranks import Ranks, stories
 from small import attached as attached_in
-from small import batch, fingerprint, raised, small
+from small import batch, fingerprint, raised, residuals, small
 from test_attach_moments import (
     COARSE,
     DENSE,
@@ -147,6 +147,54 @@ def test_who_fails_as_the_others_attach_again_is_left_behind(tmp_path: Path) -> 
     assert outcomes[1].died
     assert outcomes[2].value is False, stories(outcomes)
     same([outcomes[r].value for r in (0, 3)], world=2, step=8)
+
+
+# -- parts of machines ---------------------------------------------------------------------------
+
+
+def _changed_places() -> tuple[int, bool, bool, str]:
+    """One of two machines is lost; of the other, rank 1 is a step ahead, and becomes rank 0."""
+    process = dist.get_rank()
+    os.environ["GROUP_RANK"] = f"{process // 2}"
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    handle: Any = attached(model, "topk(0.1)+ef | hierarchical", optimizer, check_every=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(4):
+            step_of(model, optimizer, step)
+        did_wait = any(x.any() for x in residuals(handle).values())
+        if process == 1:
+            handle._session.on_lost.__self__._steps += 1
+        if process > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step_of(model, optimizer, 4)
+        waits = any(x.any() for x in residuals(handle).values())
+        step_of(model, optimizer, 5)
+    rank = dist.get_rank()
+    handle.detach()
+    return rank, did_wait, waits, fingerprint(model.parameters())
+
+
+def test_ranks_of_a_machine_that_change_places_leave_their_parts(tmp_path: Path) -> None:
+    """What waits of one part must not be sent as that of another."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(_changed_places)
+    assert all(outcome.ok for outcome in outcomes[:2]), stories(outcomes)
+    one, other = (outcome.value for outcome in outcomes[:2])
+    assert (one[:3], other[:3]) == ((1, True, False), (0, True, False))
+    assert one[3] == other[3]
+
+
+def test_one_that_comes_gets_no_moments_of_another_s_part() -> None:
+    values = {"exp_avg": torch.ones(2), "steps": torch.ones(1), "residual": torch.ones(2)}
+    own = {"part": [0, 2], "tensors": 6, "state": {"whole": values, "part": values}}
+    before = {"ranks": {"0": own}, "plan": {COARSE: ["whole", "part"]}, "taken": 1, "world": 4}
+    optimizer = torch.optim.SGD([torch.zeros(2)], 0.1)
+    came = survivors._Memory(optimizer, None)
+    came.take(survivors._Memory(optimizer, before, {"part"}).packed())
+    found = {name: set(values) for name, values in came._moments.items()}
+    assert found == {"whole": {"exp_avg", "steps"}, "part": set()}
 
 
 # -- the own view --------------------------------------------------------------------------------

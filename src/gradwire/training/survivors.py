@@ -17,7 +17,7 @@ import json
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +45,7 @@ from gradwire.training.elastic import regroup, shared_of
 from gradwire.training.same_weights import bits_of
 from gradwire.training.session import Session
 from gradwire.training.state import load, state_of
+from gradwire.training.trainable import training_as_attached
 
 LOOK_EVERY = 10
 """Exchanges from one look for ranks that ask to join to the next; each is a broadcast of
@@ -55,6 +56,9 @@ MOST_AT_ONCE = 8
 
 ATTEMPTS = 5
 """More ranks may be lost while those that are left meet; after so many attempts it is an error."""
+
+BEGUN = (*MOMENTS, NOISE)
+"""What a rank that comes gets of rank 0's own state: moments, and if they are an average's."""
 
 _ROSTER: Roster | None = None
 """That of this process, from its first `attach` with on_failure="shrink", or earlier from
@@ -183,11 +187,12 @@ def _watched_is_attached() -> bool:
 @dataclass(frozen=True)
 class Before:
     """What a rank brings along from the last epoch. is_tuning: whether plan="auto" looked for
-    plans."""
+    plans. parted: the parameters of which ranks of a machine keep a part each."""
 
     state: Mapping[str, Any]
     plan: Plan
     is_tuning: bool
+    parted: Collection[str]
 
 
 class Survivors:
@@ -263,7 +268,8 @@ class Survivors:
     def _before(self) -> Before:
         """Closes what exchanged until now. Returns what it remembered."""
         session = self._handle._session
-        before = Before(state_of(session), session.whole_plan, self._handle.is_tuning)
+        parted = {name for name in session.parameters if not session.ledger.is_own(name)}
+        before = Before(state_of(session), session.whole_plan, self._handle.is_tuning, parted)
         self._handle.detach()  # the others notice by their connections
         return before
 
@@ -274,7 +280,7 @@ class Survivors:
             self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
             _set_timeout(self._handle._session.settings.timeout_seconds)
             _wait_for_all()
-            with _training_as_attached(self._module, self._handle._session.parameters):
+            with training_as_attached(self._module, self._handle._session.parameters):
                 self._handle._become(self._attach_here())
             self._follow()
             self.catch_up(before)
@@ -328,7 +334,7 @@ class Survivors:
         session = self._handle._session
         self._take_plan(before)
         own_state = before.state if before else None
-        memory = _Memory(self._optimizer, own_state)
+        memory = _Memory(self._optimizer, own_state, before.parted if before else ())
         own = [memory.digest(), self._steps, own_state["step"] if own_state else 0, memory.taken]
         rows = session.moved(AllGather(torch.tensor(own, dtype=torch.int64))).tolist()
         if any(row[0] != rows[0][0] for row in rows):
@@ -364,10 +370,13 @@ class Survivors:
 
 class _Memory:
     """What one process brings along: its optimizer, and its own state of the last epoch. One that
-    has come gets rank 0's moments of its own gradients, and nothing that waits."""
+    has come gets rank 0's moments of its own gradients, and nothing that waits. Of parameters of
+    which ranks of a machine keep a part each (parted), it gets none: its part is another."""
 
-    def __init__(self, optimizer: Optimizer, before: Mapping[str, Any] | None) -> None:
-        self._optimizer, self._before = optimizer, before
+    def __init__(
+        self, optimizer: Optimizer, before: Mapping[str, Any] | None, parted: Collection[str] = ()
+    ) -> None:
+        self._optimizer, self._before, self._parted = optimizer, before, parted
         self._told = tree_map(plain, optimizer.state_dict())
         self._own: Mapping[str, Any] | None = None
         self._shared, self._plan, self.taken = dict[str, dict[str, Tensor]](), {}, 0
@@ -376,7 +385,7 @@ class _Memory:
             self._plan, self.taken = before["plan"], before["taken"]
             keys = shared_of(self._plan)
             self._shared = self._of_own(lambda name: set(keys[name]) - {MEAN})
-            self._moments = self._of_own(lambda _: (*MOMENTS, NOISE))
+            self._moments = self._of_own(lambda name: () if name in parted else BEGUN)
             self._rates = self._own.get("rates", {})
 
     def _of_own(self, keys: Callable[[str], Container[str]]) -> dict[str, dict[str, Tensor]]:
@@ -429,42 +438,26 @@ class _Memory:
         if not self._plan:
             return None
         before, world, sizes = self._before, session.world, session.ledger.sizes
+        found: Any = state_of(session)["ranks"]
+        ((name, now),) = found.items()
         if before is None or self._own is None:
-            first: dict[str, Any] = {"state": self._moments, "rates": self._rates}
+            first = {"state": self._moments, "rates": self._rates, "part": now["part"]}
             own = regroup({0: first}, self._plan, sizes, 1, 1)
         else:
             rank, count = session_rank(before), before["world"]
             own = regroup({rank: self._own}, self._plan, sizes, count, world, world / count)
-        for name, values in self._shared.items():
-            own["state"].setdefault(name, {}).update(values)
+            if list(own["part"]) != now["part"] and own["part"][1] == now["part"][1]:
+                own["part"] = now["part"]  # ranks of a machine have changed places
+                own["state"] = {n: x for n, x in own["state"].items() if n not in self._parted}
+        for parameter, values in self._shared.items():
+            own["state"].setdefault(parameter, {}).update(values)
         own["tensors"] = sum(map(len, own["state"].values())) + len(own["leftovers"])
-        ranks: Any = state_of(session)["ranks"]
-        return {
-            "plan": self._plan,
-            "ranks": {name: {**own, "part": now["part"]} for name, now in ranks.items()},
-        }
+        return {"plan": self._plan, "ranks": {name: own}}
 
 
 def _set_timeout(seconds: float) -> None:
     """Sets the timeout of the default group, which was shorter while its processes connected."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
-
-
-@contextmanager
-def _training_as_attached(
-    module: nn.Module, attached: Mapping[str, nn.Parameter]
-) -> Iterator[None]:
-    """A context in which those parameters train, and no others, that did when the module was
-    attached, so that it can be attached alike: some may be frozen since."""
-    own = set(map(id, attached.values()))
-    others = [p for p in module.parameters() if p.requires_grad != (id(p) in own)]
-    for p in others:
-        p.requires_grad_(not p.requires_grad)
-    try:
-        yield
-    finally:
-        for p in others:
-            p.requires_grad_(not p.requires_grad)
 
 
 def _let_go(error: BaseException | None) -> None:

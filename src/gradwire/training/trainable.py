@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -226,3 +227,20 @@ class Frozen:
                     "such as by a new layer or a parametrization. Attach after adding it, "
                     "or attach the module that holds it by itself, too."
                 )
+
+
+@contextmanager
+def training_as_attached(
+    module: nn.Module, attached: Mapping[str, nn.Parameter]
+) -> Iterator[None]:
+    """A context in which those parameters train, and no others, that did when the module was
+    attached, so that it can be attached alike: some may be frozen since."""
+    own = set(map(id, attached.values()))
+    others = [p for p in module.parameters() if p.requires_grad != (id(p) in own)]
+    for p in others:
+        p.requires_grad_(not p.requires_grad)
+    try:
+        yield
+    finally:
+        for p in others:
+            p.requires_grad_(not p.requires_grad)

@@ -495,3 +495,12 @@ def test_kept_steps_have_only_rate_and_decay() -> None:
 def test_numbers_out_of_their_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Muon's lr, weight_decay and eps"):
         gradwire.optim.Muon.of(Model(), **options)
+
+
+def test_turns_of_the_optimizer_beside_a_plan_s_are_told_as_they_are() -> None:
+    optimizer = Muon([torch.zeros(4, 4)], lr=1e-3, turns=3)
+    (group,) = optimizer.param_groups
+    keeper = Strategy.parse("lloyd(2)+muon(turns=3) | alltoall").feedback
+    assert keeper is not None
+    with pytest.raises(UsageError, match=r"Muon has turns=3\. .* strategy: muon\(turns=3\)"):
+        optimizer._check(keeper, group["params"][0], group)

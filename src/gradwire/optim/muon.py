@@ -170,7 +170,7 @@ class Muon(AsksThePlan):
                 raise UsageError(
                     f"a plan that keeps Muon's momentum, as '{keeper}', decides whose turn it is; "
                     f"Muon has turns={group['turns']}. Leave turns out of the optimizer, and "
-                    "write it into the strategy: muon(turns=4)."
+                    f"write it into the strategy: muon(turns={group['turns']})."
                 )
         else:
             owner = "Muon, for what is no hidden matrix,"

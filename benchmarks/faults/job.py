@@ -31,6 +31,7 @@ import gradwire
 from gradwire import LocalSteps
 from gradwire.layout import message as wire
 from gradwire.runtime import torch_dist
+from gradwire.runtime.process_groups import set_timeout
 from gradwire.testing import inject
 from gradwire.training import agreed
 
@@ -107,9 +108,8 @@ class Training:
         if self._job.front == "fsdp":
             shape = (2, self._scenario.world // 2)
             mesh = init_device_mesh("cpu", shape, mesh_dim_names=("slow", "fast"))
-            limit = timedelta(seconds=self._scenario.timeout_seconds)
             for name in ("slow", "fast"):  # a mesh gives its groups half an hour
-                dist.distributed_c10d._set_pg_timeout(limit, mesh[name].get_group())
+                set_timeout(self._scenario.timeout_seconds, mesh[name].get_group())
             return fully_shard(self._model, mesh=mesh["fast"]), mesh["slow"].get_group()
         return self._model, None
 

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.runtime import silent_ranks, torch_dist
+from gradwire.runtime.process_groups import set_timeout
 from gradwire.runtime.waits import Waits
 from gradwire.testing import Fault, inject
 
@@ -101,7 +102,7 @@ def lowered_limits(groups: Iterable[dist.ProcessGroup]) -> Iterator[None]:
     """Lowers the timeout of all exchanges inside. All ranks come to it, and begin at once."""
     dist.barrier()
     for group in groups:
-        dist.distributed_c10d._set_pg_timeout(SHORT, group)  # affects collectives alone
+        set_timeout(SHORT.total_seconds(), group)  # affects collectives alone
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_dist, "Waits", ShortWaits)
         yield

@@ -22,6 +22,8 @@ from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.silent_ranks import silent_ranks
 from gradwire.runtime.torch_dist import all_gather, backend_of
 
+_set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # 2.15
+
 _FAILURES = count()
 """Numbers of failed attempts to attach: reports of an earlier one are still in the store."""
 _OWN = 1 << 32  # torch's own count does not come so far
@@ -149,6 +151,11 @@ def wait_for_all(group: Any, device: torch.device = CPU) -> None:
         for carried in (CPU, device):
             if backend_of(group, carried):
                 dist.all_reduce(torch.zeros(1, device=carried, dtype=torch.float32), group=group)
+
+
+def set_timeout(seconds: float, group: dist.ProcessGroup | None = None) -> None:
+    """Sets the timeout of a group's later collectives, by default the default group's."""
+    _set_timeout(timedelta(seconds=seconds), group)
 
 
 def find_machines(

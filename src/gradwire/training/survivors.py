@@ -37,7 +37,7 @@ from gradwire.errors import GradwireError, PeerError, PlanError, UsageError
 from gradwire.local import MEAN, MOMENTS, NOISE
 from gradwire.moves import AllGather, Broadcast
 from gradwire.plan import Plan
-from gradwire.runtime.process_groups import attaching
+from gradwire.runtime.process_groups import attaching, set_timeout
 from gradwire.runtime.roster import CONNECT_SECONDS, Roster, joined
 from gradwire.training.attach import Handle
 from gradwire.training.copies import Hook
@@ -108,7 +108,7 @@ def init_by(store: Any, rank: int, world: int, backend: str, timeout_seconds: fl
             if not _ROSTER.epoch:
                 raise
         else:  # otherwise one of those that took this process up was lost then: it asks again
-            _set_timeout(timeout_seconds)
+            set_timeout(timeout_seconds)
             return
 
 
@@ -278,7 +278,7 @@ class Survivors:
         meanwhile, or those that came, which are named, do not fit."""
         try:
             self._roster.make_group("gloo", timedelta(seconds=CONNECT_SECONDS))
-            _set_timeout(self._handle._session.settings.timeout_seconds)
+            set_timeout(self._handle._session.settings.timeout_seconds)
             _wait_for_all()
             with training_as_attached(self._module, self._handle._session.parameters):
                 self._handle._become(self._attach_here())
@@ -453,11 +453,6 @@ class _Memory:
             own["state"].setdefault(parameter, {}).update(values)
         own["tensors"] = sum(map(len, own["state"].values())) + len(own["leftovers"])
         return {"plan": self._plan, "ranks": {name: own}}
-
-
-def _set_timeout(seconds: float) -> None:
-    """Sets the timeout of the default group, which was shorter while its processes connected."""
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 
 def _let_go(error: BaseException | None) -> None:

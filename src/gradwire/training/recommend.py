@@ -53,7 +53,7 @@ def recommend(optimizer: object, fewer: float | None = None, ranks: int = 4) -> 
 
     Example:
         >>> print(gradwire.recommend("adamw"))
-        qsgd(4) | alltoall
+        qsgd | alltoall
         >>> print(gradwire.recommend("adamw", fewer=12))
         lloyd(1)+adam | allgather
 

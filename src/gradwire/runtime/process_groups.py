@@ -22,8 +22,8 @@ from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.silent_ranks import silent_ranks
 from gradwire.runtime.torch_dist import all_gather, backend_of
 
-_set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # 2.15
-
+# Public since torch 2.15.
+_set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 _FAILURES = count()
 """Numbers of failed attempts to attach: reports of an earlier one are still in the store."""
 _OWN = 1 << 32  # torch's own count does not come so far

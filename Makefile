@@ -12,7 +12,7 @@ JOBS ?= 2
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-oldest test-wheels test-aarch64 wheels lint setup bench bench-convergence clean help
+.PHONY: browser core-to-test demo docs meanwhile test test-all test-core test-gpu test-here test-ranks test-sanitized test-mutants test-newest test-oldest test-wheels test-aarch64 wheels lint setup bench bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -123,6 +123,9 @@ part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date
 
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-newest:  ## the tests with the newest torch that there is: gigabytes
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=constraints-newest.txt
 
 wheels:  ## the wheels of Linux, for x86-64 and ARM, in dist: 10 to 25 minutes, by all of python3.11 and python3.12 that are here
 	$(PYTHON) release/wheels.py

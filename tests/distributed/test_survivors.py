@@ -347,6 +347,23 @@ def test_what_cannot_go_on_is_refused(three: Ranks, what: str, words: str) -> No
     assert all(words in text for text in three.run(_refused, what))
 
 
+def _with_a_scaler_that_is_off() -> str:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    handle = gradwire.attach(model, TOPK, optimizer=optimizer, scaler=scaler, on_failure="shrink")
+    scaler.scale(loss_of(model, 0)).backward()
+    scaler.step(optimizer)
+    handle.detach()
+    return fingerprint(model.parameters())
+
+
+def test_a_scaler_that_is_off_is_none(tmp_path: Path) -> None:
+    """A script may make one in any case, and enable it for fp16 alone."""
+    with Ranks(2, tmp_path) as ranks:
+        assert len(set(ranks.run(_with_a_scaler_that_is_off))) == 1
+
+
 def _second_model() -> str:
     one, other = small(), small()
     own, its = (torch.optim.SGD(m.parameters(), 0.05) for m in (one, other))

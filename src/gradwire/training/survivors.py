@@ -166,7 +166,7 @@ def check_survivors(
         "the default process group": group is not None,
         "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
         "an optimizer with all of its state on each rank": hasattr(optimizer, "optim"),
-        "no GradScaler": scaler is not None,
+        "no GradScaler that is enabled": scaler is not None and scaler.is_enabled(),
         "a default process group, of init_process_group()": not dist.is_initialized(),
         "the backend gloo": dist.is_initialized() and dist.get_backend() != "gloo",
         "no other model that is attached so": _watched_is_attached(),

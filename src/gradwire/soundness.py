@@ -137,7 +137,7 @@ def update_rule(optimizer: object) -> UpdateRule | None:
     """Returns the rule of an optimizer, or of its name; None if the object's is not known.
 
     Raises:
-        UsageError: no optimizer has that name.
+        UsageError: no optimizer has that name, or it is a module.
     """
     if isinstance(optimizer, str):
         if optimizer.lower() not in _RULE_OF:
@@ -149,6 +149,12 @@ def update_rule(optimizer: object) -> UpdateRule | None:
                 "Python pass the optimizer itself."
             )
         return _RULE_OF[optimizer.lower()]
+    if hasattr(optimizer, "named_parameters"):
+        raise UsageError(
+            "soundness depends on the optimizer, which must be one, or the name of one; got the "
+            f"module {type(optimizer).__name__}. Pass the optimizer that steps it, or for example "
+            "'adamw'."
+        )
     for wrapped in _wrapped(optimizer):
         said: UpdateRule | None = getattr(wrapped, "update_rule", None)
         if said in _RULES:

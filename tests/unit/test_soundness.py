@@ -432,6 +432,12 @@ def test_a_finer_beginning_is_asked_for() -> None:
         advise(plan, "adamw", 2, warmup=None, strict=False, quiet=True)
 
 
+def test_a_model_is_no_optimizer() -> None:
+    for call in (gradwire.recommend, lambda model: gradwire.sound("fp16 | allreduce", model)):
+        with pytest.raises(UsageError, match=r"got the module Linear\. Pass the optimizer"):
+            call(torch.nn.Linear(2, 2))
+
+
 def test_numbers_out_of_range_are_refused() -> None:
     for ranks, fewer in ((1, 32), (2.5, 32), (4, "32"), (4, 0.0)):
         given = re.escape(f"got ranks={ranks!r} and fewer={fewer!r}")

@@ -325,6 +325,8 @@ def _refused(what: str) -> str:
         options["optimizer"] = "sgd"
     elif what == "zero":
         options["optimizer"] = zero(model, torch.optim.AdamW)
+    elif what == "group's value":
+        options["optimizer"].param_groups[0]["schedule"] = lambda step: step
     elif what == "scaler":
         options["scaler"] = torch.amp.GradScaler("cpu")
     elif what == "word":
@@ -339,6 +341,7 @@ def _refused(what: str) -> str:
         ("group", "the default process group"),
         ("name", "the optimizer itself"),
         ("zero", "an optimizer with all of its state on each rank"),
+        ("group's value", "values in its groups that torch.load(weights_only=True) reads"),
         ("scaler", "no GradScaler"),
         ("word", "on_failure must be 'raise' or 'shrink'; got 'ignore'"),
     ],

@@ -143,6 +143,22 @@ def test_what_owners_keep_joins_the_residual_beside_it(world: int) -> None:
     assert not any(entry["leftovers"] for entry in new)
 
 
+@given(st.integers(2, 9), st.integers(1, 9))
+def test_fewer_ranks_keep_the_mean_of_their_momentum(before: int, world: int) -> None:
+    """Those that are left keep what waits by its part of the former average, and their momentum as
+    it is. Beside newcomers, which have none, it grows, so that its mean stays."""
+    old = entries(before, ("residual", "velocity"))
+    left = range(min(before - 1, world)) if world < before else range(before)
+    plan, sizes = {"dgc(0.1) | allgather": ["w"]}, {"w": N}
+    new = [regroup({k: old[k]}, plan, sizes, before, world, world / before) for k in left]
+    stays = sum(entry["state"]["w"]["residual"].double() for entry in new) / world
+    expected = sum(old[k]["state"]["w"]["residual"].double() for k in left) / before
+    torch.testing.assert_close(stays, expected, atol=1e-6, rtol=1e-5)
+    momentum = sum(entry["state"]["w"]["velocity"].double() for entry in new) / world
+    of_old = sum(old[k]["state"]["w"]["velocity"].double() for k in left) / len(left)
+    torch.testing.assert_close(momentum, of_old, atol=1e-6, rtol=1e-5)
+
+
 def test_leftovers_are_regrouped_too() -> None:
     old = {r: {"part": [0, 1], "state": {}, "leftovers": {"w": torch.full((N,), 1.0 + r)}}
            for r in range(4)}  # fmt: skip

@@ -53,8 +53,9 @@ def regroup(
     """Returns one rank's entry, made of those of its `sources`.
 
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
-    share: the factor of residuals, where not all ranks' entries are there any more: estimates,
-        of which all ranks know the mean of all, begin anew then. By default each rank's `weight`.
+    share: the factor of residuals, where not all ranks' entries are there any more. Momentum is
+        not lowered then, as the mean over fewer ranks estimates the same; estimates, of which all
+        ranks know the mean of all, begin anew. By default each rank's `weight`.
     Raises PlanError if a state belongs to a grouping of ranks that does not exist any more.
     """
     shared = shared_of(plan)
@@ -78,7 +79,8 @@ def regroup(
                         f"{before}; '{name}' has it, and there are {world} ranks now. Resume with "
                         f"{before}, or call handle.flush() before saving."
                     )
-                factor = part * unit if is_waiting(key) else part
+                kept = part if share is None else max(share, 1.0)
+                factor = part * unit if is_waiting(key) else kept
                 if key == OWNERS_RESIDUAL:
                     whole = _at_its_place(value, name, sizes[name], k, before)
                     if "residual" in values:

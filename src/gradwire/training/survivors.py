@@ -166,6 +166,7 @@ def check_survivors(
         "the default process group": group is not None,
         "optimizer=, the optimizer itself": not isinstance(optimizer, Optimizer),
         "an optimizer with all of its state on each rank": hasattr(optimizer, "optim"),
+        "values in its groups that torch.load(weights_only=True) reads": not _travels(optimizer),
         "no GradScaler that is enabled": scaler is not None and scaler.is_enabled(),
         "a default process group, of init_process_group()": not dist.is_initialized(),
         "the backend gloo": dist.is_initialized() and dist.get_backend() != "gloo",
@@ -177,6 +178,16 @@ def check_survivors(
             f'on_failure="shrink" needs {", ".join(missing)}. Attach so, or leave on_failure out '
             "and restart from a checkpoint."
         )
+
+
+def _travels(optimizer: Any) -> bool:
+    """Whether a rank that comes could read what the optimizer's groups hold."""
+    room, groups = BytesIO(), getattr(optimizer, "param_groups", [])
+    with suppress(Exception):
+        torch.save([{k: plain(x) for k, x in g.items() if k != "params"} for g in groups], room)
+        torch.load(BytesIO(room.getvalue()), weights_only=True)
+        return True
+    return False
 
 
 def _watched_is_attached() -> bool:

@@ -237,6 +237,25 @@ def test_parameters_that_ddp_ignores(three: Ranks) -> None:
     three.run(ignored_parameters)
 
 
+def delayed_parameters() -> None:
+    model = small()
+    delayed = [("one.weight", model.one.weight)]
+    ddp = DistributedDataParallel(
+        model, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=model.one.bias
+    )
+    with attached(ddp, LOSSLESS) as handle:
+        assert "one.weight" not in {n for b in handle.plan.buckets for n in b.names}
+        loss_of(ddp).backward()
+
+
+def test_parameters_that_ddp_averages_late(three: Ranks) -> None:
+    """With delay_all_reduce_named_params DDP averages some by itself, and never hands them to the
+    hook. gradwire exchanged what DDP was writing to meanwhile: ranks had other sums than their
+    average.
+    """
+    three.run(delayed_parameters)
+
+
 def frozen_later() -> str:
     """Returns the error, or "right", of a parameter frozen after wrapping: DDP still has it."""
     model = small()

@@ -23,11 +23,10 @@ from gradwire.training.attached import is_attached
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the parameters that are averaged, by name; for DDP those that it reduces, by the
-    wrapped module's names."""
-    own, ignored = unwrapped(module), set[str]()
-    if own is not module:
-        ignored.update(map(own_name, getattr(own, "_ddp_params_and_buffers_to_ignore", ())))
+    """Returns the parameters that are averaged, by name; for DDP those that its hook reduces, by
+    the wrapped module's names: it leaves out what it is told to ignore or averages itself, late.
+    """
+    ignored = set(map(own_name, getattr(module, "parameters_to_ignore", ())))
     return {n: p for n, p in named(module) if p.requires_grad and n not in ignored}
 
 
@@ -185,7 +184,7 @@ class Frozen:
         self._module = weakref.ref(own)
         self._known = weakref.WeakKeyDictionary[Optimizer, set[int]]()  # what it held
         self._then = {name for name, _ in named(own)}
-        self._alone = set[str]()  # on purpose, as DDP leaves out what it is told to ignore
+        self._alone = set[str]()  # on purpose, as what DDP leaves to others
         for name, p in named(own):
             if not p.requires_grad:
                 self._names[p] = name

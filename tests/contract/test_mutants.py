@@ -80,6 +80,13 @@ class DividedTwice(Identity):
         super().accumulate(payloads, x, divisor * divisor)
 
 
+class DividedByTheNumberOfPayloads(Identity):
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
+        super().accumulate(payloads, x, len(payloads))
+
+
 class DividedBeforeTheSum(Identity):
     """Divides each term: as many roundings as ranks."""
 
@@ -462,6 +469,8 @@ MUTANTS = [
     Mutant(laws.law_accumulate_sums_in_rank_order, SumInReverseOrder(), Identity(),
            alone(HUGE_AND_TINY)),  # type: ignore[arg-type]
     Mutant(laws.law_accumulate_sums_in_rank_order, DividedTwice(), Identity(),
+           alone(HUGE_AND_TINY)),  # type: ignore[arg-type]
+    Mutant(laws.law_accumulate_sums_in_rank_order, DividedByTheNumberOfPayloads(), Identity(),
            alone(HUGE_AND_TINY)),  # type: ignore[arg-type]
     Mutant(laws.law_accumulate_sums_in_rank_order, DividedBeforeTheSum(), Identity(),
            lambda c: (c, ranks(3, N))),

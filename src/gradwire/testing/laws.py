@@ -150,8 +150,8 @@ def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
 def law_accumulate_sums_in_rank_order(
     compressor: Compressor, xs: Sequence[Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
-    """accumulate equals decode, a plain sum in rank order in fp32, and one division; so does the
-    sum for many parameters in one call."""
+    """accumulate equals decode, a plain sum in rank order in fp32, and one division, by whatever
+    divisor; so does the sum for many parameters in one call."""
     n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
     given = [[bits(section) for section in payload] for payload in payloads]
     total = torch.zeros(n, dtype=torch.float32)
@@ -161,6 +161,9 @@ def law_accumulate_sums_in_rank_order(
     result = torch.full((n,), 99.0, dtype=dtype)
     compressor.accumulate(payloads, result, len(xs), KEY)
     assert torch.equal(result, wanted), f"{result} is not {wanted}"
+    undivided = torch.full((n,), 99.0, dtype=dtype)
+    compressor.accumulate(payloads, undivided, 1.0, KEY)
+    assert torch.equal(undivided, total.to(dtype)), f"{undivided}, by 1, is not {total.to(dtype)}"
     beside = [torch.full_like(result, 99.0) for _ in range(2)]
     sum_all(compressor, [Sum(payloads, other, len(xs), KEY, "w") for other in beside])
     assert all(torch.equal(other, wanted) for other in beside), f"{beside} are not {wanted}"

@@ -26,7 +26,9 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that are averaged, by name; for DDP those that its hook reduces, by
     the wrapped module's names: it leaves out what it is told to ignore or averages itself, late.
     """
-    ignored = set(map(own_name, getattr(module, "parameters_to_ignore", ())))
+    ignored = set[str]()
+    if isinstance(module, DistributedDataParallel):
+        ignored.update(map(own_name, getattr(module, "parameters_to_ignore", ())))
     return {n: p for n, p in named(module) if p.requires_grad and n not in ignored}
 
 

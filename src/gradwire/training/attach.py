@@ -91,7 +91,8 @@ class Handle(Attached):
 
     @property
     def plan(self) -> Plan:
-        """The plan in force, the same on every rank."""
+        """The plan in force, the same on every rank: during a warm-up the warm-up's, which is
+        denser. Save it, or adopt it again, after the warm-up."""
         return self._session.plan
 
     @property

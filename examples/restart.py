@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 import gradwire
 
-PLAN = "dgc(0.01) | allgather"
+PLAN = "topk(0.01)+ef | gtopk"
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ import gradwire
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--strategy", default="dgc(0.01) | allgather")
+    parser.add_argument("--strategy", default="qsgd(4) | alltoall")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--record", metavar="DIR", help="a run folder, for gradwire report")
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import parity
-from methods import BY_NAME
+from methods import BY_NAME, DENSE
 from tasks import TASKS
 
 from gradwire.report.table import Table
@@ -112,11 +112,18 @@ def _place(method: str) -> int:
     return ORDER.index(method) if method in ORDER else len(ORDER)
 
 
-def groups(records: Iterable[Record]) -> dict[tuple[str, int, int, float], list[Record]]:
-    """Groups records by task, workers, steps and density: those in a group can be compared."""
+def groups(records: Sequence[Record]) -> dict[tuple[str, int, int, float], list[Record]]:
+    """Groups records by task, workers, steps and density: those in a group can be compared. A
+    dense run, which has no density, stands in all groups of its length that have no own."""
     found: dict[tuple[str, int, int, float], list[Record]] = {}
     for r in records:
         found.setdefault((r["task"], r["workers"], r["steps"], r["density"]), []).append(r)
+    dense = [r for r in records if r["method"] == DENSE.name]
+    for (task, workers, steps, _), own in found.items():
+        if all(r["method"] != DENSE.name for r in own):
+            own += [
+                r for r in dense if (r["task"], r["workers"], r["steps"]) == (task, workers, steps)
+            ]
     return dict(sorted(found.items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0])))
 
 

@@ -148,6 +148,11 @@ class Evidence:
             shown = f"densities of {', '.join(f'{100 * d:.3g}' for d in self.densities)} %"
         return f"{shown} in the first {self.part} of its steps" if self.warmup else ""
 
+    def began_as(self, other: Evidence) -> bool:
+        """Whether both runs began alike, be it for another part of their steps."""
+        own, others = (self.begins, self.densities), (other.begins, other.densities)
+        return own == others and bool(self.warmup) == bool(other.warmup)
+
     @property
     def part(self) -> str:
         """The fraction of steps that were a warm-up, in percent."""

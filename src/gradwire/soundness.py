@@ -100,7 +100,8 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
         )
     if (kept := made.feedback) is not None and not _may_keep_moments(kept, optimizer):
         return Verdict("unsound", f"'{kept}' keeps the momentum of another optimizer")
-    verdicts = [_verdict(member, made, rule, has_momentum(optimizer)) for member in deciding]
+    momentum = has_momentum(optimizer) or (rule == "linear" and _keeps_moments(made))
+    verdicts = [_verdict(member, made, rule, momentum) for member in deciding]
     worst = ("unsound", "unknown", "sound")
     found = min(verdicts, key=lambda verdict: worst.index(verdict.kind))
     if made.collective.selects and verdicts[0].kind == "sound":
@@ -179,9 +180,12 @@ def has_momentum(optimizer: object) -> bool:
 def adds_momentum(strategy: Strategy, optimizer: object) -> bool:
     """Whether training would have momentum that plain SGD does not have, as by `dgc`. It may be
     sound, and is what `dgc` beside SGD without momentum means; but nobody asked for it."""
-    feedback = strategy.feedback
     is_plain = update_rule(optimizer) == "linear" and not has_momentum(optimizer)
-    return is_plain and feedback is not None and bool(feedback.moments())
+    return is_plain and _keeps_moments(strategy)
+
+
+def _keeps_moments(strategy: Strategy) -> bool:
+    return strategy.feedback is not None and bool(strategy.feedback.moments())
 
 
 def _may_keep_moments(feedback: Feedback, optimizer: object) -> bool:
@@ -277,7 +281,7 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule, momentum: boo
             return Verdict("unknown", f"{_sentence(run)}{more} nothing is known", run)
     first = runs[0]
     for other in runs[1:]:
-        if first.sound and not other.sound and other.first == first.first:
+        if first.sound and not other.sound and other.began_as(first):
             more = f"; on another task as much as dense ({first.task}, {first.method})"
             return Verdict("unsound", _sentence(other) + more, other)
     return Verdict("sound" if first.sound else "unsound", _sentence(first), first)
@@ -289,7 +293,7 @@ def _failed(
     """Returns a run that began alike, but shows that a sound run's own strategy learns less on
     another task; so it does not speak for finer ones. Returns None if there is none."""
     own, told = Strategy.parse(run.strategy), _told(member, strategy)
-    alike = (other for other in told if not other.sound and other.first == run.first)
+    alike = (other for other in told if not other.sound and other.began_as(run))
     return next((o for o in alike if _applies(o, member, own, rule, momentum)), None)
 
 

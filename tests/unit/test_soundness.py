@@ -48,9 +48,9 @@ def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -
         ('topk(0.01)+ef | gtopk(variant="butterfly")', ("unsound", "unsound", "unknown")),
         ("topk(0.01)+ef(decay=0.9) | allgather", ("unknown", "unknown", "unknown")),
         ("topk(0.01) | allgather", ("unsound", "unsound", "unsound")),
-        ("dgc(0.001) | allgather", ("sound", "unsound", "unsound")),
+        ("dgc(0.001) | allgather", ("unsound", "unsound", "unsound")),  # masked: less on text
         ("dgc(0.001, mask=False) | allgather", ("unknown", "unsound", "unsound")),
-        ("dgc(0.001, momentum=0.5) | allgather", ("sound", "unsound", "unsound")),
+        ("dgc(0.001, momentum=0.5) | allgather", ("unsound", "unsound", "unsound")),
         ("none+server_momentum | allreduce", ("sound", "unsound", "unsound")),
         ("none+shared_momentum | allreduce", ("sound", "sound", "unsound")),
         ("efsignsgd | alltoall", ("unknown", "unsound", "unknown")),
@@ -139,7 +139,8 @@ def test_a_verdict_names_its_run() -> None:
         ("topk(0.02)+ef | zen", ("sound", "unknown")),  # a coarser one fails on another task
         ("topk(0.01)+ef | gtopk", ("sound", "sound")),  # by runs of its own
         ("topk(0.01)+ef | hierarchical(outer='gtopk')", ("unknown", "unsound")),
-        ("dgc(0.01) | allgather", ("sound", "sound")),
+        ("dgc(0.01) | allgather", ("unsound", "unsound")),  # it keeps a momentum in any case
+        ("dgc(0.1) | allgather", ("unknown", "unknown")),
         ("efsignsgd | alltoall", ("unknown", "unsound")),
         ("efsignsgd | allgather", ("sound", "unsound")),
         ("onebit+ef | allgather", ("sound", "unsound")),
@@ -321,14 +322,9 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
     assert str(gradwire.recommend(theirs, 15.0)) == "lloyd(2)+muon(momentum=0.9) | alltoall"
     found = gradwire.recommend(muon, 15.0)
     assert str(found) == "lloyd(2)+muon(momentum=0.9, nesterov=False, beta2=0.98) | alltoall"
-    sgd = gradwire.optim.SGD(p, lr=0.1, momentum=0.8)
-    assert str(gradwire.recommend(sgd, 32)) == "topk(0.001)+dgc(momentum=0.8) | allgather"
-    assert str(gradwire.recommend("sgdm", 32)) == "dgc(0.001) | allgather"
-    assert str(gradwire.recommend("sgdm", 24)) == "dgc(0.01) | allgather"
+    assert str(gradwire.recommend("sgdm", 32)) == "powersgd(4)"
+    assert str(gradwire.recommend("sgdm", 20)) == "topk(0.01)+ef | gtopk"
     assert str(gradwire.recommend("sgd", 32)) == "topk(0.01)+ef | allgather"
-    found = gradwire.recommend(gradwire.optim.SGD(p, 0.1, momentum=0.8), 32)
-    assert found == Strategy.parse("topk(0.001)+dgc(momentum=0.8) | allgather")
-    assert gradwire.recommend("sgdm", 32) == Strategy.parse("dgc(0.001) | allgather")
 
 
 def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:
@@ -375,28 +371,27 @@ def test_a_warm_up_counts() -> None:
 
 def test_a_warm_up_by_densities_is_told_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     """A twentieth of the steps, of which a quarter is dense among four ranks."""
-    found: dict[str, dict[str, object]] = {}
-    for name in ("sgdm", "sgd"):
-        assert main(["available", "--optimizer", name, "--json"]) == 0
-        found |= {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
     said = "densities of 25, 6.25, 1.56, 0.4 % in the first {} of its steps"
-    assert found["dgc(0.001) | allgather"]["begins"] == said.format("5%")
-    assert found["topk(0.01)+ef | gtopk"]["begins"] == said.format("2.5%")
-    assert found["dgc(0.001) | allgather"]["times_fewer_bytes"] == pytest.approx(57, rel=0.03)
+    for name, part, times in (("sgdm", "5%", 20.7), ("sgd", "2.5%", 24.3)):
+        assert main(["available", "--optimizer", name, "--json"]) == 0
+        found = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+        row = found["topk(0.01)+ef | gtopk"]
+        assert row["begins"] == said.format(part)
+        assert row["times_fewer_bytes"] == pytest.approx(times, rel=0.01)
     why = gradwire.sound("dgc(0.01) | zen", "sgd").why
-    assert f"in a run that began by {said.format('5%')}" in why
+    assert f"in a run that began by {said.format('2.5%')}" in why
 
 
 def test_nobody_is_told_to_add_momentum() -> None:
-    """`dgc` beside SGD without momentum is sound: there the plan keeps it. But a job of plain SGD
-    would learn with ten times the steps."""
+    """`int8+dgc` beside SGD without momentum is sound: there the plan keeps it. But a job of plain
+    SGD would learn with ten times the steps."""
     plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(4, 4))], lr=0.1)
     for optimizer in ("sgd", plain):
-        assert gradwire.sound("dgc(0.01) | allgather", optimizer).kind == "sound"
+        assert gradwire.sound("int8+dgc(mask=False) | allgather", optimizer).kind == "sound"
         known = [strategy for strategy, _ in frontier(optimizer)]
         assert len(known) > 8
         assert not any(s.feedback and s.feedback.moments() for s in known)
-    assert any("dgc" in str(strategy) for strategy, _ in frontier("sgdm"))
+    assert any(s.feedback and s.feedback.moments() for s, _ in frontier("adamw"))
 
 
 def test_turns_and_a_finer_beginning_count() -> None:

@@ -40,6 +40,10 @@ class MomentumCorrection(Feedback):
             "dgc(0.001) | allgather", "sgdm", True, "glyphs", "dgc", warmup=0.05, turns=20,
             densities=(0.25, 0.0625, 0.015625, 0.004),
         ),
+        Evidence(  # masked, what is sent in every step has no momentum: images do without it
+            "dgc(0.01) | allgather", "sgdm", False, "words", "dgc", warmup=0.025,
+            densities=(0.25, 0.0625, 0.015625, 0.004),
+        ),
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -19,7 +19,7 @@ from gradwire.planner.stages import way
 from gradwire.progress import Progress, silent
 from gradwire.runtime.process_groups import exchange_text, machine_name
 from gradwire.runtime.torch_dist import backend_of
-from gradwire.soundness import has_momentum, leaves_moments, update_rule
+from gradwire.soundness import leaves_moments, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import all_sound, with_moments_of, works_beside
 from gradwire.training.session import Session
@@ -34,7 +34,8 @@ STRATEGIES = (
 )  # fmt: skip
 """The strategies to measure and to plan with, unless others are requested."""
 OF_MOMENTUM = ("dgc(0.01) | allgather",)
-"""Those that keep the momentum of SGD, which others of a plan must keep then, too."""
+"""Those that keep the momentum of SGD, which others of a plan must keep then, too. It learns less
+on text, so that no plan has it yet; a profile does."""
 _EXACT_ENOUGH = ("int8 | alltoall",)
 """Formats beside fp32 and bf16 that need no feedback, whatever the momentum is."""
 OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
@@ -58,11 +59,9 @@ _MOVED = 1 << 22
 def beside_moments(optimizer: object) -> tuple[str, ...]:
     """Returns the strategies to plan with, unless others are requested, beside an optimizer that
     leaves its moments to the plan: those known to be sound with it from the first step on, of one
-    dynamics; beside SGD with momentum DGC. Returns none beside any other optimizer."""
+    dynamics. Returns none beside any other optimizer, and beside SGD, which keeps its momentum."""
     if not leaves_moments(optimizer):
         return ()
-    if has_momentum(optimizer):
-        return (*_with_moments_of(optimizer, OF_MOMENTUM), *_EXACT_ENOUGH)
     rule = update_rule(optimizer)
     known = [
         str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
@@ -72,10 +71,6 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     first = [Dynamics.of(Strategy.parse(text)) for text in known[:1]]
     alike = [text for text in known if Dynamics.of(Strategy.parse(text)) in first]
     return (*alike, *_EXACT_ENOUGH) if alike else ()
-
-
-def _with_moments_of(optimizer: object, texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(str(with_moments_of(optimizer, Strategy.parse(text))) for text in texts)
 
 
 def has_levels(session: Session) -> bool:
@@ -90,9 +85,7 @@ def usual_strategies(session: Session, for_any: bool = False) -> tuple[str, ...]
     optimizer, in_machines = session.settings.optimizer, has_levels(session)
     of_momentum = (*OF_MOMENTUM, *(OF_MOMENTUM_IN_MACHINES if in_machines else ()))
     if own := beside_moments(optimizer):
-        if not has_momentum(optimizer):
-            return own
-        return tuple(dict.fromkeys((*_with_moments_of(optimizer, of_momentum), *own)))
+        return own
     carried = backend_of(session.performers[0].group, torch.device("cpu"))
     may_offload = session.device.type != "cpu" and carried
     return (

@@ -84,7 +84,7 @@ def test_tables_of_the_page_are_what_is_printed(suite: SimpleNamespace) -> None:
     for name in FILES:
         known |= _tables(suite.report.tables(suite.report.read([results / f"{name}.json"])))
     shown = _tables(page)
-    assert len(shown) == 24
+    assert len(shown) == 28
     for first, (rows, below) in shown.items():
         assert rows == known[first][0]
         assert below in ([], known[first][1])

@@ -177,6 +177,30 @@ def test_who_is_gone_is_told_of_no_more(tmp_path: Path) -> None:
     assert [s.start_seconds for s in run.trace([1]).spans] == [0.0, 0.0], "after no seconds"
 
 
+def test_a_start_that_ended_before_its_first_step_changes_nothing(tmp_path: Path) -> None:
+    """It had another plan and fewer ranks, and only rank 0 came to write of it."""
+    write(tmp_path, 1, ("about", about(rank=1, world=2)), ("step", step(0)))
+    first = [("about", about(rank=0, world=2)), ("plan", {"step": 0, "plan": PLAN})]
+    write(tmp_path, 0, *first, *(("step", step(n)) for n in range(60)))
+    before = shown(tmp_path)
+    again = about(rank=0, start=2, step=50, world=1)
+    plan = {"step": 50, "plan": {**PLAN, "lanes": 2}}
+    write(tmp_path, 0, ("about", again), ("plan", plan))
+    after = shown(tmp_path)
+    assert (after.since, after.run.world, sorted(after.rows)) == (0, 2, [0, 1])
+    assert run_text.one(after) == run_text.one(before)
+
+
+def test_the_last_start_is_shown_though_rank_0_wrote_nothing_of_it(tmp_path: Path) -> None:
+    """As where the disk of its machine was full."""
+    for rank in range(2):
+        write(tmp_path, rank, ("about", about(rank=rank, world=2)), ("step", step(0)))
+    write(tmp_path, 1, ("about", about(rank=1, start=2, step=1, world=2)), ("step", step(1)))
+    run = Run(tmp_path)
+    assert sorted(run.ranks) == [1]
+    assert "rank 0 recorded nothing" in run.problems[0]
+
+
 def test_what_a_life_lost_is_no_loss_of_the_run(tmp_path: Path) -> None:
     for n in range(9):
         write_row(tmp_path, n, 1, 0.03)

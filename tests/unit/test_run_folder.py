@@ -139,8 +139,8 @@ def test_ranks_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_run_is_not_told_as_missing(tmp_path: Path) -> None:
-    write(tmp_path, 0, ("about", about(rank=0, world=2)), ("step", step(0)))
-    write(tmp_path, 1, ("about", about(rank=1, world=2, start=2)), ("step", step(0)))
+    write(tmp_path, 0, ("about", about(rank=0, world=2, start=2)), ("step", step(0)))
+    write(tmp_path, 1, ("about", about(rank=1, world=2)), ("step", step(0)))
     (said,) = Run(tmp_path).problems
     assert "rank 1 recorded nothing: what is here is of an earlier start, or of another" in said
 

@@ -282,7 +282,7 @@ def _beside(run: Run, torch_traces: list[Path]) -> tuple[_Events, float, dict[in
                 "this run."
             )
         begin = run.begin_of(rank.about.start) or 0.0
-        at = rank.lives[-1].zero - begin + unix_seconds - rank.about.unix_seconds
+        at = rank.last.zero - begin + unix_seconds - rank.about.unix_seconds
         zero = at if zero is None else zero
         theirs = perfetto.without_names_of(rank.about.pid, theirs)
         theirs = perfetto.renumbered(theirs, numbers.setdefault(rank.rank, {}), taken)

@@ -94,8 +94,9 @@ class Rank:
 
     @property
     def plans(self) -> list[Planned]:
-        """The plans of all lives, likewise."""
-        return [plan for _, plans in self._kept(lambda life: life.plans) for plan in plans]
+        """The plans of all lives, likewise, but for lives that ended before their first step."""
+        kept = self._kept(lambda life: life.plans)
+        return [plan for life, plans in kept if life.steps for plan in plans]
 
     def _kept(self, of: Callable[[Life], Sequence[Any]]) -> Iterator[tuple[Life, list[Any]]]:
         """Yields each life with its rows from before the first step of any later life."""
@@ -136,9 +137,14 @@ class Rank:
         return [event for life in self.lives for event in life.events]
 
     @property
+    def last(self) -> Life:
+        """The last life that has steps; if none has, the last."""
+        return next((life for life in reversed(self.lives) if life.steps), self.lives[-1])
+
+    @property
     def about(self) -> About:
-        """The last life's `About`."""
-        return self.lives[-1].about
+        """The `About` of `last`."""
+        return self.last.about
 
     @cached_property
     def seen(self) -> dict[int, Life]:
@@ -188,7 +194,7 @@ class Run:
         start of the job had, with more ranks, are left out."""
         there = {n: Rank(n, list(file.lives)) for n, file in sorted(self._files.items())
                  if file.lives}  # fmt: skip
-        last = next(iter(there.values())).about.start if there else 0
+        last = max((rank.about.start for rank in there.values()), default=0)
         self._gone = [n for n, rank in there.items() if rank.about.start != last]
         return {n: rank for n, rank in there.items() if n not in self._gone}
 

@@ -665,6 +665,34 @@ def test_local_steps_are_recorded_by_the_step(
     two.run(alone, tmp_path, fragments, delay, steps)
 
 
+def _closed_late(folder: Path) -> tuple[float, float]:
+    """An evaluation, say, stands between the last exchange and the recording's end."""
+    model, other = small(), small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    local = gradwire.LocalSteps(model, optimizer, every=2)
+    with attached(other, TOPK) as handle:
+        alone = gradwire.record(local, folder / "local")
+        each = gradwire.record(handle, folder / "handle")
+        for number in range(12):  # more than are written at once, so rows are due at the end
+            step_alone(model, optimizer, number)
+            exchanged(other, number)
+        before = alone._now(), each._now()
+        time.sleep(0.2)
+        alone.close()
+        each.close()
+    local.detach()
+    return before
+
+
+def test_what_comes_after_the_last_exchange_is_of_no_step(two: Ranks, tmp_path: Path) -> None:
+    befores = two.run(_closed_late, tmp_path)
+    for number, name in enumerate(("local", "handle")):
+        for rank, before in zip(Run(tmp_path / name).ranks.values(), befores):
+            assert sum(row.steps for row in rank.steps) == 12
+            assert rank.steps[-1].at <= before[number]
+            assert sum(row.steps * row.seconds for row in rank.steps) < before[number] + 1e-3
+
+
 def refused_alone(folder: Path, every: int | None) -> str:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -174,10 +174,10 @@ class Alone:
         self._over_step = self._row_step
 
     def row(self, step: int, at: float, most_seconds: float, has_norm: bool) -> StepRow | None:
-        """See `Recorded`."""
+        """See `Recorded`. It ends with the last exchange, however long ago that was."""
         totals = self._totals()
         new = {name: total - self._seen[name] for name, total in totals.items()}
-        steps, now = step + 1 - self._row_step, perf_counter()
+        steps, now = step + 1 - self._row_step, self._over_at
         if steps < 1 or not new["steps"]:
             return None
         seconds, wait = (now - self._row_at) / steps, new["exposed"] / steps

@@ -148,6 +148,7 @@ class Recording:
     def _begin(self) -> None:
         """Write the first line and the plan. A full disk here must not part the ranks."""
         self._zero, self._last, self._optimizer = perf_counter(), self._recorded.over, ""
+        self._over_at = 0.0
         now = {"unix_seconds": time.time(), "clock_seconds": self._zero}
         self._file.add("about", **self._about, **now, step=self._last + 1)
         self.adopted()
@@ -225,7 +226,7 @@ class Recording:
         took, steps = self._recorded.took(session)
         ending = self._recorded.ending(session)
         self._turn, self._last = session.step, max(self._last, ending)
-        self._most = max(self._most, took / steps)
+        self._over_at, self._most = self._now(), max(self._most, took / steps)
         if error is not None:
             self._note(ending, f"the exchange failed: {error}")
         elif not finite:
@@ -262,7 +263,7 @@ class Recording:
         if not self._optimizer and (found := self._recorded.optimizer):
             self._optimizer = found
             self._file.add("facts", facts={"optimizer": found})
-        row = self._recorded.row(self._last, self._now(), self._most, looks)
+        row = self._recorded.row(self._last, self._over_at, self._most, looks)
         if row is not None:
             self._most, self._written = 0.0, perf_counter()
             self._file.add("step", **row._asdict())

@@ -64,6 +64,35 @@ def test_with_json_standard_output_is_one_document(
     assert "no." in err
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["fake", "--json", "--nope"], "arguments: --nope. Run gradwire fake --help."),
+        (["explain", "--json"], "the following arguments are required: plan."),
+        (["network", "plan", "--json"], "required: --topology. Run gradwire network plan --help."),
+        (["nobody", "--json"], "invalid choice: 'nobody'"),
+    ],
+)  # fmt: skip
+def test_with_json_a_mistake_in_the_arguments_is_a_document(
+    command: list[BaseException | int], capsys: pytest.CaptureFixture[str],
+    asked: list[str], said: str,
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as left:
+        cli.main(asked)
+    out, err = capsys.readouterr()
+    assert left.value.code == 2
+    assert said in json.loads(out)["message"]
+    assert err.startswith("usage: ")
+
+
+def test_the_job_s_own_option_asks_for_no_document(
+    command: list[BaseException | int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["fake", "--nope", "--", "--json"])
+    assert capsys.readouterr().out == ""
+
+
 def test_a_folder_that_was_deleted_is_no_traceback(
     tmp_path: Path,
     command: list[BaseException | int],

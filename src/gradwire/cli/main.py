@@ -14,7 +14,8 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from itertools import takewhile
+from typing import Any, NoReturn, TextIO
 
 from gradwire.cli.arguments import say
 from gradwire.errors import GradwireError, UsageError
@@ -160,11 +161,21 @@ class _Parser(argparse.ArgumentParser):
     """Shows its own usage for an argument that it does not know, as do the commands, which
     argparse makes of the same class: it would leave that to the outermost."""
 
+    _asked: Sequence[str] = ()
+
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self._asked = list(args or ())
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Shows the usage and ends, as argparse does; for who asked for JSON, with a document."""
+        if "--json" in takewhile(lambda word: word != "--", self._asked):
+            said = f"{message.removesuffix('.')}. Run {self.prog} --help."
+            print(_as_json(UsageError(said)))
+        super().error(message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Writes help as any answer: argparse ignores it if standard output takes nothing."""
@@ -211,6 +222,10 @@ def _added(commands: Any, name: str, line: str) -> argparse.ArgumentParser:
 
 def _fail(error: GradwireError, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        print(_as_json(error))
     say(str(error))
     return 2
+
+
+def _as_json(error: GradwireError) -> str:
+    return json.dumps({"error": type(error).__name__, "message": str(error)})

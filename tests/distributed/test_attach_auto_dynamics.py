@@ -24,7 +24,7 @@ PATIENCE = 4000  # steps: three races of twenty rounds
 DGC, EF21 = "topk(0.1)+dgc | allgather", "topk(0.1)+ef21 | allgather"
 ADAM = "lloyd(2)+adam | allgather"
 TURNS = 'lloyd(2)+muon(turns=2, rest="qsgd(4) | alltoall") | alltoall'
-GIVEN = {"dgc": None, "ef21": [EF21], "adam": None, "momentum": [
+GIVEN = {"dgc": ["int8+dgc(mask=False) | allgather"], "ef21": [EF21], "adam": None, "momentum": [
     "int8+momentum | allgather", "topk(0.1)+ef21(0.9) | allgather"],
     "muon": None}  # fmt: skip
 WHOLE = {"dgc": "none+server_momentum | allreduce", "ef21": "none | allreduce",
